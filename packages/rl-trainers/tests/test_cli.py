@@ -15,6 +15,7 @@ from rl.core.component import Component
 from rl.core.registry import Registry, default
 from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
 from rl.trainers._command.arguments import parse_train
+from rl.trainers._config.fields import config_fields
 from rl.trainers._evaluate.loading import load_config
 
 TINY = ["--total-frames", "256", "--num-envs", "2", "--frames-per-batch", "128", "--minibatch-size", "64"]
@@ -90,7 +91,17 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--learning-rate", "fast"], "--learning-rate must be a number, got fast", id="type"),
         pytest.param(["--num-envs", "2.5"], "--num-envs must be an integer, got 2.5", id="fraction"),
         pytest.param(["--num-envs", "1.5e0"], "--num-envs must be an integer, got 1.5", id="fraction-e"),
-        pytest.param(["--loggers", "csv"], "--loggers must be a list in quotes, like '[64,64]'", id="no-list"),
+        pytest.param(["--hidden", "64,x"], "--hidden must be an integer, got x", id="no-list"),
+        pytest.param(["--atari", "maybe"], "--atari must be true or false, got maybe", id="no-switch"),
+        pytest.param(["PPO"], "no recipe 'PPO'; did you mean 'ppo'?", id="upper-case"),
+        pytest.param(["ppo_rnd"], "no recipe 'ppo_rnd'; did you mean 'ppo-rnd'?", id="underscore"),
+        pytest.param(["--lr", "1"], "no option --lr; here it is --learning-rate.", id="lr"),
+        pytest.param(["--n-steps", "1"], "here it is --frames-per-batch.", id="n-steps"),
+        pytest.param(["--ent-coef=1"], "here it is --entropy-weight.", id="ent-coef"),
+        pytest.param(["sac", "--ent_coef=1"], "here it is --alpha-init.", id="ent-coef-sac"),
+        pytest.param(["--total-timesteps", "1"], "here it is --total-frames.", id="total-timesteps"),
+        pytest.param(["--algo", "ppo"], "the recipe is the first word, as in rl train ppo.", id="algo"),
+        pytest.param(["dqn", "--batch-size", "1"], "here it is --minibatch-size.", id="batch-size"),
         pytest.param(["--seed", "3", "4"], "cannot understand '4'; the recipe comes first, each", id="two-values"),
         pytest.param(["--seed", "3", "ppo"], "cannot understand 'ppo'; the recipe comes first", id="recipe-last"),
         pytest.param(
@@ -132,6 +143,20 @@ def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys,
 @pytest.mark.parametrize(
     ("env", "message"),
     [
+        pytest.param("./my_env.py", "names a file; in the folder of my_env.py write my_env:MyEnv", id="file"),
+        pytest.param("my_env.py:Maze", "names a file; in the folder of my_env.py write my_env:Maze", id="file-class"),
+        pytest.param("lib/my_env.py:Maze", "write my_env:Maze", id="folder-file-class"),
+        pytest.param("my env", "'my env' has the wrong form", id="space"),
+        pytest.param("my_env:", "'my_env:' has the wrong form", id="nothing-in-module"),
+        pytest.param(":Maze", "':Maze' has the wrong form", id="no-module"),
+        pytest.param("a:b:c", "'a:b:c' has the wrong form", id="two-colons"),
+        pytest.param("gym/", "'gym/' has the wrong form", id="component-slash"),
+        pytest.param("..", "'..' has the wrong form", id="dots"),
+        pytest.param("/tmp/x", "has the wrong form", id="path"),
+        pytest.param("a..b:Maze", "'a..b' is no name of a module", id="dots-in-module"),
+        pytest.param("a-b:Maze", "'a-b' is no name of a module", id="hyphen-in-module"),
+        pytest.param("CartPole-v1-", "Gymnasium knows no environment 'CartPole-v1-'", id="hyphen"),
+        pytest.param("Cart$Pole", "'Cart$Pole' cannot be made, Gymnasium says: Malformed", id="dollar"),
         pytest.param("CartPol-v1", "Did you mean 'CartPole-v1'", id="gymnasium"),
         pytest.param("gym/CartPol-v1", "Did you mean 'CartPole-v1'", id="component-id"),
         pytest.param("test/gues", "did you mean 'test/guess'", id="component"),
@@ -142,7 +167,7 @@ def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys,
             id="other-package",
         ),
         pytest.param("tic-tac-toe", "recipes train one agent with one 'reward'", id="two-players"),
-        pytest.param("a:b:c", "'a:b:c' has the wrong form; write module:Class or module:ID", id="two-colons"),
+        pytest.param("a:b:c", "'a:b:c' has the wrong form; write a Gymnasium id", id="two-colons"),
         pytest.param("nowhere:Maze", "there is no module 'nowhere'; install it, or run the command in", id="no-module"),
     ],
 )
@@ -161,6 +186,87 @@ def test_help_names_every_setting_without_torch():
     text = " ".join(done.stdout.split())
     for part in ("--total-frames", "--gae-lambda", "decay of the advantage estimator", "default: 0.95", "--resume"):
         assert part in text
+
+
+def test_switches_need_no_value_and_lists_no_brackets():
+    words = [
+        "--normalize-observation",
+        "--hidden",
+        "64,32",
+        "--compile",
+        "--loggers=csv",
+        "--observation-indices",
+        "0,2",
+    ]
+    config = parse_train(["ppo", *words, "--anneal"]).config
+    assert (config.normalize_observation, config.compile, config.anneal) == (True, True, True)
+    assert (config.hidden, config.loggers, config.observation_indices) == ((64, 32), ("csv",), (0, 2))
+    same = ["--normalize-observation=true", "--hidden=[64,32]", "--compile", "true", "--loggers", "[csv]"]
+    assert parse_train(["ppo", *same, "--observation-indices=[0,2]"]).config == config
+    assert parse_train(["ppo", "--hidden", "16", "--anneal", "false"]).config.hidden == (16,)
+    assert parse_train(["dqn", "--atari", "--env", "ALE/Pong-v5"]).config.atari
+
+
+def test_every_hint_about_another_project_names_an_option():
+    from rl.trainers._command import arguments
+
+    known = {field.name for component in default().components("recipe")
+             for field in config_fields(default().load("recipe", component.name).config)}  # fmt: skip
+    named = {name for names in arguments._ELSEWHERE.values() for name in names} - {"out", "display"}
+    assert named <= known
+
+
+def test_help_may_come_before_the_recipe(capsys):
+    assert main(["train", "--help", "dqn"]) == 0
+    first = capsys.readouterr().out
+    assert main(["train", "dqn", "--help"]) == 0
+    assert first == capsys.readouterr().out
+
+
+OWN_RECIPE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from rl.trainers import PPOConfig, Recipe
+from rl.trainers.recipes.ppo._train import PPOLearner, ppo_policy
+from rl.trainers.recipes.on_policy._train import train_on_policy
+
+@dataclass(frozen=True, kw_only=True)
+class MyConfig(PPOConfig):
+    recipe: ClassVar[str] = "mine"
+    total_frames: int = 256
+
+MINE = Recipe("mine", MyConfig, train="own_recipe_of_cli:train", policy="own_recipe_of_cli:policy")
+policy = ppo_policy
+
+def train(config, **options):
+    return train_on_policy(MINE, config, PPOLearner, **options)
+
+class Printing:
+    def __init__(self, folder, *, resume_step=None):
+        self.file = open(folder / "mine.txt", "a")
+    def log_scalars(self, values, step):
+        self.file.write(f"{step}\\n")
+    def close(self):
+        self.file.close()
+"""
+
+
+def test_a_recipe_and_a_logger_of_a_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_recipe_of_cli.py").write_text(OWN_RECIPE)
+    monkeypatch.syspath_prepend(tmp_path)
+    loggers = ["--loggers", "csv,own_recipe_of_cli:Printing"]
+    assert main(["train", "own_recipe_of_cli:MINE", "--env", "test/guess", *TINY, *loggers, "--out", "run"]) == 0
+    assert (tmp_path / "run" / "mine.txt").read_text().split()[-1] == "256"
+    assert "rl eval run --trust own_recipe_of_cli\n" in capsys.readouterr().out
+    assert "recipe: own_recipe_of_cli:MINE" in (tmp_path / "run" / "config.yaml").read_text()
+    assert main(["eval", "run"]) == 1
+    trust = ["--trust", "own_recipe_of_cli"]
+    assert main(["eval", "run", "--episodes", "2", *trust]) == 0
+    more = ["--resume", "run", "--total-frames", "512", "--display", "none", *trust]
+    assert main(["train", *more]) == 0
+    assert main(["train", "own_recipe_of_cli:MINE", *more[:3], "768", *more[4:]]) == 0
+    assert main(["train", "own_recipe_of_cli:train"]) == 2
+    assert "is a function; name an object of rl.trainers.Recipe" in capsys.readouterr().err
 
 
 def test_preprocessing_is_set_by_options(capsys):

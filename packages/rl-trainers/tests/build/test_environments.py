@@ -3,8 +3,11 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
@@ -203,7 +206,7 @@ def test_the_command_finds_the_current_folder_and_says_something_before_it_impor
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("torch False: rl train: dqn on local_maze:Maze; importing libraries ...\n")
     assert "reads 'observation': uint8 [7, 7, 3] as an image of 7 x 7, 3 channels last" in done.stdout
-    config = load_config("run")[1]
+    config = load_config("run", trust="local_maze")[1]
     assert config.env_kwargs == {"size": 4}
     assert config.wrapper == ("local_maze:ImageOnly",)
     assert config.transform == ("step-counter:{max_steps: 3}", "reward-sum")
@@ -277,3 +280,39 @@ def test_actors_of_ray_train_a_policy(tmp_path):
     finally:
         ray.shutdown()
     assert result.train_frames == 256
+
+
+def small_goal(size=4):
+    return gymnasium.make("CartPole-v1", max_episode_steps=size)
+
+
+GIVEN = {
+    "function": (small_goal, "test_environments:small_goal"),
+    "lambda": (lambda: small_goal(4), "test_environments:<lambda>"),
+    "partial": (partial(small_goal, 4), "test_environments:small_goal"),
+    "made": (gymnasium.make("CartPole-v1", max_episode_steps=4), "CartPole-v1"),
+    "wrapped": (gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 4), "CartPole-v1"),
+}
+
+
+@pytest.mark.parametrize("how", GIVEN)
+def test_an_environment_may_be_given_as_an_object(how, tmp_path):
+    """Every copy has the same limit of four steps, which no pole falls in."""
+    env, name = GIVEN[how]
+    config = PPOConfig(env=env, total_frames=64, num_envs=2, frames_per_batch=64, minibatch_size=64, epochs=1,
+                       eval_episodes=1, final_eval_episodes=2, loggers=("csv",))  # fmt: skip
+    assert config.env.endswith(name)
+    assert replace(config, seed=3).env == config.env
+    result = train_ppo(config, out=tmp_path / "run", display="none")
+    assert result.eval_return_mean == 4
+    assert f"env: {config.env}\n" in (tmp_path / "run" / "config.yaml").read_text().replace("'", "")
+
+
+def test_an_environment_that_cannot_be_rebuilt_is_refused():
+    class Own(gymnasium.Env):
+        pass
+
+    with pytest.raises(SpecError, match="a Own, which cannot be rebuilt.*as in env=MyEnv"):
+        PPOConfig(env=Own())
+    with pytest.raises(SpecError, match="env must be the name of an environment; in Python also a class"):
+        PPOConfig(env=3)

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import MissingExtraError, RLError, SpecError
+from rl.core.registry import load
 from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
-from rl.trainers import DQNConfig, evaluate, load_checkpoint, train_dqn
+from rl.trainers import DQNConfig, evaluate, load_checkpoint, make_env, train_dqn
 from rl.trainers._command.dataset import record_dataset
 from rl.trainers.cli import dataset
 from rl.trainers.recipes.act._config import ACT
@@ -30,6 +32,8 @@ from rl.trainers.recipes.sac._config import SAC
 from rl.trainers.recipes.td3._config import TD3
 from rl.trainers.recipes.td3_bc._config import TD3_BC
 
+#: module of the environments, which runs name
+GYM = "rl_trainers_test_gym"
 RECIPES = {recipe.name: recipe for recipe in (BC, TD3_BC, IQL, CQL, DT, DIFFUSION_BC, ACT)}
 
 
@@ -100,7 +104,7 @@ def test_they_are_better_than_the_policy_of_the_data(name, tmp_path):
     of_data = 8 * float(data["next", "reward"].mean())
     found = train(name, config_of(name, total_frames=1500), out=tmp_path / "run").eval_return_mean
     assert found > of_data + 1.0  # of 8 at best
-    assert math.isclose(float(evaluate(tmp_path / "run", episodes=1).mean()), found, rel_tol=1e-6)
+    assert math.isclose(float(evaluate(tmp_path / "run", episodes=1, trust=GYM).mean()), found, rel_tol=1e-6)
 
 
 def test_the_policy_of_cql_imitates_for_its_first_steps(tmp_path, monkeypatch):
@@ -114,7 +118,7 @@ def test_the_policy_of_cql_imitates_for_its_first_steps(tmp_path, monkeypatch):
 def test_cloning_repeats_the_actions_of_the_data(name, tmp_path):
     found = train(name, config_of(name, "good"), out=tmp_path / "run").eval_return_mean
     assert found > 7.4
-    assert math.isclose(float(evaluate(tmp_path / "run", episodes=1).mean()), found, rel_tol=1e-6)
+    assert math.isclose(float(evaluate(tmp_path / "run", episodes=1, trust=GYM).mean()), found, rel_tol=1e-6)
 
 
 def test_a_decision_transformer_acts_for_the_wanted_return(tmp_path):
@@ -262,7 +266,7 @@ def last_return(run):
 def test_a_data_set_is_part_of_each_minibatch(tmp_path):
     keys = ["observation", "action", ("next", "reward")]
     config = SAC.config(**ONLINE, dataset="targets:random", offline_fraction=0.25)
-    buffer, both = buffer_with_dataset(config, keys, [*keys, ("next", "truncated")])
+    buffer, both = buffer_with_dataset(config, make_env(config.env, 1, seed=0), keys, [*keys, ("next", "truncated")])
     assert both == keys
     new = targets("random", 1)[:8].select(*keys)
     new["next", "reward"].fill_(-7.0)
@@ -306,7 +310,12 @@ def test_a_run_is_recorded_and_learned_from(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setenv("RL_DATASETS", str(tmp_path / "rows"))
     train("bc", config_of("bc", "good"), out=tmp_path / "run")
-    assert dataset(["record", str(tmp_path / "run"), "test/targets-v0", "--frames", "100", "--random", "0.5"]) == 0
+    assert (
+        dataset(
+            ["record", str(tmp_path / "run"), "test/targets-v0", "--frames", "100", "--random", "0.5", "--trust", GYM]
+        )
+        == 0
+    )
     assert "test/targets-v0: 128 steps in 16 episodes" in capsys.readouterr().out
     assert dataset(["info", "test/targets-v0"]) == 0
     found = capsys.readouterr().out
@@ -334,7 +343,7 @@ def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, c
         loggers=("csv",),
     )
     train_dqn(config, out=tmp_path / "run", display="none")
-    assert dataset(["record", str(tmp_path / "run"), "test/replay-v0", "--replay"]) == 0
+    assert dataset(["record", str(tmp_path / "run"), "test/replay-v0", "--replay", "--trust", GYM]) == 0
     assert f"{size // 16 * 16} steps" in capsys.readouterr().out
     for episode in minari.load_dataset("test/replay-v0"):
         x, v, angle, turn = episode.observations.T
@@ -345,7 +354,7 @@ def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, c
         assert not (episode.terminations | episode.truncations)[:-1].any()
     train_dqn(replace(config, n_step=3), out=tmp_path / "three", display="none")
     with pytest.raises(RLError, match="no replay buffer of single steps"):
-        dataset(["record", str(tmp_path / "three"), "test/three-v0", "--replay"])
+        dataset(["record", str(tmp_path / "three"), "test/three-v0", "--replay", "--trust", GYM])
 
 
 def test_names_are_checked_before_anything_is_played(tmp_path, monkeypatch):
@@ -368,3 +377,47 @@ def test_without_minari_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"rl-replay\[minari\].*SOURCE:NAME"):
         dataset(["info", "pendulum/medium-v0"])
+
+
+@pytest.mark.parametrize("recipe", ["bc", "td3-bc", "iql", "cql", "dt", "act", "diffusion-bc", "sac", "td3", "gail"])
+def test_a_data_set_of_another_environment_is_refused(recipe, tmp_path):
+    found = load("recipe", recipe)
+    config = found.config(env="pendulum", dataset="targets:random", max_episode_steps=10)
+    message = r"targets:random does not fit the environment: 'observation' is \[2\] there and \[3\] in 'pendulum'"
+    with pytest.raises(SpecError, match=message):
+        found.load_train()(config, out=tmp_path / "run", display="none")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_choices_than_the_environment_has_are_refused(tmp_path):
+    def three(name, batch_size=None, **settings):
+        del name, settings
+        after = TensorDict(observation=torch.ones(8, 4), reward=torch.ones(8, 1), done=torch.ones(8, 1).bool(),
+                           terminated=torch.ones(8, 1).bool(), batch_size=[8])  # fmt: skip
+        rows = TensorDict(observation=torch.ones(8, 4), action=torch.arange(8) % 3, next=after, batch_size=[8])
+        return ReplayBuffer(storage=TensorStorage(rows), batch_size=batch_size)
+
+    register_dataset("three", three, replace=True)
+    config = load("recipe", "bc").config(env="CartPole-v1", dataset="three:x")
+    with pytest.raises(SpecError, match="'action' goes up to 2 there, and 'CartPole-v1' has 2 choices"):
+        load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="none")
+
+
+def test_an_equal_data_set_of_another_environment_is_noted(tmp_path, capsys):
+    def elsewhere(name, batch_size=None, **settings):
+        data = targets(name, batch_size, **settings)
+        data.minari_dataset = SimpleNamespace(env_spec=SimpleNamespace(id="Elsewhere-v3"))
+        return data
+
+    register_dataset("elsewhere", elsewhere, replace=True)
+    config = replace(config_of("bc"), dataset="elsewhere:random", total_frames=100)
+    load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="plain")
+    assert "was recorded on Elsewhere-v3, and this run evaluates on rl_trainers_test_gym:Do" in capsys.readouterr().out
+
+
+def test_a_data_set_that_is_not_there_has_a_remedy_for_the_command_line(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    config = replace(config_of("bc"), dataset="minari:no/such-v0")
+    with pytest.raises(RLError, match=r"""python -c ".*load_dataset\('minari:no/such-v0', download=True\)", which"""):
+        load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="none")

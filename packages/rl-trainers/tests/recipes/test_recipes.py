@@ -75,7 +75,7 @@ def test_a_step_limit_ends_episodes(env, tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run(train, config, tmp_path, monkeypatch):
     monkeypatch.setattr("rl_trainers_test_envs.GuessEnv.step", _nan_step(GuessEnv.step))
     settings = config(**QUICK, total_frames=4096, log_every=64)
-    with pytest.raises(RLError, match=r"loss\w* became nan after \d+ frames"):
+    with pytest.raises(RLError, match=r"'reward'\) of 'test/guess' became nan after \d+ frames"):
         train(settings, out=tmp_path / "run", display="none")
     assert not (tmp_path / "run" / "summary.json").exists()
 

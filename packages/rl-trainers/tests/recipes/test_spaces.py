@@ -8,9 +8,10 @@ from rl_trainers_test_envs import FakeEnv
 from torch import nn
 
 from rl.core.errors import SpecError
-from rl.core.specs import Bounded, Categorical
+from rl.core.registry import load
+from rl.core.specs import Bounded, Categorical, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, make_env, train_dqn, train_ppo
-from rl.trainers._build.networks import network
+from rl.trainers._build.networks import described_observations, network
 from rl.trainers.loggers._loggers import read_metrics
 from rl.trainers.recipes.dqn._train import dqn_policy
 from rl.trainers.recipes.ppo._train import ppo_policy
@@ -101,3 +102,30 @@ def test_bounds_can_be_set_with_the_named_transform():
     env = make_env(MODULE + "HalfOpen-v0", 2, seed=0, transform=["clip:{in_keys_inv: [action], low: 0.0, high: 3.0}"])
     action = ppo_policy(PPOConfig(), env)(env.reset())["action"]
     assert ((action >= 0) & (action <= 3)).all()
+
+
+def goal_env(action, **more):
+    seen = {"achieved_goal": Unbounded((2,)), "desired_goal": Unbounded((2,)), "observation": Unbounded((4,)), **more}
+    return FakeEnv(action, seen)
+
+
+@pytest.mark.parametrize(
+    "recipe", ["ppo", "a2c", "impala", "dqn", "c51", "qrdqn", "discrete-sac", "sac", "td3", "bc", "iql"]
+)
+def test_goals_are_read_beside_the_observation(recipe):
+    action = Bounded(-1, 1, (2,)) if recipe in ("sac", "td3", "bc", "iql") else Categorical(3)
+    found = load("recipe", recipe)
+    policy = found.load_policy()(found.config(hidden=(8,)), goal_env(action))
+    assert set(policy.in_keys) == {"observation", "desired_goal", "achieved_goal"}
+
+
+def test_what_is_left_out_is_said():
+    """One observation in two, and two that are bookkeeping."""
+    env = FakeEnv(
+        Categorical(3), {"observation": Unbounded((4,)), "speed": Unbounded((2,)), "step_count": Unbounded((1,))}
+    )
+    line = described_observations(env)
+    assert line.startswith("reads 'observation': float32 [4] as a vector. It leaves out 'speed'; ")
+    assert "--transform 'cat-tensors:{in_keys: [observation, speed], out_key: observation}'" in line
+    assert "leaves out" not in described_observations(goal_env(Categorical(3)))
+    assert "leaves out 'speed'" in described_observations(goal_env(Categorical(3), speed=Unbounded((2,))))

@@ -99,3 +99,23 @@ def test_a_recurrent_policy_plays_the_episode_of_its_evaluation(policy, tmp_path
     for seed in (3, 4):
         length = int(evaluate(run, episodes=1, seed=seed))
         assert record_video(run, tmp_path / f"{seed}.gif", seed=seed) == length + 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "an OpenGL platform library has not been loaded into this process",
+        "gladLoadGL error",
+        "GLFW error (code 65550): X11: The DISPLAY environment variable is missing",
+        "Default framebuffer is not complete, error 0x0",
+    ],
+)
+def test_rendering_without_a_screen_names_the_remedy(message):
+    from rl.trainers._report import video
+
+    class Blind:
+        def render(self):
+            raise RuntimeError(message)
+
+    with pytest.raises(RLError, match="MUJOCO_GL=egl rl eval"):
+        video._picture(Blind(), "HalfCheetah-v5")

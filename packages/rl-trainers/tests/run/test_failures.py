@@ -48,7 +48,7 @@ def nan_reward(td):
 def test_weights_that_are_not_numbers_never_replace_a_checkpoint(monkeypatch, tmp_path):
     monkeypatch.setattr(GuessEnv, "step", after_frames(300, nan_reward))
     config = tiny(total_frames=1280, checkpoint_every=128, log_every=1024, eval_every=4096)
-    with pytest.raises(RLError, match="became nan after 384 frames") as caught:
+    with pytest.raises(RLError, match="became nan after 304 frames") as caught:
         train_ppo(config, out=tmp_path / "run", display="none")
     last = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert last["run"]["frames"] == 256
@@ -58,8 +58,8 @@ def test_weights_that_are_not_numbers_never_replace_a_checkpoint(monkeypatch, tm
 
 
 def test_returns_that_are_not_numbers_end_the_run(monkeypatch, tmp_path):
-    """Even where no loss says so: dqn has not begun to learn."""
-    monkeypatch.setattr(GuessEnv, "step", after_frames(0, nan_reward))
+    """Even where no loss says so: dqn has not begun to learn, and the rewards break after training."""
+    monkeypatch.setattr(GuessEnv, "step", after_frames(128, nan_reward))
     config = DQNConfig(**SMALL, total_frames=128, learning_starts=10_000)
     with pytest.raises(RLError, match=r"the mean return of an evaluation is nan .*rewards of 'test/guess'"):
         train_dqn(config, out=tmp_path / "run", display="none")

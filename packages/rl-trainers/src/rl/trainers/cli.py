@@ -98,6 +98,7 @@ def dataset(argv: Sequence[str]) -> int:
     record.add_argument("--checkpoint", choices=("best", "last"), default="best")
     record.add_argument("--seed", type=int, default=0, metavar="N")
     record.add_argument("--replay", action="store_true", help="the replay buffer of the last checkpoint; plays nothing")
+    _add_trust(record)
     info = commands.add_parser("info", help="steps, episodes, returns and entries of a data set")
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
@@ -116,6 +117,7 @@ def dataset(argv: Sequence[str]) -> int:
         checkpoint=options.checkpoint,
         seed=options.seed,
         replay=options.replay,
+        trust=options.trust,
     )
     sys.stdout.write(f"{line}\n")
     return 0
@@ -156,6 +158,7 @@ def presets(argv: Sequence[str]) -> int:
     """
     parser = _Parser("rl presets", description="List the presets of recipes, and the returns measured with them.")
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all settings of its presets")
+    _search_current_folder()
     try:
         options = parser.parse_args(list(argv))
         named = None if options.recipe is None else find_recipe(options.recipe)
@@ -185,9 +188,10 @@ def benchmark(argv: Sequence[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="YAML: seeds, and a list of cases")
     parser.add_argument("--out", metavar="DIR", help="folder of the runs (default: the name of FILE without .yaml)")
     parser.add_argument("--display", choices=get_args(DisplayMode), default="auto", help="as in rl train")
+    _add_trust(parser)
     try:
         options = parser.parse_args(list(argv))
-        cases = read_cases(options.file)
+        cases = read_cases(options.file, options.trust)
     except UsageError as error:
         sys.stderr.write(f"rl benchmark: {error}\n")
         return 2
@@ -221,7 +225,7 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if options.video:
         check_video(options.video)
-    trained = load_run(options.run, device=options.device)
+    trained = load_run(options.run, device=options.device, trust=options.trust)
     returns = returns_of(trained, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
     mean, std = float(returns.mean()), float(returns.std(correction=0))
     which = f"{trained.checkpoint} policy, {trained.frames} frames"
@@ -276,4 +280,16 @@ def _eval_parser() -> argparse.ArgumentParser:
         help="take the deterministic action, or sample it as in training (default: deterministic)",
     )
     parser.add_argument("--stochastic", action="store_false", dest="deterministic", help="same as --no-deterministic")
+    _add_trust(parser)
     return parser
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that the run or file may name, as in my_env for env: my_env:Maze; may be repeated. Otherwise"
+        " only installed components are imported",
+    )

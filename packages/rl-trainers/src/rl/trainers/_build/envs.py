@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any, NoReturn
 
 import gymnasium
@@ -20,11 +22,15 @@ from rl.trainers._build.preprocessing import (
     training_rewards,
 )
 from rl.trainers._config.config import RunConfig
+from rl.trainers._config.given import GivenEnv, named_env
 from rl.trainers._config.named import find_call, import_attribute, import_named
 
 __all__ = ["env_options", "make_env"]
 
 Make = Callable[..., Any]
+
+_ENV_ID = re.compile(r"[^\s:/]+(/[^\s:/]+)*(:[^\s:]+)?")
+"""What may name an environment: parts joined by slashes, and after a colon what is in a module."""
 
 _EXAMPLES = {
     "dm-control": "cheetah-run",
@@ -102,6 +108,7 @@ def make_env(
         >>> "step_count" in env.observation_spec.keys()
         True
     """
+    env = named_env(env)
     make, arguments = _resolve(env)
     given = {**(env_kwargs or {}), **options}
     by_id = make is load("env", "gym")
@@ -125,6 +132,9 @@ def make_env(
             raise
         stop = "" if str(error).endswith((".", "?")) else "."
         raise UnknownComponentError(f"{error}{stop} {_no_component(env)}") from error
+    except gymnasium.error.Error as error:  # of a malformed id, and what else Gymnasium refuses
+        said = " ".join(str(error).split()).removesuffix(".")
+        raise RLError(f"{env!r} cannot be made, Gymnasium says: {said}. Write an id as in CartPole-v1") from error
     except (TypeError, SpecError) as error:
         if atari:
             raise SpecError(
@@ -292,6 +302,9 @@ def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -
 
 def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
     """The callable that makes the environment, and its positional arguments."""
+    if isinstance(env, GivenEnv):
+        return env.make, ()
+    _check_form(env)
     known = {component.name for component in components("env")}
     prefix, _, rest = env.partition("/")
     if env in known and not _takes_id(load("env", env)):
@@ -312,6 +325,23 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
         if hasattr(import_named(module, f"env {env!r}"), name):
             return import_attribute(env, "env"), ()
     return load("env", "gym"), (env,)
+
+
+def _check_form(env: str) -> None:
+    """Raise about a name that nothing can have."""
+    module, _, name = env.partition(":")
+    stem = re.sub(r"\W+", "_", Path(module).stem) or "my_env"
+    if module.endswith(".py") and "/" not in name:
+        raise UnknownComponentError(
+            f"the environment {env!r} names a file; in the folder of {Path(module).name} write"
+            f" {stem}:{name if name.isidentifier() else 'MyEnv'}, module and class without .py"
+        )
+    if env.startswith((".", "/", "~")) or not _ENV_ID.fullmatch(env) or env.endswith(("/", ":", ".")):
+        example = f", for example gym/{_EXAMPLES['gym']}" if env == "gym/" else ""
+        raise UnknownComponentError(
+            f"the environment {env!r} has the wrong form; write a Gymnasium id (CartPole-v1), COMPONENT/ID, module:Class"
+            f" or module:ID, without spaces{example}"
+        )
 
 
 def _no_component(env: str) -> str:

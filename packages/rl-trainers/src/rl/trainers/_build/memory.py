@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
-from torch import nn
+from torch import Tensor, nn
 
 from rl.core.errors import RLError
 from rl.core.interfaces import Env
@@ -19,7 +20,16 @@ from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._config.named import find_call
 from rl.trainers._build.networks import ACTIVATIONS, network, observations_of
 
-__all__ = ["MemoryConfig", "activation_of", "recurrent_layers", "replay_sampler", "stored_keys", "transitions_buffer", "with_memory"]
+__all__ = [
+    "MemoryConfig",
+    "activation_of",
+    "added_by_buffer",
+    "recurrent_layers",
+    "replay_sampler",
+    "stored_keys",
+    "transitions_buffer",
+    "with_memory",
+]
 
 
 class MemoryConfig(Protocol):
@@ -85,11 +95,20 @@ def with_memory(
         device=config.device,
     )
     inputs, features = (state, "inputs"), (state, "features")
+    chain = nn.Sequential if len(observations) == 1 else _OfSeveral
     return TensorDictSequential(
-        TensorDictModule(nn.Sequential(dense, ACTIVATIONS[activation]()), in_keys=observations, out_keys=[inputs]),
+        TensorDictModule(chain(dense, ACTIVATIONS[activation]()), in_keys=observations, out_keys=[inputs]),
         recurrent_layers(config, inputs, features, (state,)),
         TensorDictModule(make(in_features=size), in_keys=[features], out_keys=list(out_keys)),
     )
+
+
+class _OfSeveral(nn.Sequential):
+    """Layers of which the first reads several observations; `torch.nn.Sequential` passes one."""
+
+    def forward(self, *observations: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first, *rest = self
+        return reduce(lambda x, layer: layer(x), rest, first(*observations))
 
 
 def recurrent_layers(
@@ -163,6 +182,11 @@ def transitions_buffer(config: Any) -> ReplayBuffer:
     kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
     storage = LazyTensorStorage(config.buffer_size, device=config.device)
     return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.minibatch_size)
+
+
+def added_by_buffer(config: Any) -> list[str]:
+    """Keys that replay buffer, loss and loop add to a batch, besides those of networks."""
+    return ["td_error", "break", *([] if config.sampler == "random" else ["index", "priority_weight"])]
 
 
 def stored_keys(loss: Any, env: Env) -> list[NestedKey]:

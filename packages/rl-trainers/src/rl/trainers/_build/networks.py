@@ -39,9 +39,12 @@ EPISODE_REWARD = "episode_reward"
 #: entries that transforms write for bookkeeping; no policy should act on them
 BOOKKEEPING = frozenset({"step_count", EPISODE_REWARD, "is_init"})
 
+#: what an environment with goals has beside `OBSERVATION`; without the goal no policy can know what to do
+GOALS = ("achieved_goal", "desired_goal")
+
 
 def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
-    """What a policy can read, by key: ``observation`` if there is one, else all entries.
+    """What a policy can read, by key: ``observation`` if there is one, with the goals beside it, else all entries.
 
     Raises:
         SpecError: if there is nothing to read, or something that is no tensor.
@@ -50,7 +53,8 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
     keys = leaf_keys(spec)
     keys = [key for key in keys if key not in BOOKKEEPING]
     if OBSERVATION in keys:
-        keys = [OBSERVATION]
+        goals = GOALS if GOALS[1] in keys else ()
+        keys = [key for key in keys if key == OBSERVATION or key in goals]
     if not keys:
         raise SpecError(f"{type(env).__name__} has no observation to learn from; its spec is {spec}")
     for key in keys:
@@ -183,7 +187,16 @@ def described_observations(env: Env, layout: str = "auto") -> str:
         f"{key_str(key)}: {str(spec.dtype).removeprefix('torch.')} {list(spec.shape[batch:])} as {part.read_as}"
         for (key, spec), part in zip(observations_of(env).items(), _parts(env, layout), strict=True)
     ]
-    return f"reads {'; '.join(read)}"
+    left = [
+        key for key in leaf_keys(env.observation_spec) if key not in observations_of(env) and key not in BOOKKEEPING
+    ]
+    if not left:
+        return f"reads {'; '.join(read)}"
+    joined = ", ".join(yaml_key(key) for key in [OBSERVATION, *left])
+    return (
+        f"reads {'; '.join(read)}. It leaves out {', '.join(map(key_str, left))}; to read vectors together: --transform"
+        f" 'cat-tensors:{{in_keys: [{joined}], out_key: {OBSERVATION}}}'"
+    )
 
 
 def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:

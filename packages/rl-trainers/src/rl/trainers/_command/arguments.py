@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
@@ -20,8 +20,10 @@ from rl.core.errors import RLError, SpecError
 from rl.core.registry import components, load
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import ConfigField, config_fields
+from rl.trainers._config.named import find
 from rl.trainers._config.presets import Preset, preset_for
 from rl.trainers._config.recipe import Recipe
+from rl.trainers._config.trust import check_trusted
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._storage.folder import RunFolder
 
@@ -67,11 +69,19 @@ _CONTROL = (
         "settings for an environment, by name (`rl presets` lists them): auto takes those of --env if there are any,"
         " and none with --config or --resume; none takes none. Options and config files take precedence.",
     ),
+    ConfigField(
+        "trust",
+        tuple[str, ...],
+        (),
+        "a module that the files of --config and --resume may name, as in my_env for env: my_env:Maze; may be repeated."
+        " Of what these files name only installed components are imported otherwise.",
+        repeated=True,
+    ),
     ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
 )
 
 
-_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset")
+_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset", "trust")
 
 
 def usage() -> str:
@@ -98,12 +108,16 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     words = list(argv)
     named = bool(words) and not words[0].startswith("-")
     if not named and {"-h", "--help"} & set(words):
-        return usage()
+        known = {component.name for component in components("recipe")}
+        recipes = [word for word in words if word in known]  # rl train --help ppo
+        return parse_train([recipes[0], "--help"]) if recipes else usage()
     given = _dashes_to_underscores(words[1:] if named else words)
     name = words[0] if named else _recipe_of_files(given)
     recipe = find_recipe(name)
+    given = _plain_words(given, config_fields(recipe.config))
     parser = _parser(recipe)
-    given = _collected(given, {field.name for field in config_fields(recipe.config) if field.repeated})
+    fields = [*_CONTROL, *config_fields(recipe.config)]
+    given = _collected(given, {field.name for field in fields if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
     preset, values = _parse(parser, recipe, given)
@@ -149,8 +163,14 @@ def find_recipe(name: str) -> Recipe:
         UsageError: if there is none.
     """
     known = [component.name for component in components("recipe")]
+    if ":" in name:
+        found = find("recipe", name)
+        if not isinstance(found, Recipe):
+            raise UsageError(f"the recipe {name!r} is a {type(found).__name__}; name an object of rl.trainers.Recipe")
+        return found
     if name not in known:
-        close = get_close_matches(name, known, n=1)
+        plain = name.lower().replace("_", "-")
+        close = [plain] if plain in known else get_close_matches(plain, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; to train on an environment: rl train --env {name}"
         raise UsageError(f"there is no recipe {name!r}{hint} (recipes: {', '.join(known)})")
     return load("recipe", name)
@@ -162,10 +182,20 @@ def _recipe_of_files(given: Sequence[str]) -> str:
         value = _value_of(option, given)
         if value is None:
             continue
-        if option == "--resume":
-            return str(RunFolder.open(value).read_config()["recipe"])
-        return str(read_yaml(value).get("recipe", "ppo"))
+        values = RunFolder.open(value).read_config() if option == "--resume" else read_yaml(value)
+        recipe = str(values.get("recipe", "ppo"))
+        check_trusted({"recipe": recipe}, _trusted(given), value)
+        return recipe
     return "ppo"
+
+
+def _trusted(given: Sequence[str]) -> list[str]:
+    """The modules of ``--trust``, as typed or collected."""
+    values = [_value_of("--trust", given[i : i + 2]) for i, word in enumerate(given) if word.startswith("--trust")]
+    found: list[str] = []
+    for value in values:
+        found += json.loads(value) if value is not None and value.startswith("[") else [value or ""]
+    return found
 
 
 def _value_of(option: str, given: Sequence[str]) -> str | None:
@@ -192,7 +222,7 @@ def _dashes_to_underscores(words: Sequence[str]) -> list[str]:
 
 def _parser(recipe: Recipe) -> ArgumentParser:
     parser = ArgumentParser(
-        prog=f"rl train {recipe.name}",
+        prog=f"rl train {recipe.reference}",
         exit_on_error=False,
         add_help=False,
         usage=f"rl train {recipe.name} [--OPTION VALUE ...]",
@@ -205,6 +235,29 @@ def _parser(recipe: Recipe) -> ArgumentParser:
         group = run if field.name in common else algorithm
         _add(group, field, hidden=field.name in recipe.config.absent)
     return parser
+
+
+def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[str]:
+    """Words with ``true`` after a switch alone, and lists in brackets: ``--atari``, ``--hidden 64,64``."""
+    kinds = {field.name: field.type for field in fields if not field.repeated}
+    out: list[str] = []
+    for before, word, after in zip(["", *words], words, [*words[1:], "--"], strict=False):
+        option, sign, value = word.partition("=")
+        if not word.startswith("--"):
+            out.append(_in_brackets(word, kinds.get(before.removeprefix("--")) if before.startswith("--") else None))
+        elif sign:
+            out.append(f"{option}={_in_brackets(value, kinds.get(option[2:]))}")
+        else:
+            alone = kinds.get(option[2:]) is bool and after.startswith("--")
+            out.append(f"{word}=true" if alone else word)
+    return out
+
+
+def _in_brackets(text: str, kind: Any) -> str:
+    """A list that is typed without brackets, with them."""
+    if get_origin(kind) is not tuple or text.startswith("["):
+        return text
+    return json.dumps(text.split(",")) if get_args(kind)[0] is str else f"[{text}]"
 
 
 def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:
@@ -237,7 +290,9 @@ _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     names = {"metavar": _METAVARS.get(field.type, "VALUE")}
     help_text = SUPPRESS if hidden else _escaped(field.doc)
-    group.add_argument(f"--{field.name}", type=field.type, default=field.default, help=help_text, **names)
+    # of values of any type jsonargparse imports what a key class_path names; of a plain dict it reads none
+    kind = dict if get_origin(field.type) is Mapping else field.type
+    group.add_argument(f"--{field.name}", type=kind, default=field.default, help=help_text, **names)
 
 
 def _escaped(text: str) -> str:
@@ -316,6 +371,9 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
                 raise UsageError(f"{path} sets {name!r}, which a config file cannot: type --{name}")
             if name not in options:
                 raise UsageError(f"{path}: {unknown('setting', name, options)}")
+        typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
+        mine_alone = {name: value for name, value in part.items() if name not in typed}
+        check_trusted({"recipe": recipe, **mine_alone}, _trusted(given), path)
         values |= part
     return values
 
@@ -343,7 +401,55 @@ def unknown(
     if dashed:
         shown, near = f"--{name}".replace("_", "-"), near.replace("_", "-")
     hint = f"; did you mean {near}?" if near else "."
+    hint = _elsewhere(name, options, dashed=dashed) or hint
     return f"there is no {what} {shown}{hint} All of them: {more}"
+
+
+#: options of other projects, and what has the same purpose here; the first that a recipe has is named
+_ELSEWHERE = {
+    "algo": (),
+    "batch_size": ("minibatch_size",),
+    "buffer": ("buffer_size",),
+    "clip_coef": ("clip",),
+    "clip_range": ("clip",),
+    "ent_coef": ("entropy_weight", "alpha_init"),
+    "env_id": ("env",),
+    "eval_freq": ("eval_every",),
+    "exploration_final_eps": ("epsilon_end",),
+    "exploration_fraction": ("epsilon_frames",),
+    "gradient_steps": ("updates_per_step",),
+    "gym_id": ("env",),
+    "log_interval": ("log_every",),
+    "logdir": ("out",),
+    "lr": ("learning_rate",),
+    "n_envs": ("num_envs",),
+    "n_epochs": ("epochs",),
+    "n_eval_episodes": ("eval_episodes",),
+    "n_steps": ("frames_per_batch",),
+    "net_arch": ("hidden",),
+    "num_steps": ("frames_per_batch",),
+    "polyak": ("target_tau",),
+    "save_freq": ("checkpoint_every",),
+    "target_update_interval": ("target_every",),
+    "tau": ("target_tau",),
+    "total_steps": ("total_frames",),
+    "total_timesteps": ("total_frames",),
+    "train_freq": ("frames_per_batch",),
+    "update_epochs": ("epochs",),
+    "verbose": ("display",),
+    "vf_coef": ("value_weight",),
+}
+
+
+def _elsewhere(name: str, options: Sequence[str], *, dashed: bool) -> str:
+    """What an option of another project is called here; empty if it is none."""
+    plain = name.replace("-", "_").lower()
+    if plain == "algo":
+        return "; the recipe is the first word, as in rl train ppo."
+    found = next((one for one in _ELSEWHERE.get(plain, ()) if one in options), None)
+    if found is None:
+        return ""
+    return f"; here it is {'--' + found.replace('_', '-') if dashed else found}."
 
 
 def _integer_words(words: Sequence[str], integers: set[str]) -> list[str]:
@@ -370,8 +476,8 @@ _WANTED = {
     "int": "an integer",
     "float": "a number",
     "bool": "true or false",
-    "tuple": "a list in quotes, like '[64,64]' or '[csv]'",
-    "Mapping": "a mapping in quotes with a space after each colon, like '{frame_skip: 4}'",
+    "tuple": "a list, like 64,64 or csv",
+    "dict": "a mapping in quotes with a space after each colon, like '{frame_skip: 4}'",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rl.core.mdp import step_mdp
 from rl.core.recurrent import states_of
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers._build.memory import transitions_buffer
+from rl.trainers._build.networks import observations_of
 from rl.trainers._evaluate.loading import load_run
 from rl.trainers._rng import preserved_rng, seed_everything
 from rl.trainers._storage.checkpoint import load_checkpoint
@@ -38,7 +40,15 @@ def _minari() -> Any:
 
 
 def record_dataset(
-    run: str | Path, name: str, *, frames: int, random: float, checkpoint: Any, seed: int, replay: bool = False
+    run: str | Path,
+    name: str,
+    *,
+    frames: int,
+    random: float,
+    checkpoint: Any,
+    seed: int,
+    replay: bool = False,
+    trust: Sequence[str] = (),
 ) -> str:
     """Write a data set of Minari: episodes played with the policy of a run, or what its replay buffer holds.
 
@@ -50,6 +60,7 @@ def record_dataset(
         checkpoint: ``best`` or ``last``.
         seed: of environment and actions.
         replay: write the replay buffer of the last checkpoint, and play nothing.
+        trust: modules that the run may name.
 
     Returns:
         A line about what was written.
@@ -62,7 +73,7 @@ def record_dataset(
     minari = _minari()
     RunFolder.open(run)
     _check_name(name)
-    trained = load_run(run, "last" if replay else checkpoint)
+    trained = load_run(run, "last" if replay else checkpoint, trust=trust)
     env: Any = trained.make_env(1 if replay else _CHUNK, seed)
     observation, action, one_hot = _spaces(env, run)
     if replay:
@@ -109,8 +120,8 @@ def _spaces(env: Any, run: str | Path) -> tuple[Any, Any, bool]:
     """Spaces of Gymnasium for observation and action, and whether actions are one-hot vectors."""
     import gymnasium
 
-    keys, action_spec = leaf_keys(env.observation_spec), env.action_spec
-    if "observation" not in keys or len(leaf_keys(env.full_action_spec)) != 1:
+    keys, action_spec = list(observations_of(env)), env.action_spec
+    if keys != ["observation"] or len(leaf_keys(env.full_action_spec)) != 1:
         raise RLError(f"rl dataset record takes environments with one observation and one action, not {run}'s")
     if isinstance(action_spec, Bounded):
         low, high = (np.asarray(end[0]) for end in (action_spec.low, action_spec.high))

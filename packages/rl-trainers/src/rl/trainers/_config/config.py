@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rl.trainers._config.fields import LAYOUTS, REPEATED, check, in_range, one_of, positive
+from rl.trainers._config.given import named_env
 from rl.trainers._config.named import is_argument
 
 __all__ = ["RunConfig"]
@@ -20,7 +21,7 @@ class RunConfig:
         env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
             that takes an id (gym/CartPole-v1), module:Class for an environment class or function of your own, else a
             Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
-            searched in the current folder.
+            searched in the current folder. In Python also a class, a function, or what gymnasium.make returns.
         env_kwargs: arguments for the environment, as in '{frame_skip: 4}'.
         wrapper: a Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
             be repeated, the first one is innermost.
@@ -68,7 +69,7 @@ class RunConfig:
             fastest with 1. 0 leaves torch's setting.
         compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
             networks. Results are those without it up to rounding.
-        loggers: logger components that get every row of metrics.
+        loggers: loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -126,11 +127,15 @@ class RunConfig:
             SpecError: if one is out of its range.
         """
         above_zero = (positive, "above 0")
+        object.__setattr__(self, "env", named_env(self.env))
         check(self, {name: self._left_out(name) for name in self.absent})
         check(
             self,
             {
-                "env": (bool, "the name of an environment"),
+                "env": (
+                    lambda env: isinstance(env, str) and bool(env),
+                    "the name of an environment; in Python also a class, a function, or what gymnasium.make returns",
+                ),
                 "env_kwargs": (
                     _is_mapping,
                     "a mapping with names as keys and a space after each colon, as in {frame_skip: 4}",

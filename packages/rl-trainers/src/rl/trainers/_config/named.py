@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -86,7 +86,15 @@ def import_attribute(target: str, what: str) -> Any:
     module_name, _, attribute = target.partition(":")
     module = import_named(module_name, f"{what} {target!r}")
     try:
-        return reduce(getattr, attribute.split("."), module)
+        found = module
+        *path, last = attribute.split(".")
+        for name in path:
+            found = getattr(found, name)
+            if isinstance(found, ModuleType):  # else my_env:os.system would be code of my_env
+                raise UnknownComponentError(
+                    f"{what} {target!r} leads through the module {found.__name__!r}; write {found.__name__}:{last}"
+                )
+        return getattr(found, last)
     except AttributeError as error:
         raise UnknownComponentError(
             f"{what} {target!r}: the module {module_name!r} has no attribute {attribute!r}; write module:attribute"
@@ -105,6 +113,10 @@ def import_named(name: str, what: str) -> Any:
         MissingExtraError: if it needs a library that is not installed.
         RLError: if it raises.
     """
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UnknownComponentError(
+            f"{what}: {name!r} is no name of a module; write module:attribute, as in my_module:MyClass, without .py"
+        )
     try:
         return import_module(name)
     except RLError:

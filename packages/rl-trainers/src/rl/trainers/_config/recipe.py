@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from rl.core.registry import components
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.presets import Preset, read_presets
 
@@ -53,6 +55,23 @@ class Recipe:
             policy=f"{module}._train:{name}_policy",
             presets=f"{module}:presets.yaml",
         )
+
+    @property
+    def reference(self) -> str:
+        """What names it in a command or a file: its name, or ``module:attribute`` if no plugin offers it.
+
+        Example:
+            >>> from rl.trainers.recipes.ppo._config import PPO
+            >>> PPO.reference
+            'ppo'
+        """
+        if any(component.name == self.name for component in components("recipe")):
+            return self.name
+        for module in dict.fromkeys((self.config.__module__, self.train.partition(":")[0])):
+            for attribute, value in vars(sys.modules.get(module, object)).items():
+                if value is self and module != "__main__":  # a later process has another one
+                    return f"{module}:{attribute}"
+        return self.name
 
     def load_train(self) -> Callable[..., Any]:
         """The function that trains."""

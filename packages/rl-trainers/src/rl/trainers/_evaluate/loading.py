@@ -11,12 +11,13 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env
-from rl.core.registry import load
 from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
 from rl.trainers._build.preprocessing import set_statistics
 from rl.trainers._config.config import RunConfig
+from rl.trainers._config.named import find
 from rl.trainers._config.recipe import Recipe
+from rl.trainers._config.trust import check_trusted
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._rng import preserved_rng, seeds_of
 from rl.trainers._storage.checkpoint import load_checkpoint
@@ -62,15 +63,21 @@ def _evaluation_env(config: RunConfig, num_envs: int, seed: int, **options: Any)
     )
 
 
-def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
+def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Recipe, RunConfig]:
     """Recipe and settings of a run folder.
+
+    Args:
+        run: the run folder.
+        trust: modules that the run may name besides installed components, see `check_trusted`.
 
     Raises:
         CheckpointError: if there is no run in it, or its config does not fit this version.
+        RLError: if it names a module that is not trusted.
     """
     folder = RunFolder.open(run)
     values = folder.read_config()
-    recipe: Recipe = load("recipe", str(values.pop("recipe")))
+    check_trusted(values, trust, folder.config)
+    recipe: Recipe = find("recipe", str(values.pop("recipe")))
     settings: dict[str, Any] = {str(k): tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
         return recipe, recipe.config(**settings)
@@ -83,7 +90,13 @@ def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
         ) from error
 
 
-def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", device: str | None = None) -> TrainedRun:
+def load_run(
+    run: str | Path,
+    checkpoint: Literal["best", "last"] = "best",
+    device: str | None = None,
+    *,
+    trust: str | Sequence[str] = (),
+) -> TrainedRun:
     """Build the policy of a run and load its weights.
 
     Args:
@@ -91,12 +104,15 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
         checkpoint: ``best`` or ``last``; a run that was stopped before its first evaluation has only the last one, and
             the result's ``checkpoint`` names it.
         device: instead of the one that it was trained on.
+        trust: modules that the run may name, as in ``("my_env",)`` for a run on ``my_env:Maze``. A run folder is data:
+            of what it names only installed components and these modules are imported.
 
     Raises:
         CheckpointError: if there is no such checkpoint, or it is damaged.
+        RLError: if the run names a module that is not trusted.
         BackendError: if there is no such device here.
     """
-    recipe, config = load_config(run)
+    recipe, config = load_config(run, trust)
     config = replace(config, device=device) if device else config
     check_device(config.device)
     folder = RunFolder(run)
@@ -121,7 +137,13 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     return TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
 
 
-def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", device: str | None = None) -> Any:
+def load_policy(
+    run: str | Path,
+    checkpoint: Literal["best", "last"] = "best",
+    device: str | None = None,
+    *,
+    trust: str | Sequence[str] = (),
+) -> Any:
     """The trained policy of a run folder: reads observations from a TensorDict, writes actions.
 
     It reads the observations of ``load_run(run).make_env(...)``, normalized and stacked as in training.
@@ -130,9 +152,11 @@ def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", d
         run: the run folder.
         checkpoint: ``best`` or ``last``.
         device: instead of the one that it was trained on.
+        trust: modules that the run may name, as for `load_run`.
 
     Raises:
         CheckpointError: if there is no such checkpoint, or it is damaged.
+        RLError: if the run names a module that is not trusted.
 
     Example:
         >>> import tempfile
@@ -144,11 +168,16 @@ def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", d
         ...     load_policy(run).out_keys[-2:]
         ['action', 'action_log_prob']
     """
-    return load_run(run, checkpoint, device).policy
+    return load_run(run, checkpoint, device, trust=trust).policy
 
 
 def evaluate(
-    run: str | Path | TrainedRun, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True
+    run: str | Path | TrainedRun,
+    *,
+    episodes: int = 20,
+    seed: int | None = None,
+    deterministic: bool = True,
+    trust: str | Sequence[str] = (),
 ) -> Tensor:
     """Returns ``[episodes]`` of a run's best policy on fresh episodes.
 
@@ -157,9 +186,11 @@ def evaluate(
         episodes: number of episodes.
         seed: of the environments; one that training has not used if None.
         deterministic: take the deterministic action (exploration off); else sample actions as in training.
+        trust: modules that the run may name, as for `load_run`.
 
     Raises:
         CheckpointError: if there is no run in the folder, or its checkpoint is damaged.
+        RLError: if the run names a module that is not trusted.
 
     Example:
         >>> import tempfile
@@ -171,7 +202,7 @@ def evaluate(
         ...     evaluate(run, episodes=3).shape
         torch.Size([3])
     """
-    trained = run if isinstance(run, TrainedRun) else load_run(run)
+    trained = run if isinstance(run, TrainedRun) else load_run(run, trust=trust)
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation
     with torch_threads(trained.config.threads), preserved_rng():

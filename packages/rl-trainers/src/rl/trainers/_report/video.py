@@ -119,11 +119,20 @@ def _fps(env: Any) -> float:
     return (getattr(simulator, "metadata", None) or {}).get("render_fps") or FPS
 
 
+def _without_screen(error: BaseException) -> str:
+    """The remedy if OpenGL finds no screen, as MuJoCo does on a server."""
+    said = f"{type(error).__name__} {error}".lower()
+    signs = ("mujoco_gl", "opengl", "glfw", "gladload", "egl", "display", "framebuffer", "glcontext")
+    if not any(sign in said for sign in signs):
+        return ""
+    return ". Without a screen, MuJoCo renders with MUJOCO_GL=egl rl eval ..., or with MUJOCO_GL=osmesa"
+
+
 def _picture(env: Any, name: str) -> Any:
     try:
         picture = env.render()
     except Exception as error:  # simulators raise what they like
-        raise RLError(f"{name!r} cannot be rendered: {error}") from error
+        raise RLError(f"{name!r} cannot be rendered: {error}{_without_screen(error)}") from error
     if picture is None:
         raise RLError(f"{name!r} rendered nothing; it knows no render_mode 'rgb_array'")
     return picture[0] if isinstance(picture, (list, tuple)) else picture

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, REWARD
+from rl.core.keys import DONE, NEXT, REWARD, as_tuple, leaf_keys
 from rl.trainers._build.collector import make_collector
 from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
@@ -26,10 +26,12 @@ from rl.trainers._build.networks import EPISODE_REWARD
 from rl.trainers._build.preprocessing import statistics_of
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.recipe import Recipe
+from rl.trainers._config.trust import trust_options
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode, make_display
 from rl.trainers._report.plot import plot_learning_curve
 from rl.trainers._rng import load_rng_state, preserved_rng, rng_state, seed_everything, seeds_of
+from rl.trainers._run.finite import check_batch, has_bad_weight
 from rl.trainers._run.metrics import EpisodeStats
 from rl.trainers._run.schedule import Every
 from rl.trainers._run.signals import SavedInterrupt, StopSignals
@@ -95,7 +97,12 @@ class Run:
         RLError: if the folder exists already, there is nothing to resume, another process trains in the folder, or
             there is no such device or logger.
         SpecError: if there are more threads than processors.
+
+    Attributes:
+        find_bad: says where the data that is learned from is not finite, for the error about a loss that is not.
     """
+
+    find_bad: Callable[[], str] | None = None
 
     def __init__(
         self,
@@ -196,7 +203,7 @@ class Run:
         if kind is None or self.folder is None or not self.folder.path.exists():
             return
         path = self.folder.path
-        resume = f"rl train {self.recipe.name} --resume {path}"
+        resume = f"rl train {self.recipe.reference} --resume {path}{self._trust}"
         left = f"no checkpoint was saved yet in {path}"
         if self._saved_at is not None:
             left = f"{self._saved_at} frames are saved; to continue: {resume}"
@@ -210,6 +217,14 @@ class Run:
         if text not in self._said:
             self._said.add(text)
             self._display.note(text)
+
+    def note_origin(self, origin: str, dataset: str) -> None:
+        """Say so if a data set was recorded on an environment of another name; the shapes fit then."""
+        if origin and origin != self.config.env.removeprefix("gym/").rpartition(":")[2]:
+            self.note(
+                f"note: {dataset} was recorded on {origin}, and this run evaluates on {self.config.env}; is that meant?"
+                f" Otherwise begin again with --env {origin}"
+            )
 
     def make_env(self, num_envs: int, seed: int | None = None) -> Env:
         """The environment of training, or one for evaluations.
@@ -248,7 +263,14 @@ class Run:
 
         Reads ``("next", "done")`` and ``("next", "reward")``; where rewards are changed for training, it reads
         ``episode_reward`` instead, at the root and under ``next``.
+
+        Raises:
+            RLError: if a reward or an observation that the policy reads is not finite.
         """
+        observed = getattr(self._parts["policy"], "in_keys", ())
+        rewards = [REWARD] if self._env is None else leaf_keys(self._env.full_reward_spec)
+        read = [*observed, *((NEXT, *as_tuple(key)) for key in (*observed, *rewards))]
+        check_batch(batch, read, self.frames, self.config.env)
         reward = batch[NEXT, REWARD]
         if self.config.normalize_reward or self.config.atari:
             reward = batch[NEXT, EPISODE_REWARD].double() - batch[EPISODE_REWARD].double()
@@ -313,7 +335,7 @@ class Run:
             self._display.stop()
             self._display.note(
                 f"stopped after {self.frames} frames; everything is saved. Continue with:\n"
-                f"  rl train {self.recipe.name} --resume {self.folder.path}"
+                f"  rl train {self.recipe.reference} --resume {self.folder.path}{self._trust}"
             )
             return TrainResult(self.folder.path, self.frames, seconds, interrupted=True)
         if self._best is None:  # resumed with fewer frames than are done
@@ -334,8 +356,14 @@ class Run:
             f"trained {self.frames} frames in {seconds:.1f} s; best policy ({best['frames']} frames): mean return"
             f" {mean:.1f} ± {std:.1f} over {len(returns)} fresh episodes; last policy: {float(last_returns.mean()):.1f}"
             f"\nrun folder: {self.folder.path}"
+            + (f"\nevaluate it with: rl eval {self.folder.path}{self._trust}" if self._trust else "")
         )
         return TrainResult(self.folder.path, self.frames, seconds, mean, std)
+
+    @property
+    def _trust(self) -> str:
+        """The options that later commands need for the modules that the user has named."""
+        return trust_options(settings_of(self.recipe.reference, self.config))
 
     @property
     def title(self) -> str:
@@ -373,14 +401,22 @@ class Run:
         return self._cpu_seconds + time.process_time() - self._cpu_since
 
     def _finite_figures(self) -> Mapping[str, float]:
-        """The latest figures; raises if a loss is not finite."""
+        """The latest figures; raises if a loss, a gradient or a weight is not finite."""
         values = self._figures()
-        for name, value in values.items():
-            if name.startswith("loss") and not math.isfinite(value):
-                raise RLError(
-                    f"{name} became {value} after {self.frames} frames; begin a new run with a lower --learning-rate"
-                    f" or --max-grad-norm, or look at the rewards and observations of {self.config.env!r}"
-                )
+        bad = [
+            f"{name} became {value}"
+            for name, value in values.items()
+            if (name.startswith("loss") or name == "gradient_norm") and not math.isfinite(value)
+        ]
+        if not bad and has_bad_weight(self._parts.values()):  # a gradient was, after a finite loss
+            bad = ["the weights became nan or inf"]
+        if bad:
+            where = "" if self.find_bad is None else self.find_bad()
+            cause = f": {where}. Remove that row" if where else "; begin a new run with a lower --learning-rate"
+            cause += (
+                "" if where else f" or --max-grad-norm, or look at the rewards and observations of {self.config.env!r}"
+            )
+            raise RLError(f"{bad[0]} after {self.frames} frames{cause}")
         return values
 
     def _write_row(self, *, evaluate: bool) -> None:
@@ -432,7 +468,7 @@ class Run:
         for warning in caught:
             self.note(f"note: {warning.message}")
         state["run"] = {
-            "config": settings_of(self.recipe.name, self.config),
+            "config": settings_of(self.recipe.reference, self.config),
             "frames": self.frames,
             "seconds": self._elapsed(),
             "cpu_seconds": self._cpu_elapsed(),
@@ -475,7 +511,7 @@ class Run:
                 f"{self.folder.last} does not fit this run: its part {name!r} gave {_first_line(error)}; was the"
                 " environment changed? Train again into a new folder"
             ) from error
-        write = config_yaml(self.recipe.name, self.config)
+        write = config_yaml(self.recipe.reference, self.config)
         if self.folder.config.read_text(encoding="utf-8") != write:
             self.folder.update_config(write)
         self._saved, self._saved_at = None, self.frames

@@ -95,8 +95,8 @@ def check_seeds(recipe: Recipe, config: RunConfig, seeds: Sequence[int], out: st
         run = RunFolder(Path(out) / f"seed-{seed}")
         if not run.config.is_file():
             continue
-        usual = settings_of(recipe.name, recipe.config())  # of a setting that an older version did not have
-        before, now = usual | run.read_config(), settings_of(recipe.name, replace(config, seed=seed))
+        usual = settings_of(recipe.reference, recipe.config())  # of a setting that an older version did not have
+        before, now = usual | run.read_config(), settings_of(recipe.reference, replace(config, seed=seed))
         differing = [name for name, value in now.items() if before[name] != value]
         changed = [f"{name}={before[name]!r}, not {now[name]!r}" for name in differing]
         if changed:

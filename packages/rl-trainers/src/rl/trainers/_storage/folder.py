@@ -100,7 +100,7 @@ class RunFolder:
             RLError: if the folder is there already, or cannot be made.
             SpecError: if a setting cannot be written as YAML.
         """
-        text = config_yaml(recipe.name, config)
+        text = config_yaml(recipe.reference, config)
         candidates = _names(recipe.name, config, config.seed) if path is None else [Path(path)]
         folder = next((cls(name) for name in candidates if _made(name)), None)
         if folder is None:
@@ -206,7 +206,8 @@ def settings_of(recipe: str, config: RunConfig) -> dict[str, Any]:
     """Recipe and settings as plain containers, with lists in place of tuples."""
     values: dict[str, Any] = {"recipe": recipe}
     for name, value in dataclasses.asdict(config).items():
-        values[name] = list(value) if isinstance(value, tuple) else value
+        plain = str(value) if isinstance(value, str) else value  # an environment may be given as an object
+        values[name] = list(plain) if isinstance(plain, tuple) else plain
     return values
 
 
@@ -231,7 +232,9 @@ def file_name(text: str) -> str:
 
 def _names(recipe: str, config: RunConfig, label: object) -> Iterator[Path]:
     """``runs/RECIPE-ENV-LABEL-COUNTER``, for all counters."""
-    return (Path("runs") / f"{recipe}-{file_name(config.env)}-{label}-{count}" for count in itertools.count(1))
+    return (
+        Path("runs") / f"{file_name(recipe)}-{file_name(config.env)}-{label}-{count}" for count in itertools.count(1)
+    )
 
 
 def _made(path: Path) -> bool:

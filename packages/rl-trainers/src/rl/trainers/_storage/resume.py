@@ -33,12 +33,12 @@ def check_resume(folder: RunFolder, recipe: Recipe, config: RunConfig, saved: Ma
     if run is None or not isinstance(frames, int):
         raise CheckpointError(f"{folder.last} is not the last checkpoint of a run; train again into a new folder")
     before = run.get("config") or folder.read_config()
-    if before["recipe"] != recipe.name:
+    if before["recipe"] != recipe.reference:
         raise CheckpointError(
-            f"{folder.path} is a run of {before['recipe']!r}, not of {recipe.name!r}; resume it with"
+            f"{folder.path} is a run of {before['recipe']!r}, not of {recipe.reference!r}; resume it with"
             f" `rl train {before['recipe']} --resume {folder.path}`"
         )
-    now = settings_of(recipe.name, config)
+    now = settings_of(recipe.reference, config)
     changed = {name: value for name, value in now.items() if before.get(name, value) != value}
     refused = [f"{name}={before[name]!r}, not {value!r}" for name, value in changed.items() if name not in CHANGEABLE]
     if refused:
@@ -49,7 +49,7 @@ def check_resume(folder: RunFolder, recipe: Recipe, config: RunConfig, saved: Ma
     if frames >= config.total_frames and _has_result(folder, frames):
         raise CheckpointError(
             f"{folder.path} has done all its {frames} frames; ask for more:"
-            f" rl train {recipe.name} --resume {folder.path} --total-frames {2 * frames}"
+            f" rl train {recipe.reference} --resume {folder.path} --total-frames {2 * frames}"
         )
     return [f"{name}={value!r} (was {before[name]!r})" for name, value in changed.items()]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rl.core.interfaces import Logger
-from rl.core.registry import load
+from rl.trainers._config.named import find
 
 __all__ = ["LoggerSet"]
 
@@ -15,14 +15,14 @@ class LoggerSet:
     """Hands each row to several loggers.
 
     Args:
-        names: logger components, for example csv. Nothing is written before `open`.
+        names: logger components, for example csv, or ``module:attribute``. Nothing is written before `open`.
 
     Raises:
         UnknownComponentError: if there is no such logger.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._kinds = [load("logger", name) for name in names]
+        self._kinds = [find("logger", name) for name in names]
         self._loggers: list[Logger] = []
 
     def open(self, folder: Path, *, resume_step: int | None = None) -> None:

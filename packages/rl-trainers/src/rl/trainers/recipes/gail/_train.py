@@ -16,9 +16,10 @@ from rl.core.keys import ACTION, NEXT, OBSERVATION, REWARD, NestedKey
 from rl.core.specs import Bounded, Categorical, OneHot
 from rl.modules import MLP
 from rl.objectives import GAILLoss
-from rl.replay.datasets import load_dataset
+from rl.trainers._build.dataset import open_dataset
 from rl.trainers._build.networks import action_of, described
 from rl.trainers._build.optimizer import adam
+from rl.trainers._run.finite import check_rows
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.gail._config import GAIL, GAILConfig
 from rl.trainers.recipes.offline._networks import vector_of
@@ -108,8 +109,9 @@ class GAILLearner(PPOLearner):
         network = TensorDictModule(_Joined(net), [OBSERVATION, ACTION], ["d_logits"]).to(config.device)
         self._imitation = GAILLoss(network, use_grad_penalty=config.gp_lambda > 0, gp_lambda=config.gp_lambda)
         self._discriminator_optimizer = adam(network.parameters(), config.discriminator_learning_rate)
-        self._experts = load_dataset(config.dataset, batch_size=config.discriminator_minibatch_size)
+        self._experts = open_dataset(config.dataset, env, config.discriminator_minibatch_size, config.env)
         check_entries("gail", config.dataset, self._experts[0], [steps.observation, steps.action])
+        check_rows(self._experts[:].select(steps.observation, steps.action), config.dataset)
         self._of_returns, self.estimate = self.estimate, self._estimated
         self._figures_of_gail: dict[str, Tensor] = {}
         self.parts |= {"discriminator": network, "discriminator_optimizer": self._discriminator_optimizer}

@@ -133,7 +133,7 @@ def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModule
 
 def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDictModuleBase:
     """Noise on the action under `key`, of floats within the bounds of `spec`."""
-    sigma = config.exploration_noise * float((spec.high - spec.low).max() / 2)
+    sigma = config.exploration_noise * (spec.high - spec.low) / 2
     if config.noise == "ou":
         module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)
     else:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from torch import nn
 
 from rl.core.errors import SpecError
+from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.replay import OfflineToOnlineReplayBuffer, ReplayBuffer, TensorStorage
-from rl.replay.datasets import load_dataset
+from rl.trainers._build.dataset import open_dataset
+from rl.trainers._run.finite import check_rows
 from rl.trainers._storage.checkpoint import load_checkpoint
 from rl.trainers._storage.folder import RunFolder
 from rl.trainers.recipes.off_policy._config import OffPolicyConfig
@@ -19,22 +21,24 @@ __all__ = ["buffer_with_dataset", "take_networks"]
 
 
 def buffer_with_dataset(
-    config: OffPolicyConfig, reads: Sequence[NestedKey], keys: Sequence[NestedKey]
+    config: OffPolicyConfig, env: Env, reads: Sequence[NestedKey], keys: Sequence[NestedKey]
 ) -> tuple[OfflineToOnlineReplayBuffer, list[NestedKey]]:
     """A buffer of a data set and new experience, and the keys that both have.
 
     Args:
         config: `dataset`, `offline_fraction`, `buffer_size`, `minibatch_size` and `device`.
+        env: what is trained on; the data set has to fit it.
         reads: keys that the loss needs.
         keys: these and optional ones, which the environment writes.
 
     Raises:
         SpecError: if the data set lacks a key that the loss needs.
     """
-    data = load_dataset(config.dataset, batch_size=config.minibatch_size)
+    data = open_dataset(config.dataset, env, config.minibatch_size, config.env)
     check_entries(config.recipe, config.dataset, data[0], reads)
     both = [key for key in keys if data[0].get(key, None) is not None]
     rows = data[:].select(*both).to(config.device)
+    check_rows(rows, config.dataset)
     buffer = OfflineToOnlineReplayBuffer(
         ReplayBuffer(storage=TensorStorage(rows)),
         online_capacity=config.buffer_size,

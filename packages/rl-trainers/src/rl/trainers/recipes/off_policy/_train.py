@@ -15,7 +15,8 @@ from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.objectives import SoftUpdate, compile_with_warmup
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.memory import stored_keys, transitions_buffer
+from rl.trainers._build.clashes import check_no_clash
+from rl.trainers._build.memory import added_by_buffer, stored_keys, transitions_buffer
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
 from rl.trainers._config.recipe import Recipe
@@ -60,6 +61,7 @@ def train_off_policy(
     policy = make_policy(config, env)
     run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
     loss = make_loss(config, env, policy)
+    check_no_clash(recipe.name, env, [policy, loss], added_by_buffer(config))
     check_pipeline(env, policy, loss)
     if config.init and options.get("resume") is None:
         take_networks(config, policy, loss)
@@ -71,7 +73,7 @@ def train_off_policy(
         init_random_frames=0 if config.init else config.learning_starts,
     )
     keys = stored_keys(loss, env)
-    buffer, keys = buffer_with_dataset(config, loss.in_keys, keys) if config.dataset else (_buffer(config), keys)
+    buffer, keys = buffer_with_dataset(config, env, loss.in_keys, keys) if config.dataset else (_buffer(config), keys)
     learn = _Learner(config, loss, keys, buffer, actor_every, betas)
     parts: dict[str, Any] = {"policy": policy, "loss": loss, "collector": collector, "buffer": buffer, "learner": learn}
     evaluator = Evaluator(run.make_env, policy)

@@ -11,17 +11,23 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
+from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate, compile_with_warmup
-from rl.replay.datasets import load_dataset
+from rl.trainers._build.clashes import check_no_clash
+from rl.trainers._build.dataset import open_dataset, origin_of
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
 from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
+from rl.trainers._run.finite import first_bad_row
 from rl.trainers._run.run import Run, TrainResult
 from rl.trainers.recipes.offline._config import OfflineConfig
 from rl.trainers.recipes.offline._windows import check_entries
 
 __all__ = ["train_offline"]
+
+#: what data sets and loops write into batches
+ADDED = ("action_chunk", "action_is_pad", "episode", "index")
 
 
 def train_offline(
@@ -57,10 +63,13 @@ def train_offline(
     policy = make_policy(config, env).eval()  # dropout is for gradient steps alone
     run.note(described_observations(env, config.observation_layout))
     loss = make_loss(config, env, policy)
-    data = load_dataset(config.dataset, batch_size=config.minibatch_size)
+    check_no_clash(recipe.name, env, [policy, loss], ADDED)
+    data = open_dataset(config.dataset, env, config.minibatch_size, config.env)
+    run.note_origin(origin_of(data), config.dataset)
     read = _rows(config, data, loss) if make_reader is None else make_reader(config, env, data, policy)
     outputs = {name: key for name, key in outputs.items() if key in loss.out_keys}
     learn = _Learner(config, loss, read, outputs)
+    run.find_bad = lambda: first_bad_row(data, leaf_keys(data[0]), config.dataset)
     run.note(f"{len(data)} transitions of {config.dataset}")
     evaluator = Evaluator(run.make_env, policy)
     parts: dict[str, Any] = {"policy": policy, "loss": loss, "optimizer": learn.optimizer}

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
+from rl.core.keys import NestedKey
 from rl.objectives import LossModule, compile_with_warmup
+from rl.trainers._build.clashes import check_no_clash
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import descend, set_learning_rate
 from rl.trainers._config.recipe import Recipe
@@ -39,7 +41,12 @@ class Learner:
         outputs: names of the outputs that are logged, by metric.
         estimate: writes advantages into a batch; None if the loss computes them.
         epochs: gradient steps on each batch.
+
+    Attributes:
+        adds: keys that it writes into a batch besides those of its networks.
     """
+
+    adds: tuple[NestedKey, ...] = ()
 
     def __init__(
         self,
@@ -115,6 +122,7 @@ def train_on_policy(
     learn = make_learner(config, env, actor, critic)
     recurrent = config.policy != "mlp"  # the critic then has a recurrent state as well
     acting = TensorDictSequential(actor, critic) if recurrent else actor
+    check_no_clash(recipe.name, env, [actor, critic, *learn.pipeline, *learn.parts.values()], learn.adds)
     check_pipeline(env, acting, *learn.pipeline)
     collector = run.make_collector(env, acting, frames_per_batch=config.frames_per_batch)
     parts = {"policy": actor, "critic": critic, **learn.parts, "collector": collector}

@@ -54,6 +54,8 @@ class PPORNDLearner(PPOLearner):
         critic: of the environment's rewards.
     """
 
+    adds = (TARGET, "normalized")
+
     def __init__(self, config: PPORNDConfig, env: Env, actor: Any, critic: Any) -> None:
         self._rnd = IntrinsicReward(config, env)
         super().__init__(config, env, actor, critic, more=self._rnd.critic.parameters())

@@ -17,7 +17,8 @@ from rl.core.keys import DONE, NEXT, NestedKey
 from rl.modules import EGreedyModule, QValueActor, reset_noise
 from rl.objectives import HardUpdate, SoftUpdate, compile_with_warmup
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.memory import stored_keys, transitions_buffer
+from rl.trainers._build.clashes import check_no_clash
+from rl.trainers._build.memory import added_by_buffer, stored_keys, transitions_buffer
 from rl.trainers._build.networks import action_of, described_observations
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
 from rl.trainers._config.recipe import Recipe
@@ -68,6 +69,7 @@ def train_q_learning(
     run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
     explore: Any = (_explore if make_explore is None else make_explore)(config, env).to(config.device)
     loss = make_loss(config, env, policy) if with_env else make_loss(config, policy)
+    check_no_clash(recipe.name, env, [policy, loss], added_by_buffer(config))
     check_pipeline(env, policy, loss)
     if config.target_tau:
         target: SoftUpdate | HardUpdate = SoftUpdate(loss, tau=config.target_tau)

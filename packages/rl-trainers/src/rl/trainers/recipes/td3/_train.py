@@ -42,7 +42,7 @@ td3_policy = deterministic_actor
 def td3_loss(config: TD3Config, env: Env, policy: Any) -> TD3Loss:
     """The loss, with its critics."""
     _, spec = bounded_action(config, env)
-    half = float((spec.high - spec.low).max() / 2)
+    half = (spec.high - spec.low) / 2
     return TD3Loss(
         policy,
         critic(config, env),

@@ -40,7 +40,7 @@ def td3_bc_policy(config: Any, env: Env) -> Any:
 
 def _loss(config: Any, env: Env, policy: Any) -> TD3BCLoss:
     _, spec = bounded_action(config, env)
-    half = float((spec.high - spec.low).max() / 2)
+    half = (spec.high - spec.low) / 2
     return TD3BCLoss(
         policy,
         critic(config, env),

@@ -1,0 +1,109 @@
+"""Which code a file may name: installed components, and modules that the user trusts. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl.core.errors import RLError
+
+__all__ = ["check_trusted", "trust_options"]
+
+_CODE = frozenset({"recipe", "env", "wrapper", "transform", "sampler", "loggers"})
+"""Settings whose values name components or ``module:attribute``; a colon in them is nothing else."""
+_NO_CODE = frozenset({"dataset", "device", "init"})
+"""Settings that may look like it: ``minari:pendulum``, ``runs/a:b``."""
+_LIKE_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\S*")
+_PROGRAMS = "unity-mlagents"
+"""The component whose id is a program that it starts."""
+
+
+def check_trusted(settings: Mapping[str, Any], trust: str | Sequence[str], file: str | Path) -> None:
+    """Raise if settings from a file name code that is neither an installed component nor trusted.
+
+    Run folders, config files and benchmark files are data that people share. So nothing in them is imported or called,
+    also if the run was made here: every file is treated alike, and only the command line or the caller adds modules.
+
+    Args:
+        settings: read from `file`, less those that the command line replaces.
+        trust: modules whose code may be named, with all that is in them: ``my_env`` includes ``my_env.mazes``.
+        file: for the message.
+
+    Raises:
+        RLError: if so.
+
+    Example:
+        >>> check_trusted({"env": "CartPole-v1", "loggers": ["csv"]}, (), "config.yaml")
+        >>> check_trusted({"env": "my_env:Maze"}, ["my_env"], "config.yaml")
+        >>> check_trusted({"env": "subprocess:getoutput"}, (), "config.yaml")
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.RLError: config.yaml names code of the module subprocess (env: 'subprocess:getoutput'), and ...
+    """
+    trusted = (trust,) if isinstance(trust, str) else tuple(trust)
+    found = {
+        (name, setting, text)
+        for setting, value in settings.items()
+        for name, text in _named(str(setting).replace("-", "_"), value)
+        if not any(name == one or name.startswith(f"{one}.") for one in trusted if one)
+    }
+    if found:
+        modules = sorted({_printable(name) for name, _, _ in found})
+        listed = ", ".join(f"{setting}: {text!r}" for _, setting, text in sorted(found))
+        options = " ".join(f"--trust {shlex.quote(name)}" for name in modules)  # for a shell, from a file of others
+        raise RLError(
+            f"{file} names code of the module{'s' * (len(modules) > 1)} {', '.join(modules)} ({listed}), and no file"
+            f" makes others' code run by itself. If you know this code, add {options}; in Python"
+            f" trust=({', '.join(map(repr, modules))},)"
+        )
+
+
+def trust_options(settings: Mapping[str, Any]) -> str:
+    """The options, after a space, with which a file of these settings can be read; empty if none is needed.
+
+    Example:
+        >>> trust_options({"env": "my_env:Maze"})
+        ' --trust my_env'
+    """
+    names = {name for setting, value in settings.items() for name, _ in _named(setting, value)}
+    return "".join(f" --trust {shlex.quote(_printable(name))}" for name in sorted(names))
+
+
+def _printable(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def _named(setting: str, value: Any) -> Iterator[tuple[str, str]]:
+    """What has to be trusted for a value, with the text that names it."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _named(setting, key)  # a mapping in the place of a list is read as its keys
+            yield from _named(f"{setting}.{key}", one)
+    elif isinstance(value, list | tuple | set):
+        for one in value:
+            yield from _named(setting, one)
+    elif isinstance(value, str) and setting not in _NO_CODE:
+        yield from _named_in(setting, value)
+
+
+def _named_in(setting: str, text: str) -> Iterator[tuple[str, str]]:
+    name, brace, arguments = text.partition(":{")
+    before, colon, _ = name.partition(":")
+    if setting == "ray":
+        if text not in ("", "auto", "local"):  # what a cluster returns is unpickled, which runs code
+            yield text, text
+    elif setting == "env" and name.partition("/")[0] == _PROGRAMS:
+        yield _PROGRAMS, text
+    elif colon and (setting in _CODE or _LIKE_CODE.fullmatch(name)):
+        yield before.rpartition("/")[2], text  # gym/my_env:Maze-v0 imports my_env
+    if brace and setting in _CODE:
+        try:
+            inner = yaml.safe_load("{" + arguments)
+        except (yaml.YAMLError, RecursionError):
+            return  # refused where it is used
+        yield from _named(f"{setting}.arguments", inner)
