@@ -55,12 +55,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     f"{name}.md",
                 ):
                     item.add_marker(pytest.mark.skip(reason=f"{library} is not installed"))
+    _skip_without_gpu(items)
     if "slow" in config.getoption("markexpr"):
         return
     skip = pytest.mark.skip(reason="a long variant: `-m slow` runs it")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+def _skip_without_gpu(items: list[pytest.Item]) -> None:
+    """Skip tests that need a CUDA device where there is none; torch is imported only if there are such tests."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device: torch.cuda.is_available() is False"))
 
 
 def setup(namespace: dict[str, Any]) -> None:

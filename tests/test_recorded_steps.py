@@ -36,8 +36,6 @@ def run_again(call, device, generators):
 @pytest.fixture
 def device(request, monkeypatch):
     if request.param == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
         return "cuda"
     monkeypatch.setattr(recorded, "record", run_again)
     monkeypatch.setattr("rl.collectors._loops.runner._check_recordable", lambda *_, **__: None)
@@ -114,8 +112,6 @@ def test_a_batch_is_not_overwritten_by_the_next_one(device):
 
 @pytest.mark.gpu
 def test_random_numbers_go_on_between_replays():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     env = CartPoleEnv([8], device="cuda", seed=0)
     noise = TensorDictModule(
         lambda o: nn.functional.one_hot((torch.rand_like(o[..., 0]) < 0.5).long(), 2),
@@ -136,8 +132,6 @@ def test_random_numbers_go_on_between_replays():
 
 @pytest.mark.gpu
 def test_what_reads_the_device_cannot_be_recorded():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     reads = TensorDictModule(
         lambda o: nn.functional.one_hot((o[..., 0] > o.mean().item()).long(), 2), ["observation"], ["action"]
     )

@@ -294,7 +294,6 @@ def use(owner: Any) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", MOVED)
 def test_a_state_that_was_moved_to_a_gpu_loads_on_the_cpu(name):
     owner = MOVED[name]()
@@ -305,7 +304,6 @@ def test_a_state_that_was_moved_to_a_gpu_loads_on_the_cpu(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("one", "other"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_collector_continues_on_another_device(one, other, tmp_path):
     def made(device: str) -> Collector:

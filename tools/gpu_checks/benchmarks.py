@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from gpu_checks.harness import Call, Check, Context, Figures, Goal, Skipped, captured, medians
+from gpu_checks.harness import Call, Check, Context, Figures, Goal, Skipped, capture, medians
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ def script(path: str) -> ModuleType:
     return sys.modules[name]
 
 
-def timed(sides: Mapping[str, Call], device: torch.device, *, dry: bool, seconds: float = 1.0) -> dict[str, float]:
+def measure(sides: Mapping[str, Call], device: torch.device, *, dry: bool, seconds: float = 1.0) -> dict[str, float]:
     """Median microseconds of each side, in about `seconds` altogether; one call of each if `dry`.
 
     Args:
@@ -84,7 +84,7 @@ def timed(sides: Mapping[str, Call], device: torch.device, *, dry: bool, seconds
     return medians(sides, device, rounds=rounds, repeats=min(50, max(1, repeats)), warm_up=0)
 
 
-def named(prefix: str, figures: Mapping[str, float | str]) -> Figures:
+def add_prefix(prefix: str, figures: Mapping[str, float | str]) -> Figures:
     """Figures whose names begin with a prefix."""
     return {f"{prefix}, {name}": value for name, value in figures.items()}
 
@@ -145,13 +145,13 @@ def tree(rows: int, device: torch.device, dry: bool) -> Figures:
         sides: dict[str, Call] = {name: partial(both, *one) for name, one in made.items()}
         if "cuda" in sides:
             update, sample = made["cuda"]
-            sides["captured"] = captured(sides["cuda"], device)
+            sides["captured"] = capture(sides["cuda"], device)
             sides["update"], sides["sample"] = partial(update, index, error), partial(sample, batch)
-        times = timed(sides, device, dry=dry)
-        figures |= named(f"{batch} rows", times)
+        times = measure(sides, device, dry=dry)
+        figures |= add_prefix(f"{batch} rows", times)
         if "cuda" in times:
             others = ("torch tree", "cumsum")
-            figures |= named(f"{batch} rows", {f"{one} / cuda": times[one] / times["cuda"] for one in others})
+            figures |= add_prefix(f"{batch} rows", {f"{one} / cuda": times[one] / times["cuda"] for one in others})
     return figures
 
 
@@ -198,9 +198,9 @@ def whole_buffer(device: torch.device, dry: bool) -> Figures:
 
         sides = {"buffer": ours, "by hand": by_hand}
         if device.type == "cuda":
-            sides["by hand, captured"] = captured(by_hand, device)
-        times = timed(sides, device, dry=dry)
-        figures |= named(f"{batch} rows", {**times, "buffer / by hand": times["buffer"] / times["by hand"]})
+            sides["by hand, captured"] = capture(by_hand, device)
+        times = measure(sides, device, dry=dry)
+        figures |= add_prefix(f"{batch} rows", {**times, "buffer / by hand": times["buffer"] / times["by hand"]})
     return {**figures, "tree": str(getattr(buffer.sampler, "backend", ""))}
 
 
@@ -242,11 +242,11 @@ def pixels(where: str, device: torch.device, dry: bool) -> Figures:
             return target.to(device, non_blocking=True), reward.index_select(0, index).to(device, non_blocking=True)
 
         sides: dict[str, Call] = {name: partial(ours, buffer) for name, buffer in sources.items()}
-        times = timed({**sides, "by hand": by_hand}, device, dry=dry, seconds=1.5)
+        times = measure({**sides, "by hand": by_hand}, device, dry=dry, seconds=1.5)
         moved = batch * frames[0].numel() * (2 if where == "device" else 1)
         floor = 1e6 * moved / (BANDWIDTH if where == "device" else 5e10)
         ratios = {f"{name} / by hand": times[name] / times["by hand"] for name in sides}
-        figures |= named(f"{batch} rows", {**times, **ratios, "floor of the memory or the bus": floor})
+        figures |= add_prefix(f"{batch} rows", {**times, **ratios, "floor of the memory or the bus": floor})
     return figures
 
 
@@ -321,8 +321,8 @@ def layer(case: Case, device: torch.device, dry: bool) -> Figures:
     with products(case[-1]):
         calls = layer_calls(case, device)
         if device.type == "cuda":
-            calls["triton, captured"] = captured(calls["triton"], device)
-        times = timed(calls, device, dry=dry, seconds=1.2)
+            calls["triton, captured"] = capture(calls["triton"], device)
+        times = measure(calls, device, dry=dry, seconds=1.2)
     ratios = {
         f"{left} / {right}{way}": times[left + way] / times[right + way]
         for way in ("", ", forward")
@@ -336,7 +336,7 @@ def _layers(device: torch.device, dry: bool) -> Figures:
     torch.set_num_threads(1)
     figures: Figures = {}
     for case in DRY_CASES:
-        figures |= named(said(case), layer(case, device, dry))
+        figures |= add_prefix(said(case), layer(case, device, dry))
     return figures
 
 
@@ -387,8 +387,8 @@ def returns(name: str, device: torch.device, dry: bool) -> Figures:
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
     sides: dict[str, Call] = {"ours": ours, "loop": loop}
     if device.type == "cuda":
-        sides |= {f"{side}, captured": captured(call, device) for side, call in list(sides.items())}
-    times = timed(sides, device, dry=dry)
+        sides |= {f"{side}, captured": capture(call, device) for side, call in list(sides.items())}
+    times = measure(sides, device, dry=dry)
     floor = 1e6 * moved * reward.numel() / BANDWIDTH
     best = times.get("ours, captured", times["ours"])
     ratios = {"loop / ours": times["loop"] / times["ours"], "ours, captured / floor": best / floor}
@@ -563,8 +563,8 @@ def collection(name: str, count: int, device: torch.device, dry: bool) -> Figure
             sides[form] = recorded.collect
     loop, _ = collect_by_hand(task)
     sides["by hand"] = loop
-    sides["by hand, captured"] = captured(loop, device)
-    times = timed(sides, device, dry=dry, seconds=1.5)
+    sides["by hand, captured"] = capture(loop, device)
+    times = measure(sides, device, dry=dry, seconds=1.5)
     found = {f"frames/s, {form}": task.rate(us) for form, us in times.items()}
     ratios = {f"{form} / floor": times[form] / times["by hand, captured"] for form in times if "hand" not in form}
     best = max(found[f"frames/s, {form}"] for form in times if "hand" not in form)
@@ -598,7 +598,7 @@ class PPO:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=False)
 
-    def estimated(self, batch: TensorDictBase) -> TensorDictBase:
+    def estimate_rows(self, batch: TensorDictBase) -> TensorDictBase:
         """The flat batch with advantages and only what the loss reads."""
         with torch.no_grad():
             return self.estimate(batch).select(*self.loss.in_keys, strict=False).reshape(-1)
@@ -609,35 +609,35 @@ class PPO:
 
     def eager(self, batch: TensorDictBase) -> None:
         """All updates from a batch."""
-        rows = self.estimated(batch)
+        rows = self.estimate_rows(batch)
         for index in self.minibatches():
             self.step(rows[index])
 
-    def graphed(self, batch: TensorDictBase) -> None:
+    def update_in_graph(self, batch: TensorDictBase) -> None:
         """The same; the update of a minibatch is replayed from a CUDA graph, which gathers its rows too."""
-        rows = self.estimated(batch)
+        rows = self.estimate_rows(batch)
         if self.rows is None:
             self.rows = rows.clone()
-            self.replay = captured(lambda: self.step(self.rows[self.index]), self.task.device)
+            self.replay = capture(lambda: self.step(self.rows[self.index]), self.task.device)
         self.rows.update_(rows)
         assert self.replay is not None
         for index in self.minibatches():
             self.index.copy_(index)
             self.replay()
 
-    def all_graphed(self, batch: TensorDictBase) -> None:
+    def update_all_in_graph(self, batch: TensorDictBase) -> None:
         """The same, from estimate to last update in one CUDA graph; order of rows by sorted random numbers."""
         if self.rows is None:
             self.rows = batch.clone()
 
             def updates() -> None:
-                rows = self.estimated(self.rows.copy())
+                rows = self.estimate_rows(self.rows.copy())
                 for _ in range(EPOCHS):
                     order = torch.rand(self.task.frames, device=self.task.device).argsort()
                     for index in order.chunk(PARTS):
                         self.step(rows[index])
 
-            self.replay = captured(updates, self.task.device, warm_up=1)
+            self.replay = capture(updates, self.task.device, warm_up=1)
         self.rows.update_(batch)
         assert self.replay is not None
         self.replay()
@@ -686,7 +686,7 @@ def ppo_by_hand(task: Task) -> Call:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)
 
-    gather, learn = captured(collect, device), captured(updates, device, warm_up=1)
+    gather, learn = capture(collect, device), capture(updates, device, warm_up=1)
 
     def train() -> None:
         gather()
@@ -709,15 +709,15 @@ def training(name: str, count: int, device: torch.device, dry: bool) -> Figures:
 
     for form in ("plain", "graph"):
         learner = PPO(tasks[form])
-        update = learner.eager if form == "plain" else learner.graphed
+        update = learner.eager if form == "plain" else learner.update_in_graph
         sides[form] = trainer(tasks[form].collector().collect, update)
     if (recorded := captured_collector(tasks["all graphs"])) is not None:
-        sides["all graphs"] = trainer(recorded.collect, PPO(tasks["all graphs"]).graphed)
+        sides["all graphs"] = trainer(recorded.collect, PPO(tasks["all graphs"]).update_in_graph)
     for _ in range(4):
         for call in sides.values():
             call()
     sides["by hand, captured"] = ppo_by_hand(tasks["by hand, captured"])
-    times = timed(sides, device, dry=dry, seconds=2.0)
+    times = measure(sides, device, dry=dry, seconds=2.0)
     rates = {f"frames/s, {form}": tasks[form].rate(us) for form, us in times.items()}
     best = min(us for form, us in times.items() if "hand" not in form)
     ratios = {f"{form} / floor": times[form] / times["by hand, captured"] for form in times if "hand" not in form}
@@ -732,10 +732,10 @@ def all_in_a_graph(device: torch.device, dry: bool) -> Figures:
     task = Task("CartPole", 4 if dry else 4096, device)
     learner, collector = PPO(task), task.collector(track_traj_ids=False)
     batch = collector.collect()
-    learner.all_graphed(batch)
-    times = timed({"updates": lambda: learner.all_graphed(batch)}, device, dry=dry)
+    learner.update_all_in_graph(batch)
+    times = measure({"updates": lambda: learner.update_all_in_graph(batch)}, device, dry=dry)
     before = [one.clone() for one in learner.loss.parameters()]
-    learner.all_graphed(batch)
+    learner.update_all_in_graph(batch)
     assert any(bool((a != b).any()) for a, b in zip(before, learner.loss.parameters(), strict=True)), "nothing moved"
     assert all(bool(one.isfinite().all()) for one in learner.loss.parameters()), "a parameter is not finite"
     return times | {"frames/s, updates alone": task.rate(times["updates"])}
@@ -766,8 +766,8 @@ def sac(rows: int, device: torch.device, dry: bool) -> Figures:
             torch.testing.assert_close(found[key], expected, rtol=1e-2, atol=1e-2)
     sides: dict[str, Call] = {"ours": update, "by hand": plain}
     if device.type == "cuda":
-        sides |= {f"{name}, captured": captured(call, device) for name, call in list(sides.items())}
-    times = timed(sides, device, dry=dry)
+        sides |= {f"{name}, captured": capture(call, device) for name, call in list(sides.items())}
+    times = measure(sides, device, dry=dry)
     ways = ("", ", captured") if device.type == "cuda" else ("",)
     return {**times, **{f"ours / by hand{way}": times[f"ours{way}"] / times[f"by hand{way}"] for way in ways}}
 

@@ -112,7 +112,7 @@ def medians(
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def captured(call: Call, device: torch.device, *, warm_up: int = 3) -> Call:
+def capture(call: Call, device: torch.device, *, warm_up: int = 3) -> Call:
     """A function that replays the call from a CUDA graph; the call itself on a CPU.
 
     Args:

@@ -364,7 +364,7 @@ def losses_of(learner: Any) -> list[dict[str, Tensor]]:
     name = "_losses" if hasattr(learner, "_losses") else "_step"
     original = getattr(learner, name)
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+    def record(*args: Any, **kwargs: Any) -> Any:
         out = original(*args, **kwargs)
         if isinstance(out, dict):
             values = out
@@ -375,11 +375,11 @@ def losses_of(learner: Any) -> list[dict[str, Tensor]]:
         seen.append({str(key): one.detach() for key, one in values.items() if one.numel() == 1})
         return out
 
-    setattr(learner, name, recorded)
+    setattr(learner, name, record)
     return seen
 
 
-def collected(one: Trainee, config: Any) -> TensorDictBase:
+def collect_batch(one: Trainee, config: Any) -> TensorDictBase:
     """A batch that the trainee collects."""
     collector = Collector(one.env, one.acting, frames_per_batch=config.frames_per_batch)
     return collector.collect()
@@ -394,7 +394,7 @@ def same_losses(name: str, device: torch.device, dry: bool) -> Figures:
     here_config, there_config = (config_of(name, where, dry=dry) for where in (CPU, device))
     here, there = trainee(name, here_config), trainee(name, there_config)
     there.state.load_state_dict(here.state.state_dict())
-    batch = collected(here, here_config)
+    batch = collect_batch(here, here_config)
     losses: list[list[dict[str, Tensor]]] = []
     with exact():
         for side, where in ((here, CPU), (there, device)):
@@ -422,12 +422,12 @@ def same_losses(name: str, device: torch.device, dry: bool) -> Figures:
 
 
 @contextmanager
-def spied() -> Generator[dict[str, Any]]:
+def spy() -> Generator[dict[str, Any]]:
     """Within the block, the parts and the batches of a run are noted."""
     seen: dict[str, Any] = {"batches": []}
     training, record = Run.training, Run.record_episodes
 
-    def noted_training(run: Run, **options: Any) -> Any:
+    def note_training(run: Run, **options: Any) -> Any:
         seen["parts"] = options["parts"]
         return training(run, **options)
 
@@ -435,14 +435,14 @@ def spied() -> Generator[dict[str, Any]]:
         seen["batches"].append({one.device.type for _, one in tensors_of(batch)})
         record(run, batch)
 
-    Run.training, Run.record_episodes = noted_training, noted_record
+    Run.training, Run.record_episodes = note_training, noted_record
     try:
         yield seen
     finally:
         Run.training, Run.record_episodes = training, record
 
 
-def trained(name: str, config: RunConfig, out: Path, **options: Any) -> Any:
+def train_recipe(name: str, config: RunConfig, out: Path, **options: Any) -> Any:
     """Train with the public function of a recipe; `out` may be a run that `options` resumes."""
     from rl.core.registry import load
 
@@ -453,8 +453,8 @@ def trained(name: str, config: RunConfig, out: Path, **options: Any) -> Any:
 def end_to_end(name: str, device: torch.device, dry: bool, **changes: Any) -> Figures:
     """The public function of a recipe trains on the device, and everything of it is there."""
     config = config_of(name, device, dry=dry, **changes)
-    with tempfile.TemporaryDirectory() as folder, spied() as seen:
-        result = trained(name, config, Path(folder, "run"))
+    with tempfile.TemporaryDirectory() as folder, spy() as seen:
+        result = train_recipe(name, config, Path(folder, "run"))
         with Path(folder, "run", "metrics.csv").open(encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     assert result.train_frames == config.total_frames, f"trained {result.train_frames} frames of {config.total_frames}"
@@ -676,7 +676,7 @@ def recipe_never_waits(name: str, device: torch.device, dry: bool) -> None:
     """A round of updates of a recipe's own learner; its figures are read afterwards."""
     config = config_of(name, device, dry=dry)
     one = trainee(name, config)
-    one.take(collected(one, config))
+    one.take(collect_batch(one, config))
     never_waits(one.update, device, f"the update of the recipe {name}")
 
 
@@ -684,7 +684,7 @@ def storing_never_waits(name: str, device: torch.device, dry: bool) -> None:
     """Estimating advantages, or extending the replay buffer, with a batch on the device."""
     config = config_of(name, device, dry=dry)
     one = trainee(name, config)
-    batch = collected(one, config)
+    batch = collect_batch(one, config)
     never_waits(lambda: one.take(batch), device, f"taking a batch into the recipe {name}")
 
 
@@ -757,7 +757,7 @@ def hand_never_waits(name: str, device: torch.device, dry: bool) -> None:
 # ---------------------------------------------------------------------------------------------------- replay
 
 
-def numbered(count: int, device: torch.device) -> TensorDict:
+def number_rows(count: int, device: torch.device) -> TensorDict:
     """Rows that know their number."""
     return TensorDict({"number": torch.arange(count, device=device)}, batch_size=[count], device=device)
 
@@ -778,7 +778,7 @@ def available(backend: str, device: torch.device) -> str:
     return backend
 
 
-def prioritized(backend: str, device: torch.device, dry: bool) -> Figures:
+def check_priorities(backend: str, device: torch.device, dry: bool) -> Figures:
     """Proportions and weights of a prioritized buffer on the device, against those by hand and a CPU twin."""
     rows, draws = (50, 4000) if dry else (1000, 200_000)
     alpha, beta = 0.6, 0.4
@@ -799,7 +799,7 @@ def prioritized(backend: str, device: torch.device, dry: bool) -> Figures:
     deviations: list[float] = []
     for buffer in buffers:
         where = buffer.storage.device
-        buffer.extend(numbered(rows, where))
+        buffer.extend(number_rows(rows, where))
         buffer.update_priority(torch.arange(rows, device=where), raw.to(where))
         sample = buffer.sample(draws)
         all_on(sample, where, "a prioritized sample")
@@ -813,7 +813,7 @@ def prioritized(backend: str, device: torch.device, dry: bool) -> Figures:
         deviations.append(deviation)
         # A repeated index keeps its last priority; new rows get the largest one.
         buffer.update_priority(torch.tensor([0, 0, 1], device=where), torch.tensor([9.0, 2.0, 3.0], device=where))
-        buffer.extend(numbered(1, where))
+        buffer.extend(number_rows(1, where))
         state = buffer.sampler.state_dict()
         alike(state["raw"][[0, 1, rows]], [2.0, 3.0, 9.0], f"raw priorities on {where} after an update")
     alike(buffers[1].sampler.state_dict()["raw"], buffers[0].sampler.state_dict()["raw"], "raw priorities")
@@ -841,7 +841,7 @@ def prioritized_loop(backend: str, device: torch.device, dry: bool) -> Callable[
         sampler=PrioritizedSampler(4 * rows, alpha=0.6, beta=0.4, backend=backend, device=device),
         batch_size=64,
     )
-    data = numbered(rows, device)
+    data = number_rows(rows, device)
     for _ in range(5):
         buffer.extend(data)
 
@@ -875,7 +875,7 @@ def waits_of_plain_tree(device: torch.device, dry: bool) -> Figures:
 def slices(device: torch.device, dry: bool) -> None:
     """Slices from a storage on the device are those from a CPU storage with the same random numbers."""
     steps = 64 if dry else 4096
-    data = numbered(steps, CPU)
+    data = number_rows(steps, CPU)
     data["next"] = TensorDict({"done": (torch.arange(steps) % 9 == 8).unsqueeze(-1)}, batch_size=[steps])
     found = []
     for where in (CPU, device):
@@ -933,11 +933,11 @@ def checkpoint(name: str, device: torch.device, dry: bool, *, commands: bool = F
     config = config_of(name, device, dry=dry)
     with tempfile.TemporaryDirectory() as folder:
         run, half = Path(folder, "run"), config.total_frames // 2
-        first = trained(name, config, run, should_stop=lambda frames: frames >= half)
+        first = train_recipe(name, config, run, should_stop=lambda frames: frames >= half)
         assert first.interrupted, "should_stop did not stop the run"
         assert first.train_frames == half, f"stopped after {first.train_frames}, not {half} frames"
-        with spied() as seen:
-            result = trained(name, config, run, resume=run)
+        with spy() as seen:
+            result = train_recipe(name, config, run, resume=run)
         assert result.train_frames == config.total_frames, f"resumed to {result.train_frames} frames"
         for part, one in seen["parts"].items():
             if isinstance(one, nn.Module):
@@ -1027,7 +1027,7 @@ def checks(context: Context) -> list[Check]:  # noqa: C901, PLR0912  a list
     for path in ("plain", "transforms", "opaque policy"):
         add(f"waits of a collector, {path}", waits_of_collector, path, goals=one, **both)
     for backend in ("torch", "cuda"):
-        add(f"prioritized replay with the tree {backend}", prioritized, backend, **both)
+        add(f"prioritized replay with the tree {backend}", check_priorities, backend, **both)
     add("prioritized replay with RL_NATIVE=off", prioritized_without_native, **both)
     add("prioritized replay on the device never waits", prioritized_never_waits, **both)
     add("waits of prioritized replay with the tree torch", waits_of_plain_tree, **both)

@@ -1,44 +1,16 @@
 """Ctrl-C at each line of the collection of a batch: the batches after it are whole."""
 
-import signal
-import sys
-
 import pytest
 import torch
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from rl.core.errors import RLError
-from rl.core.testing import CountingEnv
+from rl.core.testing import CountingEnv, interrupt_at
 
 envs = pytest.importorskip("rl.envs")
 
 OURS = ("/core/workers/_", "/rl/collectors/", "/envs/batched/_")
-
-
-def interrupt(call, line):
-    """Call a function with Ctrl-C at a line of our sources, counted from its start; return whether it was reached."""
-    left = line
-
-    def trace(frame, event, _):
-        nonlocal left
-        if not any(part in frame.f_code.co_filename for part in OURS):
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return left <= 0
 
 
 def policy():
@@ -106,7 +78,7 @@ def test_batches_after_ctrl_c_at_any_line_are_whole(kind, warm):
         collector.collect()
     while reached:
         collector.reset()
-        reached = interrupt(collector.collect, line)
+        reached = interrupt_at(collector.collect, line, OURS)
         if reached:
             check_whole([collector.collect().clone() for _ in range(3)], seen, torn=collector._torn)
         line += stride
@@ -125,7 +97,7 @@ def test_another_use_of_a_collector_is_still_refused_after_an_interrupt():
         return td.set("action", torch.zeros(td.batch_size, dtype=torch.int64))
 
     collector = Collector(CountingEnv(), collects, frames_per_batch=4)
-    assert interrupt(collector.collect, 60)
+    assert interrupt_at(collector.collect, 60, OURS)
     tried.append("now")
     collector.collect()
     assert tried == ["now", "refused"]
@@ -135,6 +107,6 @@ def test_another_use_of_a_collector_is_still_refused_after_an_interrupt():
 def test_a_state_that_is_saved_after_an_interrupt_begins_with_a_reset():
     collector, other = (Collector(CountingEnv(), policy(), frames_per_batch=4) for _ in range(2))
     collector.collect()
-    assert interrupt(collector.collect, 60)
+    assert interrupt_at(collector.collect, 60, OURS)
     other.load_state_dict(collector.state_dict())
     assert other.collect()["observation"].flatten().tolist() == [0, 1, 2, 0]

@@ -239,7 +239,8 @@ def test_a_cuda_graph_needs_cuda(counting_env, make_policy):
         Collector(counting_env, make_policy(), frames_per_batch=2, cudagraph_policy=True)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_policy_in_a_cuda_graph_gives_the_same_batches(counting_env):
     module = torch.nn.Linear(4, 2, device="cuda")
     policy = TensorDictModule(lambda obs: module(obs).argmax(-1), in_keys=["observation"], out_keys=["action"])

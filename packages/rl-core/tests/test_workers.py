@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import ShapeError, SpecError, WorkerError, WorkerTimeoutError
+from rl.core.testing import interrupt_at
 from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, _base, layout_of, write_leaves
 
 
@@ -288,31 +289,6 @@ def test_entries_of_another_form_than_the_prepared_memory_are_refused_before_any
         write_leaves(places, {("b", "c"): torch.ones(2, 2)}, "owner", torch.tensor([1]))
 
 
-def interrupt(call, line):
-    """Call a function with Ctrl-C at a line of our sources, counted from its start; return whether it was reached."""
-    left = line
-
-    def trace(frame, event, _):
-        nonlocal left
-        if "/core/workers/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return left <= 0
-
-
 class Echo:
     def __init__(self):
         self.commands = (self.count,)
@@ -335,7 +311,7 @@ class Echo:
 def test_a_call_after_ctrl_c_at_any_line_of_another_returns_its_own_results(kind):
     with kind([Echo] * 2, owner="group", timeout=20) as group:
         line = 0
-        while interrupt(lambda: group.call_all("echo", "old"), line := line + 1):
+        while interrupt_at(lambda: group.call_all("echo", "old"), line := line + 1, ["rl/core/workers/"]):
             assert group.call_all("echo", line) == [line] * 2
             assert group.call(1, "echo", -line) == -line
         assert line > 30
@@ -351,7 +327,7 @@ def test_commands_after_ctrl_c_at_any_line_are_counted_once(kind):
             group.wait()
 
         line = 0
-        while interrupt(both, line := line + 1):
+        while interrupt_at(both, line := line + 1, ["rl/core/workers/"]):
             before = group.call_all("counted")
             group.settle()
             assert group.busy == []

@@ -242,7 +242,7 @@ def test_entries_are_converted_to_a_dtype():
     ],
     ids=["native", "serial", "gym", "gym-single", "transformed"],
 )
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_an_environment_moves(make, device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")

@@ -1,14 +1,12 @@
 """Ctrl-C at each line of a step, a reset, a send and a receive: what comes after it is right, or is refused."""
 
-import signal
-import sys
-
 import pytest
 import torch
 from tensordict import TensorDict
 
 from rl.core.errors import RLError
 from rl.core.specs import Composite, Unbounded
+from rl.core.testing import interrupt_at
 from rl.envs import AsyncEnvPool, EnvBase, ParallelEnv, PendulumEnv, SerialEnv
 
 OURS = ("/core/workers/_", "/envs/batched/_")
@@ -35,31 +33,6 @@ class Count(EnvBase):
 
     def _set_seed(self, seed):
         pass
-
-
-def interrupt(call, line):
-    """Call a function with Ctrl-C at a line of our sources, counted from its start; return whether it was reached."""
-    left = line
-
-    def trace(frame, event, _):
-        nonlocal left
-        if not any(part in frame.f_code.co_filename for part in OURS):
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return left <= 0
 
 
 def act(root, value):
@@ -89,7 +62,7 @@ MAKERS = {
 def test_an_interrupted_step_is_refused_until_a_reset(kind):
     env = MAKERS[kind]()
     root, line, refused = act(env.reset(), 1), 0, 0
-    while interrupt(lambda: env.step(root.clone()), line := line + 1):
+    while interrupt_at(lambda: env.step(root.clone()), line := line + 1, OURS):
         try:
             again = env.step(root.clone())
         except RLError:
@@ -106,7 +79,7 @@ def test_an_interrupted_step_is_refused_until_a_reset(kind):
 def test_an_interrupted_reset_is_done_again(kind):
     env = MAKERS[kind]()
     line = 0
-    while interrupt(env.reset, line := line + 1):
+    while interrupt_at(env.reset, line := line + 1, OURS):
         check_episode(env)
     assert line > 30
     env.close()
@@ -116,7 +89,7 @@ def test_an_interrupted_reset_is_done_again(kind):
 def test_partial_resets_after_an_interrupt_are_refused_unless_they_reset_all(kind):
     env = MAKERS[kind]()
     root = act(env.reset(), 1)
-    assert interrupt(lambda: env.step(root.clone()), 60)
+    assert interrupt_at(lambda: env.step(root.clone()), 60, OURS)
     mask = torch.ones(3, 1, dtype=torch.bool)
     with pytest.raises(RLError, match="environment 1 was interrupted or failed"):
         env.reset(root.clone().set("_reset", mask.clone().index_fill_(0, torch.tensor([1]), 0)))
@@ -136,7 +109,7 @@ def test_a_pool_continues_after_an_interrupt_or_refuses_rows_until_they_are_rese
         pool.async_step_and_maybe_reset_recv(2)
 
     while reached:
-        reached = interrupt(send_and_receive, line := line + 1)
+        reached = interrupt_at(send_and_receive, line := line + 1, OURS)
         got = []
         while True:  # what was sent comes back, each row once
             try:
@@ -168,7 +141,7 @@ def test_a_step_in_two_parts_is_received_after_an_interrupt_or_refused():
     root = env.rand_action(env.reset())
     wanted = serial.step(root.clone())["next", "th"]
     line = 0
-    while interrupt(lambda: env.async_step_send(root), line := line + 1):
+    while interrupt_at(lambda: env.async_step_send(root), line := line + 1, OURS):
         try:
             found = env.async_step_recv()
         except RLError:

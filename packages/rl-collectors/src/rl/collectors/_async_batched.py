@@ -173,7 +173,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         self._check_usable()
         if self._torn:
             self.reset()
-        with self._undivided():
+        with self._guard_state():
             return self._collect()
 
     def _collect(self) -> Any:

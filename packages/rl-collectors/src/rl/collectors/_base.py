@@ -44,7 +44,7 @@ class CollectorBase(ABC):
             raise RLError("this collector was shut down and its environments closed: make a new one")
 
     @contextmanager
-    def _undivided(self) -> Generator[None]:
+    def _guard_state(self) -> Generator[None]:
         """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside."""
         self._torn = True
         try:

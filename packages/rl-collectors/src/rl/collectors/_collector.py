@@ -232,7 +232,7 @@ class Collector(BackgroundCollector):
 
     def __iter__(self) -> Iterator[Any]:
         while self.total_frames < 0 or self._frames < self.total_frames:
-            batch = self._finished(self.total_frames)
+            batch = self._next_result(self.total_frames)
             if batch is None:  # no trajectory ended before the last frame
                 return
             yield batch[0]
@@ -245,16 +245,16 @@ class Collector(BackgroundCollector):
             SpecError: if an action or a step's outcome does not fit its spec.
             RLError: after `shutdown`, or while another thread collects with this collector.
         """
-        batch = self._finished(-1)
+        batch = self._next_result(-1)
         assert batch is not None
         return batch[0]
 
-    def _finished(self, until: int) -> tuple[Any] | None:
+    def _next_result(self, until: int) -> tuple[Any] | None:
         """The next batch as it is yielded, which may be None; None without a tuple if `_gather` has none."""
         self._check_usable()
         if self._torn:
             self._begin_again()
-        with self._undivided():
+        with self._guard_state():
             batch = self._gather(until)
             return None if batch is None else (self._output.finish(batch),)
 
@@ -427,7 +427,7 @@ class Collector(BackgroundCollector):
 
     def _collect_in_background(self) -> bool:
         until = self.total_frames
-        batch = None if 0 <= until <= self._frames else self._finished(until)
+        batch = None if 0 <= until <= self._frames else self._next_result(until)
         return batch is not None and (until < 0 or self._frames < until)
 
     def shutdown(self) -> None:

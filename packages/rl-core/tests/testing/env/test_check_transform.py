@@ -252,7 +252,8 @@ def test_a_fault_of_nested_keys_is_named(nested, message):
         check_transform(Negate(), ones(), nested=nested)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_result_on_another_device_is_named():
     with pytest.raises(CheckError, match=r"^'x' is on the CPU for a batch on a CUDA device"):
         check_transform(OnCPU(), ones())

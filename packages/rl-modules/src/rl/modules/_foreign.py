@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar, cast
-
-from rl.core.arguments import Needless, foreign_arguments
+from rl.core.arguments import foreign_arguments, module_arguments
 
 __all__ = [
     "actor",
@@ -25,40 +20,6 @@ __all__ = [
     "recurrent_layer",
     "recurrent_module",
 ]
-
-C = TypeVar("C", bound=type)
-
-
-def _movable(target: C) -> C:
-    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
-    made: Any = target
-    start = made.__init__
-    signature = inspect.signature(start)
-    if "device" in signature.parameters:  # that of a base class
-        return target
-
-    @wraps(start)
-    def begin(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
-        start(self, *args, **kwargs)
-        if device is not None:
-            self.to(device)
-
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
-    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None)
-    cast("Any", begin).__signature__ = signature.replace(parameters=[*own, device, *rest])
-    made.__init__ = begin
-    return target
-
-
-def _answers(needless: dict[str, Needless]) -> Callable[[C], C]:
-    """`foreign_arguments` of a module, which takes `device` too."""
-
-    def decorate(target: C) -> C:
-        return foreign_arguments(needless=needless)(_movable(target))
-
-    return decorate
-
 
 _SAFE = "not available yet: use spec.project(action)"
 _RESTARTS = "needless: a Collector, or the transform of make_tensordict_primer(), restarts the state at each episode"
@@ -92,18 +53,18 @@ q_value_actor = foreign_arguments(
         "strict_shape": _STRICT,
     }
 )
-explorer = _answers(
+explorer = module_arguments(
     {
         "safe": ("needless: explored actions are always projected into the spec", False, True),
     }
 )
-ornstein_uhlenbeck = _answers(
+ornstein_uhlenbeck = module_arguments(
     {
         "safe": ("needless: explored actions are always projected into the spec", False, True),
         "is_init_key": (_RESTARTS, "is_init"),
     }
 )
-dt_inference = _answers({})
+dt_inference = module_arguments({})
 multi_step_actor = foreign_arguments(needless={"init_key": (_RESTARTS, "is_init", None)})
 mlp = foreign_arguments(
     needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}
@@ -111,7 +72,7 @@ mlp = foreign_arguments(
 multi_agent_net = foreign_arguments(
     needless={"use_td_params": ("needless: parameters are those of a torch.nn.Module", True, False)}
 )
-mixer = _answers({})
+mixer = module_arguments({})
 conv_net = foreign_arguments(
     needless={"squeeze_output": ("needless: the default aggregator flattens the last three dimensions", False)}
 )

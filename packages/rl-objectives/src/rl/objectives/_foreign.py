@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar, cast
-
-from rl.core.arguments import Needless, foreign_arguments
+from rl.core.arguments import Needless, foreign_arguments, module_arguments
 
 __all__ = [
     "a2c_loss",
@@ -26,40 +21,6 @@ __all__ = [
     "update",
     "vtrace",
 ]
-
-C = TypeVar("C", bound=type)
-
-
-def _movable(target: C) -> C:
-    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
-    made: Any = target
-    start = made.__init__
-    signature = inspect.signature(start)
-    if "device" in signature.parameters:  # that of a base class
-        return target
-
-    @wraps(start)
-    def begin(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
-        start(self, *args, **kwargs)
-        if device is not None:
-            self.to(device)
-
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
-    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None)
-    cast("Any", begin).__signature__ = signature.replace(parameters=[*own, device, *rest])
-    made.__init__ = begin
-    return target
-
-
-def _answers(needless: dict[str, Needless]) -> Callable[[C], C]:
-    """`foreign_arguments` of a module, which takes `device` too."""
-
-    def decorate(target: C) -> C:
-        return foreign_arguments(needless=needless)(_movable(target))
-
-    return decorate
-
 
 _KEYS = "use set_keys(advantage=..., value_target=..., value=...)"
 _CHUNKS = "not available yet: networks see the whole batch at once; split it along its first dimension"
@@ -83,15 +44,15 @@ _ESTIMATOR: dict[str, Needless] = {
     "shifted_budget": ("needless: shifted=True also evaluates every truncated state", 1),
     "group_key": ("use one estimator for each group, with set_keys", None),
 }
-estimator = _answers(_ESTIMATOR)
-multi_agent_gae = _answers({**_ESTIMATOR, "agent_dim": ("needless: it is the last but one", -2)})
-td_estimator = _answers(
+estimator = module_arguments(_ESTIMATOR)
+multi_agent_gae = module_arguments({**_ESTIMATOR, "agent_dim": ("needless: it is the last but one", -2)})
+td_estimator = module_arguments(
     {
         **_ESTIMATOR,
         "average_rewards": ("not available yet: use normalised rewards in the batch", False),
     }
 )
-vtrace = _answers(
+vtrace = module_arguments(
     {
         **_ESTIMATOR,
         "average_adv": ("not available yet: normalise the advantage of the batch afterwards", False),
@@ -114,10 +75,10 @@ _COEFFICIENTS: dict[str, Needless] = {
     "entropy_coef": ("use entropy_coeff=", None),
     "critic_coef": ("use critic_coeff=", None),
 }
-impala_loss = _answers({**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS})
-reinforce_loss = _answers(_POLICY)
-a2c_loss = _answers({**_POLICY, **_COEFFICIENTS})
-ppo_loss = _answers(
+impala_loss = module_arguments({**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS})
+reinforce_loss = module_arguments(_POLICY)
+a2c_loss = module_arguments({**_POLICY, **_COEFFICIENTS})
+ppo_loss = module_arguments(
     {
         **_POLICY,
         **_COEFFICIENTS,
@@ -127,7 +88,7 @@ ppo_loss = _answers(
         "max_importance_ratio": ("not available yet: use ClipPPOLoss(clip_epsilon=...)", None),
     }
 )
-dqn_loss = _answers(
+dqn_loss = module_arguments(
     {
         **_NETWORKS,
         "priority_key": ("use set_keys(priority=...)", None),
@@ -143,14 +104,14 @@ _OFF_POLICY: dict[str, Needless] = {
     "scalar_output_mode": ("use reduction=", None),
     "skip_done_states": ("needless: the value of a terminal state is never part of a target", False, True),
 }
-off_policy_loss = _answers(_OFF_POLICY)
-sac_loss = _answers(
+off_policy_loss = module_arguments(_OFF_POLICY)
+sac_loss = module_arguments(
     {
         **_OFF_POLICY,
         "delay_actor": ("needless: the next action is that of the policy itself", False),
     }
 )
-discrete_sac_loss = _answers(
+discrete_sac_loss = module_arguments(
     {**_OFF_POLICY, "delay_actor": ("needless: the next action is that of the policy itself", False)}
 )
 update = foreign_arguments(replaced={"loss_module": "use loss="})

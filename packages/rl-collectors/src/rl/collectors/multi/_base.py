@@ -141,7 +141,7 @@ class WorkersBase(CollectorBase):
             self._recover()
         if self._update_each:
             self.update_policy_weights_()
-        with self._undivided():
+        with self._guard_state():
             batch = self._next()
             self._frames += batch.numel()
             batch = self._output.finish(batch)
@@ -152,7 +152,7 @@ class WorkersBase(CollectorBase):
         """Let no worker collect: `_idle`, also after Ctrl-C."""
         if self._torn:
             self._recover()
-        with self._undivided():
+        with self._guard_state():
             self._idle(keep=keep)
 
     def start(self) -> None:

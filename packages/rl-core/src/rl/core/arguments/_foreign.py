@@ -12,9 +12,10 @@ from typing import Any, TypeVar, cast
 
 from rl.core.errors import ArgumentError
 
-__all__ = ["Needless", "check_arguments", "foreign_arguments"]
+__all__ = ["Needless", "check_arguments", "foreign_arguments", "module_arguments"]
 
 T = TypeVar("T", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 Needless = tuple[str, *tuple[object, ...]]
 """Why an argument is not needed, or what to use as long as it is not available; then the values that are dropped."""
@@ -63,6 +64,29 @@ def foreign_arguments(
     return decorate
 
 
+def module_arguments(needless: dict[str, Needless]) -> Callable[[C], C]:
+    """Decorate the class of a module: `foreign_arguments`, and the argument `device`, to which it is moved.
+
+    Args:
+        needless: Answers to arguments that it does not have, as of `foreign_arguments`.
+
+    Example:
+        >>> from torch import nn
+        >>> @module_arguments({"safe": ("needless: it never fails", False)})
+        ... class Double(nn.Module):
+        ...     def __init__(self) -> None:
+        ...         super().__init__()
+        ...         self.linear = nn.Linear(1, 1)
+        >>> Double(device="meta", safe=False).linear.weight.device
+        device(type='meta')
+    """
+
+    def decorate(target: C) -> C:
+        return foreign_arguments(needless=needless)(_movable(target))
+
+    return decorate
+
+
 def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
     """Refuse keyword arguments that the constructor of a class decorated with `foreign_arguments` would refuse.
 
@@ -76,6 +100,28 @@ def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
     """
     constructor: Any = target.__init__
     constructor.answers.keep(dict(given), owner)
+
+
+def _movable(target: C) -> C:
+    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
+    made: Any = target
+    start = made.__init__
+    signature = inspect.signature(start)
+    if "device" in signature.parameters:  # that of a base class
+        return target
+
+    @wraps(start)
+    def begin(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        if device is not None:
+            self.to(device)
+
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
+    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None)
+    cast("Any", begin).__signature__ = signature.replace(parameters=[*own, device, *rest])
+    made.__init__ = begin
+    return target
 
 
 def _start(self: object) -> None:

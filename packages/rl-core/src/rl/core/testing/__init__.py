@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rl.core.testing._check_contract import check_contract
     from rl.core.testing._check_module import check_module
     from rl.core.testing._check_spec import check_spec
+    from rl.core.testing._interrupt import interrupt_at
     from rl.core.testing._report import Report
     from rl.core.testing.backends._check_linear_recurrence import check_linear_recurrence
     from rl.core.testing.backends._check_priority_tree import check_priority_tree
@@ -62,6 +63,7 @@ __all__ = [
     "check_transform",
     "check_writer",
     "group_faults",
+    "interrupt_at",
     "recurrent_reference",
     "toy_linear_recurrence",
 ]

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.core.workers._base import Undivided
     from rl.core.workers._group import WorkerGroup
-    from rl.core.workers._interrupt import Undivided
     from rl.core.workers._memory import SharedLeaves, layout_of, write_leaves
     from rl.core.workers._ray import import_ray, packed, start_ray, unpacked
     from rl.core.workers._threads import ThreadGroup

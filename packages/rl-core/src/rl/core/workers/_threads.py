@@ -12,8 +12,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from rl.core.workers._base import Failure, GroupBase, WorkerState
-from rl.core.workers._interrupt import Undivided
+from rl.core.workers._base import Failure, GroupBase, Undivided, WorkerState
 
 __all__ = ["ThreadGroup"]
 

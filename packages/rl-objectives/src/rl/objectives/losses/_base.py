@@ -75,7 +75,7 @@ class LossModule(KeyedModule):
         self._states: tuple[State, ...] = ()
         self._order = OrderWatch()
 
-    def _placed(self, value: Tensor) -> Tensor:
+    def _to_networks(self, value: Tensor) -> Tensor:
         """A tensor of the loss itself on the device of its networks, where the batches are."""
         parameter = next(self.parameters(), None)
         return value if parameter is None else value.to(parameter.device)

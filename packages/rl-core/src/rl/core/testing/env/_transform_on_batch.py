@@ -51,9 +51,9 @@ def check_called_as_in_env(transform: Any, batch: TensorDictBase, report: Report
     outcome = batch.get(NEXT, None)
     if outcome is None or hasattr(transform, "inv") or hasattr(transform, "transform_specs"):
         return
-    changed = _changed(outcome, transform(batch.copy()).get(NEXT, outcome))
+    changed = _list_changes(outcome, transform(batch.copy()).get(NEXT, outcome))
     try:
-        also = _changed(outcome, transform(outcome.copy()))
+        also = _list_changes(outcome, transform(outcome.copy()))
     except Exception as error:  # noqa: BLE001  any failure of the transform is the finding
         also, reason = [], f"fails: {type(error).__name__}: {error}"
     else:
@@ -68,7 +68,7 @@ def check_called_as_in_env(transform: Any, batch: TensorDictBase, report: Report
         report.skip(f"environments: {sentence}, or use it in replay buffers only")
 
 
-def _changed(before: TensorDictBase, after: TensorDictBase) -> list[NestedKey]:
+def _list_changes(before: TensorDictBase, after: TensorDictBase) -> list[NestedKey]:
     """The keys of entries that were changed, added or removed."""
     old, new = leaf_keys(before), leaf_keys(after)
     both = [key for key in old if key in new and not same_values(before.get(key), after.get(key))]

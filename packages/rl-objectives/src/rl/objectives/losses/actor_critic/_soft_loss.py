@@ -58,7 +58,7 @@ class SoftLoss(OffPolicyLoss):
         )
         self._log_bounds = log_bounds(type(self).__name__, alpha_init, min_alpha, max_alpha, target_entropy)
         self.target_entropy = target_entropy
-        first = self._placed(torch.tensor(math.log(alpha_init)))
+        first = self._to_networks(torch.tensor(math.log(alpha_init)))
         if fixed_alpha:
             self.register_buffer("log_alpha", first)
         else:

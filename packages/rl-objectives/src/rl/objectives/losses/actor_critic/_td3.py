@@ -106,11 +106,11 @@ class TD3Loss(OffPolicyLoss):
                     " least 0, one for each dimension of the action"
                 )
             delattr(self, name)
-            self.register_buffer(name, self._placed(value.to(low.dtype)), persistent=False)
+            self.register_buffer(name, self._to_networks(value.to(low.dtype)), persistent=False)
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("low", self._placed(low))
-        self.register_buffer("high", self._placed(high))
+        self.register_buffer("low", self._to_networks(low))
+        self.register_buffer("high", self._to_networks(high))
 
     def _derive_actor(self) -> list[NestedKey]:
         action = {"action": self._keys["action"]}

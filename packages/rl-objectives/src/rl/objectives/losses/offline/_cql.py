@@ -110,9 +110,9 @@ class CQLLoss(SACLoss):
         low, high = _bounds(getattr(actor_network, "spec", None) if action_spec is None else action_spec, self._keys)
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("low", self._placed(low))
-        self.register_buffer("high", self._placed(high))
-        self.log_alpha_prime = nn.Parameter(self._placed(torch.zeros(()))) if with_lagrange else None
+        self.register_buffer("low", self._to_networks(low))
+        self.register_buffer("high", self._to_networks(high))
+        self.log_alpha_prime = nn.Parameter(self._to_networks(torch.zeros(()))) if with_lagrange else None
         self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:

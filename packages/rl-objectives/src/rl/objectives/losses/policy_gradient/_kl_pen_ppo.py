@@ -93,7 +93,7 @@ class KLPENPPOLoss(PPOLoss):
         self.samples_mc_kl = as_integer(samples_mc_kl, type(self).__name__, "samples_mc_kl", least=1)
         self.dtarg, self.increment, self.decrement = dtarg, increment, decrement
         super().__init__(actor_network, critic_network, **others)
-        self.register_buffer("beta", self._placed(torch.as_tensor(float(beta))))
+        self.register_buffer("beta", self._to_networks(torch.as_tensor(float(beta))))
 
     def _derive(self) -> Contract:
         self._previous = HeadCall(self.actor_network)

@@ -99,7 +99,7 @@ class DistributionalDQNLoss(QLoss):
         )
         owner = type(self).__name__
         support = _find_support(value_network, owner) if support is None else support
-        self.register_buffer("support", self._placed(check_support(support, owner).detach().clone()))
+        self.register_buffer("support", self._to_networks(check_support(support, owner).detach().clone()))
         self.make_value_estimator(gamma=gamma)
 
     def _means(self, action_value: Tensor) -> Tensor:
