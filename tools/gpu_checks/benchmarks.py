@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from gpu_checks.harness import Call, Check, Context, Figures, Goal, Skipped, capture, medians
+from gpu_checks.harness import Call, Check, Context, Figures, Gaussian, Goal, Skipped, capture, medians
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
@@ -412,18 +412,6 @@ def vtrace_loop(gamma: float, log_pi: Tensor, log_mu: Tensor, *rest: Tensor) -> 
 
 STEPS = 32
 RATE = 3e-4
-
-
-class Gaussian(nn.Module):
-    """Mean and standard deviation, each from half of the outputs of a network."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        loc, raw = self.body(x).chunk(2, -1)
-        return loc.tanh(), raw.clamp(-5, -2).exp()
 
 
 class Task:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 Figures = dict[str, float | str]
 Call = Callable[[], object]
@@ -137,3 +138,15 @@ def capture(call: Call, device: torch.device, *, warm_up: int = 3) -> Call:
         kept[0].replay()
 
     return replay
+
+
+class Gaussian(nn.Module):
+    """Mean and standard deviation, each from half of the outputs of a network."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        loc, raw = self.body(x).chunk(2, -1)
+        return loc.tanh(), raw.clamp(-5, -2).exp()

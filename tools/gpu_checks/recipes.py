@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_checks.harness import Check, Context, Figures, Goal, Skipped, wait
+from gpu_checks.harness import Check, Context, Figures, Gaussian, Goal, Skipped, wait
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
@@ -495,26 +495,11 @@ def cartpole_parts(env: Any, device: torch.device) -> tuple[Any, Any]:
     return actor, ValueOperator(net(out_features=1), in_keys=["observation"])
 
 
-class Head(nn.Module):
-    """Mean and standard deviation from a network of twice the width, within ``[-1, 1]`` and below 0.14.
-
-    Normal actions are then within the bounds of the native Pendulum.
-    """
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        loc, raw = self.body(x).chunk(2, -1)
-        return loc.tanh(), raw.clamp(-5, -2).exp()
-
-
 def pendulum_parts(env: Any, device: torch.device, kind: Any = TanhNormal) -> tuple[Any, Any]:
     """Actor and critic of the native Pendulum."""
     net = partial(MLP, 3, num_cells=[32], activation_class=nn.Tanh, device=device)
     actor = ProbabilisticActor(
-        TensorDictModule(Head(net(out_features=2)), ["observation"], ["loc", "scale"]),
+        TensorDictModule(Gaussian(net(out_features=2)), ["observation"], ["loc", "scale"]),
         in_keys=["loc", "scale"],
         spec=env.action_spec,
         distribution_class=kind,
@@ -534,6 +519,17 @@ def returns_by_hand(reward: Tensor, done: Tensor) -> Tensor:
         sums.append(total)
         total = total.masked_fill(done[:, step], 0)
     return torch.stack(sums, 1)
+
+
+def update_ppo(loss: Any, optimizer: torch.optim.Optimizer, rows: TensorDictBase) -> TensorDictBase:
+    """Four updates from shuffled quarters of the rows; the losses of the last one."""
+    for index in torch.randperm(len(rows), device=rows["advantage"].device).chunk(4):
+        out = loss(rows[index])
+        optimizer.zero_grad()
+        (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
+        nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+        optimizer.step()
+    return out
 
 
 def ppo_by_hand(which: str, device: torch.device, dry: bool) -> Figures:
@@ -562,12 +558,7 @@ def ppo_by_hand(which: str, device: torch.device, dry: bool) -> Figures:
         with torch.no_grad():
             estimate(batch)
         rows = batch.reshape(-1)
-        for index in torch.randperm(len(rows), device=device).chunk(4):
-            out = loss(rows[index])
-            optimizer.zero_grad()
-            (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
-            nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
-            optimizer.step()
+        out = update_ppo(loss, optimizer, rows)
         all_on(batch, device, f"estimates of {which}")
         all_on(out, device, f"losses of {which}")
         finite({**dict(out.items()), "advantage": batch["advantage"]}, f"losses of {which}")
@@ -744,12 +735,7 @@ def hand_never_waits(name: str, device: torch.device, dry: bool) -> None:
     def update() -> None:
         with torch.no_grad():
             rows = estimate(batch.copy()).reshape(-1)
-        for index in torch.randperm(len(rows), device=device).chunk(4):
-            out = loss(rows[index])
-            optimizer.zero_grad()
-            (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
-            nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
-            optimizer.step()
+        update_ppo(loss, optimizer, rows)
 
     never_waits(update, device, "an update of ppo by hand")
 
@@ -823,8 +809,8 @@ def check_priorities(backend: str, device: torch.device, dry: bool) -> Figures:
 def prioritized_without_native(device: torch.device, dry: bool) -> None:
     """The same in a process with ``RL_NATIVE=off``, in which plain torch has the tree."""
     program = (
-        "import torch; from gpu_checks.recipes import prioritized;"
-        f" found = prioritized('auto', torch.device('{device}'), {dry}); assert found['tree'] == 'torch', found"
+        "import torch; from gpu_checks.recipes import check_priorities;"
+        f" found = check_priorities('auto', torch.device('{device}'), {dry}); assert found['tree'] == 'torch', found"
     )
     environment = os.environ | {"RL_NATIVE": "off", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

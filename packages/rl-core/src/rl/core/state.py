@@ -125,10 +125,10 @@ def unpack(value: Any, owner: str, device: torch.device | None = None) -> Any:
     """The value that `pack` was given, copied.
 
     Args:
-        value: what `pack` returned, perhaps after a file, whose tensors are on the CPU.
-        owner: the component whose state it is, for messages.
-        device: of the component, where its tensors go. If None, a TensorDict with a device goes to that one again, or
-            stays where it is on a machine without it; other tensors stay where they are.
+        value: Result of `pack`, perhaps from a file, whose tensors are on the CPU.
+        owner: Name of the component whose state it is, for messages.
+        device: Device of the component, where its tensors go. If None, a TensorDict with a device goes to that one
+            again, or to the CPU on a machine without it; other tensors stay where they are.
 
     Raises:
         CheckpointError: if `value` is not what `pack` returned.
@@ -183,9 +183,9 @@ def set_generator(generator: torch.Generator, state: Tensor, owner: str) -> None
     Torch takes that only from the CPU, wherever the generator and the other tensors of a state are.
 
     Args:
-        generator: stays as it is after an error.
-        state: on any device.
-        owner: the component that it belongs to, for messages.
+        generator: Generator that is continued; it stays as it is after an error.
+        state: Result of its ``get_state()``, on any device.
+        owner: Name of the component that it belongs to, for messages.
 
     Raises:
         CheckpointError: if it is that of a generator on another kind of device, whose numbers are others.

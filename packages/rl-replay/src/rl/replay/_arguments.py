@@ -57,8 +57,8 @@ def to_device(values: Tensor, device: torch.device | None) -> Tensor:
     the caller may have changed it, and a copy to the CPU may be incomplete: those wait.
 
     Args:
-        values: the tensor.
-        device: the device; where `values` is if None.
+        values: Tensor to move.
+        device: Device of the result; where `values` is if None.
 
     Example:
         >>> to_device(torch.arange(3), torch.device("cpu"))

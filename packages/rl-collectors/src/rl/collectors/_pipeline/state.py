@@ -22,10 +22,10 @@ def unpack_state(
     """The fields of a state, copied; the environment's own as it is.
 
     Args:
-        state: of a collector, on any device: its file has it on the CPU.
-        batch_size: of the environments.
-        home: device of the environment, which reads the root and numbers the trajectories.
-        storing: device of the batches, to which the saved trajectories are added.
+        state: State of a collector, on any device; its file has it on the CPU.
+        batch_size: Batch size of the environments.
+        home: Device of the environment, which reads the root and numbers the trajectories.
+        storing: Device of the batches, to which the saved trajectories are added.
 
     Raises:
         CheckpointError: if it is not the state of a collector, or of another batch size.

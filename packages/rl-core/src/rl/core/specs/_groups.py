@@ -19,7 +19,7 @@ def group_sizes(specs: Iterable[Composite]) -> dict[NestedKey, torch.Size]:
     """Return the shapes of nested specs that are longer than the shape of the outermost one, by key.
 
     Args:
-        specs: specs of the same batch.
+        specs: Specs of the same batch.
 
     Example:
         >>> from rl.core.specs import Unbounded
@@ -41,9 +41,9 @@ def set_group_sizes(tensordict: TensorDictBase, sizes: Sizes, time: int | None =
     A group with an entry that has not these dimensions, which a policy may have written, stays as it is.
 
     Args:
-        tensordict: entries of the specs.
-        sizes: result of `group_sizes`.
-        time: dimension of `tensordict` that the specs do not have; None if there is none.
+        tensordict: Entries of the specs.
+        sizes: Result of `group_sizes`.
+        time: Dimension of `tensordict` that the specs do not have; None if there is none.
 
     Example:
         >>> from tensordict import TensorDict

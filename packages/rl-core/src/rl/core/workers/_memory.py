@@ -96,10 +96,10 @@ def write_leaves(places: Mapping[Any, Tensor], entries: Any, owner: str, rows: T
     """Copy entries into prepared tensors, after a comparison: a bare copy would broadcast and cast what does not fit.
 
     Args:
-        places: tensors by key. Those without an entry stay as they are.
-        entries: a TensorDict, or tensors by key; entries without a place are left out.
-        owner: names the component in messages.
-        rows: indices of the rows that the entries are written to; all if None.
+        places: Tensors by key. Those without an entry stay as they are.
+        entries: A TensorDict, or tensors by key; entries without a place are left out.
+        owner: Name of the component in messages.
+        rows: Indices of the rows that the entries are written to; all if None.
 
     Raises:
         ShapeError: if an entry has another shape or dtype than its place. Nothing is written then.

@@ -205,8 +205,8 @@ class EnvBase(SpecNames):
                 elements are reset, and the others keep the entries of `tensordict`.
             set_state: begin in the state entries (`state_keys`) of `tensordict`, in environments whose state is in
                 the TensorDict.
-            options: for the simulator's own ``reset(options=)``, in this reset alone; `GymEnv` and `GymWrapper` take
-                them, also inside of a `TransformedEnv`.
+            options: Argument of the simulator's own ``reset(options=)``, in this reset alone; `GymEnv` and `GymWrapper`
+                take it, also inside of a `TransformedEnv`.
 
         Returns:
             `tensordict`, updated, or a new one: observations, state, and done flags, which are false.

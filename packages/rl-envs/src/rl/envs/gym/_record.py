@@ -16,7 +16,7 @@ class Record:
     Args:
         seed: the seed of its reset, or None.
         rng: the state of the simulator's generator before its reset, if there was no seed.
-        options: of its reset, or None.
+        options: Options of its reset, or None.
     """
 
     __slots__ = ("actions", "options", "rng", "seed")

@@ -42,14 +42,14 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
     own the transform of `make_tensordict_primer` does.
 
     Args:
-        spec: of one action, ``env.action_spec_unbatched``, or a composite that has it under `action_key`; None if
+        spec: Spec of one action, ``env.action_spec_unbatched``, or a composite that has it under `action_key`; None if
             `set_spec` or `set_exploration_modules_spec_from_env` gives it before the first call.
         eps_init: factor of the noise at the start.
         eps_end: factor after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
         theta: how fast the noise returns to `mu`.
         mu: its mean.
-        sigma: its volatility: a number, or a tensor with one for each dimension of the action.
+        sigma: Volatility of the noise: a number, or a tensor with one for each dimension of the action.
         dt: length of a step.
         x0: the noise before the first step of a trajectory.
         sigma_min: volatility after `n_steps_annealing` steps of a trajectory, and from then on; `sigma` if None.

@@ -162,8 +162,8 @@ def entry_of_team(td: TensorDictBase, key: NestedKey, keys: Mapping[str, Any]) -
 
     Args:
         td: the batch ``[*B]``.
-        key: of the entry.
-        keys: those named ``reward``, ``done`` and ``terminated``.
+        key: Key of the entry.
+        keys: Keys named ``reward``, ``done`` and ``terminated``.
 
     Example:
         >>> from tensordict import TensorDict

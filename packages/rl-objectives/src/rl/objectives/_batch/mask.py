@@ -83,7 +83,7 @@ def check_unobserved(td: TensorDictBase, keys: Mapping[str, Any], owner: str) ->
 
     Args:
         td: the batch.
-        keys: those named ``advantage`` and ``value_target``.
+        keys: Keys named ``advantage`` and ``value_target``.
         owner: the component that reads or writes them, for the message.
 
     Raises:
@@ -133,7 +133,7 @@ def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None
 
     Args:
         td: the batch ``[*B]``.
-        key: where the mask is.
+        key: Key of the mask.
         owner: the component that reads it, for messages.
 
     Raises:

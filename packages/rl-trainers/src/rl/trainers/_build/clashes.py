@@ -23,7 +23,7 @@ def check_no_clash(recipe: str, env: Env, parts: Sequence[Any], more: Sequence[N
     """Raise if a part of a recipe would overwrite an observation, or read it as something else.
 
     Args:
-        recipe: its name.
+        recipe: Name of the recipe.
         env: writes observations.
         parts: policies, critics, estimators and losses; what they write, and what losses read if it is there, as
             ``gamma``.

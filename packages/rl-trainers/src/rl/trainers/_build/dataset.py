@@ -21,7 +21,7 @@ def open_dataset(name: str, env: Env, batch_size: int, env_name: str) -> Any:
 
     Args:
         name: ``SOURCE:NAME``.
-        env: what the policy is trained for.
+        env: Environment that the policy is trained for.
         batch_size: rows of a sample.
         env_name: name of the environment, for messages.
 

@@ -30,9 +30,9 @@ def check_trusted(settings: Mapping[str, Any], trust: str | Sequence[str], file:
     also if the run was made here: every file is treated alike, and only the command line or the caller adds modules.
 
     Args:
-        settings: read from `file`, less those that the command line replaces.
-        trust: modules whose code may be named, with all that is in them: ``my_env`` includes ``my_env.mazes``.
-        file: for the message.
+        settings: Settings of `file`, without those that the command line replaces.
+        trust: Modules whose code may be named, with all that is in them: ``my_env`` includes ``my_env.mazes``.
+        file: Path for the message.
 
     Raises:
         RLError: if so.

@@ -43,10 +43,10 @@ def check_called_as_in_env(transform: Any, batch: TensorDictBase, report: Report
     """Check that a plain transform maps what a step writes when it is called with that by itself.
 
     Args:
-        transform: a copy; one with ``inv`` is for replay buffers, one with ``transform_specs`` has its own rules.
-        batch: on which it runs.
-        report: for what is no fault of a transform of batches.
-        in_env: whether it is meant for environments too.
+        transform: A copy; one with ``inv`` is for replay buffers, one with ``transform_specs`` has its own rules.
+        batch: Batch on which it runs.
+        report: Report of what is no fault of a transform of batches.
+        in_env: Whether it is meant for environments too.
     """
     outcome = batch.get(NEXT, None)
     if outcome is None or hasattr(transform, "inv") or hasattr(transform, "transform_specs"):

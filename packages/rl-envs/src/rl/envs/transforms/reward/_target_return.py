@@ -31,7 +31,7 @@ class TargetReturn(Transform):
         target_return: the return at the start of each episode.
         mode: ``"reduce"`` subtracts each reward, ``"constant"`` does not.
         in_keys: rewards, without ``next``; all of the environment if None.
-        out_keys: where the targets go; ``target_return`` next to each reward if None.
+        out_keys: Keys of the targets; ``target_return`` next to each reward if None.
 
     Raises:
         SpecError: if the mode is another, the lists differ in length, or a reward does not exist.

@@ -38,9 +38,9 @@ class TD3Loss(OffPolicyLoss):
         action_spec: bounds of the action: a `Bounded` spec of one element.
         bounds: lower and upper bound, numbers or tensors; instead of `action_spec`.
         num_qvalue_nets: number of critics.
-        policy_noise: standard deviation of the noise on target actions, units of the action: a number, or a tensor
+        policy_noise: Standard deviation of the noise on target actions, units of the action: a number, or a tensor
             with one for each of its dimensions.
-        noise_clip: its largest absolute value: a number, or such a tensor.
+        noise_clip: Largest absolute value of the noise: a number, or such a tensor.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         delay_actor: whether target actions are those of a copy, ``target_actor_network``.
         delay_qvalue: whether they are valued by a copy, ``target_qvalue_network``.

@@ -27,7 +27,7 @@ def buffer_with_dataset(
 
     Args:
         config: `dataset`, `offline_fraction`, `buffer_size`, `minibatch_size` and `device`.
-        env: what is trained on; the data set has to fit it.
+        env: Environment of the training, which the data set has to fit.
         reads: keys that the loss needs.
         keys: these and optional ones, which the environment writes.
 
