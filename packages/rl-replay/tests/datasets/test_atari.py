@@ -78,6 +78,7 @@ def pad(arrays, lengths):
 
 
 def test_checkpoints_follow_each_other_and_slices_stay_within_episodes(tmp_path):
+    torch.manual_seed(0)  # now and then all slices end with their episodes
     for number, lengths in ((0, (5, 7)), (1, (6, 4)), (10, (8,))):
         save(tmp_path, number, log(lengths, seed=number))
     buffer = load_dataset(
