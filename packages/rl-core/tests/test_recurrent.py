@@ -4,9 +4,12 @@ import threading
 
 import pytest
 import torch
+from tensordict.nn import set_interaction_type
+from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 
 from rl.core import ContractError, SpecError, State, recurrent_mode, set_recurrent_mode, states_of
+from rl.core.recurrent import keep_modes
 
 
 class Doubler(nn.Module):
@@ -142,3 +145,17 @@ def test_wrappers_that_pass_attributes_on_declare_nothing():
     assert states_of(nn.Sequential(Wrapper(Wrapper(Doubler(H))))) == (H,)
     with pytest.raises(ContractError, match="both carry"):
         states_of(nn.ModuleList([Wrapper(Doubler(H)), Doubler(H)]))
+
+
+def test_modes_that_an_interrupted_block_left_are_restored():
+    def interrupted():
+        torch.no_grad().__enter__()  # as after Ctrl-C between the last line of the block and its end
+        set_recurrent_mode(False).__enter__()
+        set_interaction_type("random").__enter__()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), keep_modes():
+        interrupted()
+    assert torch.is_grad_enabled()
+    assert recurrent_mode() is None
+    assert interaction_type() is None

@@ -10,12 +10,14 @@ from inspect import getattr_static
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
+from tensordict.nn import set_interaction_type
+from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
 
-__all__ = ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"]
+__all__ = ["RecurrentOptions", "State", "keep_modes", "recurrent_mode", "set_recurrent_mode", "states_of"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -178,3 +180,31 @@ class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_gra
         _traced.mode = mode
         if not torch.compiler.is_compiling():
             _this_thread.mode = mode
+
+
+class keep_modes:  # noqa: N801  a context manager, as set_recurrent_mode is
+    """Restore after an error what held before for gradients, recurrent modules and random actions.
+
+    Ctrl-C can come between the last line of a ``with`` block and its end, which then never runs: a `torch.no_grad` that
+    was interrupted there would hold for the rest of the process.
+
+    Example:
+        >>> with keep_modes():
+        ...     _ = torch.set_grad_enabled(False)
+        ...     raise RuntimeError
+        Traceback (most recent call last):
+        ...
+        RuntimeError
+        >>> torch.is_grad_enabled()
+        True
+    """
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled(), recurrent_mode(), interaction_type()
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
+            gradients, mode, kind = self._before
+            torch.set_grad_enabled(gradients)
+            set_recurrent_mode(mode).__enter__()
+            set_interaction_type(kind).__enter__()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from rl.core.recurrent import keep_modes
+
 __all__ = ["interrupt_at"]
 
 
@@ -44,7 +46,8 @@ def interrupt_at(call: Callable[[], object], line: int, sources: Iterable[str]) 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        call()
+        with keep_modes():
+            call()
     except KeyboardInterrupt:
         return True
     finally:
