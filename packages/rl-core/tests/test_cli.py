@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from rl.core import cli
+from rl.core import cli, targets
 from rl.core.__about__ import __version__
 from rl.core.component import Command, Component
 from rl.core.errors import BrokenPluginWarning, RLError
@@ -107,6 +107,23 @@ def test_an_unknown_subcommand_is_answered_with_a_close_match_and_status_2(capsy
 def test_an_error_of_ours_is_one_message_without_a_traceback(capsys):
     assert cli.main(["fail"]) == 1
     assert capsys.readouterr().err == "rl: no such environment: install it\n"
+
+
+@pytest.mark.parametrize(("hidden", "said"), [(False, "pip install rl-envs"), (True, "rename")])
+def test_our_package_that_cannot_be_imported_is_one_message(capsys, monkeypatch, tmp_path, hidden, said):
+    def import_it(arguments):
+        raise ImportError("cannot import name 'GymEnv' from 'rl.envs'", name="rl.envs")
+
+    monkeypatch.setattr(sys.modules["rlt_commands"], "run_it", import_it)
+    monkeypatch.setattr(targets, "installed_version", lambda name: "0.2.0" if hidden else None)
+    monkeypatch.chdir(tmp_path)
+    if hidden:
+        (tmp_path / "rl").mkdir()
+        (tmp_path / "rl" / "envs.py").write_text("")
+    assert cli.main(["play"]) == 1
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_the_traceback_is_there_on_demand(capsys, monkeypatch):

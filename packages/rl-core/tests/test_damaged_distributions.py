@@ -1,12 +1,14 @@
-"""A distribution whose metadata is damaged is left out by name, and everything else is found."""
+"""A distribution that is damaged, or made for another rl-core, is left out by name, and everything else is found."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rl.core._command import doctor
 from rl.core._plugins.versions import installed_version, requirements
 from rl.core.registry import Registry
 
@@ -100,3 +102,37 @@ def test_of_two_folders_of_one_distribution_the_first_on_the_path_counts(site, t
     install(first, "good", points=b"")
     monkeypatch.syspath_prepend(first)
     assert "good" not in {record.distribution for record in Registry.installed().plugins}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "upgrade"),
+    [(">=9.1,<9.2", "rl-core"), (">=0.0.1,<0.1", "good"), ("!=0.2.*,>=0.1", "good"), (">=0.1,<9", None), ("", None)],
+)
+def test_a_plugin_for_another_core_is_incompatible_and_says_what_to_upgrade(site, wanted, upgrade):
+    install(site, "good", metadata=f"Name: good\nVersion: 1.0\nRequires-Dist: rl_core{wanted}\n".encode())
+    registry = Registry.installed()
+    (record,) = [record for record in registry.plugins if record.distribution == "good"]
+    if upgrade is None:
+        assert record.state == "loaded"
+        return
+    assert (record.state, record.components) == ("incompatible", ())
+    assert record.reason.startswith(f"it needs rl-core{wanted}, this is rl-core 0.")
+    assert record.reason.endswith(f": upgrade {upgrade}")
+    assert "rlt_good" not in sys.modules
+    (finding,) = [f for f in doctor.examine(quick=True, registry=registry) if f.name == "good:good"]
+    assert finding.state == "problem"
+    assert finding.remedy == f"pip install --upgrade {upgrade}"
+
+
+def test_what_an_interrupted_installer_left_is_named_with_its_folder(site):
+    install(site, "good")
+    install(site, "~ood")
+    shutil.copytree(site / "good-1.0.dist-info", site / "good-0.9.dist-info")
+    registry = Registry.installed()
+    records = {record.distribution: record for record in registry.plugins}
+    assert records["~ood"].reason == f"it is what an interrupted pip left behind: delete {site}/~ood-1.0.dist-info"
+    (doubled,) = records["good"].problems
+    assert doubled.startswith("it is installed twice, as good-")
+    assert doubled.endswith("reinstall good")
+    wrong = [f for f in doctor.examine(quick=True, registry=registry) if f.state == "problem" and "ood" in f.name]
+    assert [finding.remedy for finding in wrong] == ["", ""]  # the sentences say what to delete

@@ -198,3 +198,48 @@ def test_recurrent_states_in_a_group_have_all_of_their_dimensions():
     policy = Memory([state], [agent("action"), Key(("next", "agents", "h"), (3, 1, 8))])
     uses = team(policy)
     assert uses["agents", "h"].shape == uses["next", "agents", "h"].shape == (3, 1, 8)
+
+
+class Observer(CountingEnv):
+    """`CountingEnv` with the observations `names`, of which `inputs` are states that a policy may write."""
+
+    def __init__(self, *names, inputs=()):
+        super().__init__()
+        self.observation_spec = Composite({key: Unbounded((1,)) for key in ("observation", *names)})
+        self.full_state_spec = Composite({key: Unbounded((1,)) for key in inputs})
+
+
+@pytest.mark.parametrize(
+    ("observed", "written"),
+    [
+        ("loc", "loc"),
+        (("params", "loc"), "params"),
+        ("params", ("params", "loc")),
+        ("h", ("next", "h")),
+        ("state_value", "state_value"),
+    ],
+    ids=str,
+)
+def test_an_observation_that_a_component_overwrites_is_reported_with_the_writer(observed, written):
+    env, part = Observer(observed), Part([observed], ["action", written])
+    with pytest.raises(ContractError, match=r"Part writes .*would overwrite the observation .* of Observer.*out_keys"):
+        check_pipeline(env, part)
+    with pytest.raises(
+        ContractError, match=r"Part writes .*would overwrite the observation .* of Observer.*RenameTransform"
+    ):
+        check_pipeline(env, policy(), Part(writes=[written]))
+
+
+def test_components_may_write_states_of_the_environment_and_outputs_of_no_batch():
+    env = Observer("noise", "loss", inputs=["noise"])
+    check_pipeline(env, Part(["noise"], ["action", "noise"]), Part(writes=[Key("loss", (), batched=False)]))
+
+
+@pytest.mark.parametrize("name", ["gamma", "priority_weight", "advantage"])
+def test_an_observation_with_the_name_of_an_entry_of_losses_is_reported(name):
+    loss = Part([Key(name, (1,), "what the loss means", optional=True)])
+    with pytest.raises(ContractError, match=rf"Part reads '{name}' \(what the loss means\), and Observer has"):
+        check_pipeline(Observer(name), policy(), loss)
+    check_pipeline(Observer(), policy(), Part(writes=[name]), loss)
+    other = Part([Key("discount", (1,), optional=True)])  # a name that the user gave with set_keys
+    check_pipeline(Observer("discount"), policy(), other)

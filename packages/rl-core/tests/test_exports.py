@@ -30,6 +30,21 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         _ = rl.core.nothing
 
 
+def test_a_name_of_torchrl_that_is_not_there_says_what_to_use():
+    with pytest.raises(
+        ImportError, match=r"^rl\.core has no TargetNetUpdater, which TorchRL has: use rl.objectives.SoftUpdate"
+    ):
+        from rl.core import TargetNetUpdater  # noqa: F401
+    with pytest.raises(AttributeError, match=r"which TorchRL has: use rl.objectives.SoftUpdate"):
+        _ = rl.core.TargetNetUpdater
+    assert not hasattr(rl.core, "TargetNetUpdater")
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from rl.core import nothing  # noqa: F401
+    from rl.core import testing  # a module, which is there only after its import
+
+    assert testing is sys.modules["rl.core.testing"]
+
+
 def test_every_import_for_type_checkers_is_exported_and_none_is_loaded_before(tmp_path, monkeypatch):
     folder = tmp_path / "lazy_root"
     folder.mkdir()

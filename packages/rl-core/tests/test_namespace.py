@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from rl.core._plugins import namespace
 
 
@@ -25,6 +27,26 @@ def test_a_package_is_found_once(tmp_path):
     (found,) = namespace.intruders([tmp_path, tmp_path, str(tmp_path)])
     assert "delete" in found.remedy
     assert "rename the folder" in found.remedy
+
+
+@pytest.mark.parametrize("file", ["rl/replay.py", "rl/replay/__init__.py"])
+def test_a_module_of_the_name_of_our_package_is_found_and_named_in_errors(tmp_path, monkeypatch, file):
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("")
+    (found,) = namespace.intruders([tmp_path])
+    assert "hides packages" in found.problem
+    monkeypatch.chdir(tmp_path)
+    code = "from rl.core.targets import import_target; import_target('rl.replay:Buffer', 'storage', 'rl-replay')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"{(tmp_path / file).resolve()} hides packages of the namespace 'rl': " in done.stderr
+    assert "pgrade" not in done.stderr
+
+
+def test_our_own_packages_hide_nothing(tmp_path):
+    (tmp_path / "rl" / "replay").mkdir(parents=True)
+    for name in ("__init__", "__about__"):
+        (tmp_path / "rl" / "replay" / f"{name}.py").write_text("")
+    assert namespace.intruders([tmp_path]) == []
 
 
 def _foreign_distribution(folder):

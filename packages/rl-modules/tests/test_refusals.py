@@ -2,11 +2,21 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, OneHot
-from rl.modules import MLP, AdditiveGaussianModule, ConvNet, EGreedyModule, NormalParamExtractor, TanhNormal
+from rl.modules import (
+    MLP,
+    Actor,
+    AdditiveGaussianModule,
+    ConvNet,
+    EGreedyModule,
+    NormalParamExtractor,
+    QValueModule,
+    TanhNormal,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,10 +31,27 @@ from rl.modules import MLP, AdditiveGaussianModule, ConvNet, EGreedyModule, Norm
         ),
         (lambda: NormalParamExtractor(scale_lb=-0.1), "NormalParamExtractor got scale_lb=-0.1; it is at least 0"),
         (lambda: NormalParamExtractor(scale_lb=float("nan")), "scale_lb=nan; it is at least 0"),
-        (lambda: TanhNormal(torch.zeros(1), torch.ones(1), low=-torch.inf), "needs finite low < high, got low=-inf"),
-        (lambda: TanhNormal(torch.zeros(1), torch.ones(1), high=torch.inf), "needs finite low < high"),
+        (lambda: TanhNormal(torch.zeros(1), torch.ones(1), low=-torch.inf), "needs finite low <= high, got low=-inf"),
+        (lambda: TanhNormal(torch.zeros(1), torch.ones(1), high=torch.inf), "needs finite low <= high"),
+        (lambda: QValueModule(torch.zeros(3)), "an action space is a spec or one of .*, got tensor"),
+        (lambda: Actor(nn.Linear(3, 2), spec=torch.zeros(2)), "Actor needs the spec of the action, got tensor"),
+        (lambda: MLP(3, 2, [4], activation_kwargs=[{}, {}]), "MLP got 2 activation_kwargs for 1 layers"),
+        (lambda: ConvNet(3, norm_kwargs=[{}]), "ConvNet got 1 norm_kwargs for 3 layers"),
     ],
-    ids=["depth", "shape", "convolutions", "no-spec", "scale", "scale-nan", "low", "high"],
+    ids=[
+        "depth",
+        "shape",
+        "convolutions",
+        "no-spec",
+        "scale",
+        "scale-nan",
+        "low",
+        "high",
+        "space",
+        "tensor",
+        "activations",
+        "norms",
+    ],
 )
 def test_arguments_out_of_range(make, message):
     with pytest.raises(SpecError, match=message):
@@ -33,7 +60,7 @@ def test_arguments_out_of_range(make, message):
 
 def test_infinite_bounds_in_tensors_are_refused_where_arguments_are_checked():
     low = torch.tensor([-1.0, -torch.inf])
-    with pytest.raises(SpecError, match="needs finite low < high"):
+    with pytest.raises(SpecError, match="needs finite low <= high"):
         TanhNormal(torch.zeros(2), torch.ones(2), low=low, validate_args=True)
 
 

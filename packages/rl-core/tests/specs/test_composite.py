@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, tensorclass
 
 from rl.core.errors import SpecError
-from rl.core.specs import Binary, Bounded, Categorical, Composite, NonTensor, OneHot, Stacked, Unbounded
+from rl.core.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    NonTensor,
+    OneHot,
+    Stacked,
+    Unbounded,
+    make_composite_from_td,
+)
 
 
 @pytest.fixture
@@ -293,3 +303,38 @@ def test_discrete_stacks_list_the_product():
     assert spec.enumerate().tolist() == [[a, b] for a in range(2) for b in range(3)]
     spec.update_mask([None, torch.tensor([False, True, False])])
     assert spec.enumerate().tolist() == [[0, 1], [1, 1]]
+
+
+@tensorclass
+class Seen:
+    place: torch.Tensor
+    word: str
+
+
+def test_values_have_the_class_of_the_data():
+    spec = Composite(place=Unbounded((2, 3)), word=NonTensor((2,), example_data="go"), shape=(2,), data_cls=Seen)
+    for value in (spec.rand(), spec.zero(), spec.expand(4, 2).rand(), spec.rand((4,)), spec.clone().one()):
+        assert type(value) is Seen
+        assert value.place.shape == (*value.batch_size, 3)
+    assert spec.is_in(spec.rand())
+    with pytest.raises(SpecError, match="expected a Seen, got a TensorDict"):
+        spec.assert_is_in(TensorDict(place=torch.zeros(2, 3), word=["go", "on"], batch_size=[2]))
+    assert spec == spec.clone()
+    assert spec != Composite(place=Unbounded((2, 3)), word=NonTensor((2,), example_data="go"), shape=(2,))
+    assert type(Composite(inside=spec, shape=(2,)).rand()["inside"]) is Seen
+
+
+def test_a_spec_is_made_from_data():
+    group = TensorDict(action=torch.zeros(5, 3, dtype=torch.int64), batch_size=[5, 3])
+    data = TensorDict(place=torch.zeros(5, 2), done=torch.zeros(5, dtype=torch.bool), batch_size=[5])
+    data["agents"], data["word"] = group, NonTensorData("go", batch_size=[5])
+    spec = make_composite_from_td(data)
+    assert spec.shape == (5,)
+    assert spec["agents"].shape == (5, 3)
+    assert (spec["place"].shape, spec["done"].dtype) == ((5, 2), torch.bool)
+    assert spec["agents", "action"] == Unbounded((5, 3), dtype=torch.int64)
+    assert spec["word"].example_data == "go"
+    assert spec.is_in(data)
+    assert make_composite_from_td(TensorDict(reward=torch.zeros(())))["reward"].shape == (1,)
+    assert make_composite_from_td(TensorDict(x=torch.zeros(())), unsqueeze_null_shapes=False)["x"].shape == ()
+    assert make_composite_from_td(Seen(torch.zeros(2), "go", batch_size=[])).data_cls is Seen

@@ -7,7 +7,7 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from rl.core.errors import ShapeError, SpecError
-from rl.modules import Delta, IndependentNormal, TanhNormal
+from rl.modules import Delta, IndependentNormal, TanhNormal, safeatanh, safetanh
 
 F64 = torch.float64
 
@@ -296,8 +296,8 @@ def test_validation_is_off_unless_asked_for():
 
 
 def test_bounds_must_be_in_order_and_parameters_long_enough():
-    with pytest.raises(SpecError, match="low < high"):
-        TanhNormal(torch.zeros(1), torch.ones(1), 1.0, 1.0)
+    with pytest.raises(SpecError, match="low <= high"):
+        TanhNormal(torch.zeros(1), torch.ones(1), 2.0, 1.0)
     with pytest.raises(ShapeError, match="event_dims=1"):
         TanhNormal(torch.tensor(0.0), torch.tensor(1.0))
 
@@ -310,3 +310,21 @@ def test_delta():
     assert dist.rsample().requires_grad
     assert not dist.sample().requires_grad
     assert_close(dist.mean, dist.mode)
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.float64, 1e-6), (torch.float32, 1e-6), (torch.float16, 1e-2)])
+def test_safe_tanh_and_its_inverse_stay_off_the_bounds_and_keep_gradients(dtype, eps):
+    x = torch.tensor([0.0, -0.7, 3.0, -50.0, torch.inf], dtype=dtype, requires_grad=True)
+    y = safetanh(x, eps)
+    expected = x.detach().tanh().clamp(eps - 1, 1 - eps)
+    assert_close(y, expected)
+    assert_close(torch.autograd.grad(y.sum(), x)[0], 1 - expected**2)
+    z = expected.clone().requires_grad_()
+    assert_close(safeatanh(z, eps), expected.atanh())
+    ends = torch.tensor([-1.0, 0.3, 1.0, 2.0], dtype=dtype, requires_grad=True)
+    inside = ends.detach().clamp(eps - 1, 1 - eps)
+    back = safeatanh(ends, eps)
+    assert_close(back, inside.atanh())
+    assert_close(torch.autograd.grad(back.sum(), ends)[0], 1 / (1 - inside**2))
+    rows = torch.vmap(safetanh, (0, None))(x.detach(), eps)
+    assert_close(rows, expected)

@@ -118,7 +118,7 @@ def test_the_spec_may_come_from_the_environment(make, spec):
     with pytest.raises(SpecError, match="no spec"):
         lower(explore)(*[torch.zeros(1)] * len(explore.in_keys))
     set_exploration_modules_spec_from_env(policy, Env())
-    assert explore.spec == spec
+    assert explore.spec["action"] == spec
     td = TensorDict(action=spec.zero(), batch_size=[])
     for state in states_of(policy):
         td[state.name] = state.start()

@@ -1,5 +1,7 @@
 """The action chunking transformer, and the diffusion policy against its formulas written out."""
 
+import copy
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -147,6 +149,24 @@ def test_noise_is_added_to_scaled_actions():
     assert out.shape == (6, CHUNK, ACT)
     assert out.dtype == torch.float64
     assert bool((out >= spec.low).all() and (out <= spec.high).all())
+
+
+@pytest.mark.parametrize("sampling_steps", [None, 5])
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-4), (torch.bfloat16, 0.1)], ids=str)
+def test_a_diffusion_policy_runs_in_the_dtype_of_its_network(dtype, tol, sampling_steps):
+    torch.manual_seed(0)
+    spec = Bounded(-2.0, 2.0, (ACT,))
+    actor = DiffusionActor(ACT, OBS, spec=spec, num_steps=20, sampling_steps=sampling_steps, num_cells=(16,))
+    other = copy.deepcopy(actor).to(dtype)
+    td = TensorDict(observation=torch.randn(6, OBS), batch_size=[6])
+    with set_interaction_type(InteractionType.DETERMINISTIC):
+        expected, found = actor(td.clone())["action"], other(td.to(dtype))["action"]
+    assert found.dtype is spec.dtype
+    torch.testing.assert_close(found, expected, rtol=tol, atol=tol)
+    torch.testing.assert_close(other.module.kept.float(), (1 - torch.linspace(1e-3, 0.1, 20)).cumprod(0))
+    noisy, noise = other.module.add_noise(td["observation"][:, :ACT], torch.zeros(6).long())
+    predicted = other.module.score_network(torch.cat((noisy, td["observation"].to(dtype), noisy[:, :1]), -1))
+    assert predicted.dtype is noise.dtype is dtype
 
 
 def test_acting_conforms_and_explores_by_its_type():

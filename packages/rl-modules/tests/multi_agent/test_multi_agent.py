@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.modules import (
     MLP,
     ConvNet,
@@ -202,3 +202,9 @@ def test_recurrent_agents_are_copies_of_one_module(kind, sequences):
                 torch.testing.assert_close(out["next", name][:, :, agent], one["next", name])
     with pytest.raises(ShapeError, match=r"n_agents=3 after the batch \[2, 7\]"):
         team(td.clone().set("x", torch.randn(2, 7, 2, 4)))
+
+
+@pytest.mark.parametrize("net", [MultiAgentMLP, MultiAgentConvNet])
+def test_the_older_spelling_of_centralized_is_answered(net):
+    with pytest.raises(ArgumentError, match="'centralised': use centralized="):
+        net(3, 2, 2, centralised=True, share_params=True)

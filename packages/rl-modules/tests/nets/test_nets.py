@@ -6,7 +6,20 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core.errors import ShapeError, SpecError
-from rl.modules import GRU, LSTM, MLP, CategoricalHead, ConvNet, NormalHead, NormalParamExtractor, orthogonal_init
+from rl.modules import (
+    GRU,
+    LSTM,
+    MLP,
+    CategoricalHead,
+    Conv3dNet,
+    ConvNet,
+    DuelingMlpDQNet,
+    MultiAgentMLP,
+    NormalHead,
+    NormalParamExtractor,
+    SquashDims,
+    orthogonal_init,
+)
 
 
 def kinds(net):
@@ -201,6 +214,54 @@ def test_a_lazy_norm_of_a_convnet_has_the_usual_eps():
 def test_a_norm_with_two_open_arguments_is_refused():
     with pytest.raises(SpecError, match=r"MLP: GroupNorm needs \['num_groups', 'num_channels'\].*norm_kwargs"):
         MLP(3, 2, [5], norm_class=nn.GroupNorm)
+
+
+def test_each_layer_may_have_arguments_of_its_own():
+    slopes = [{"alpha": 1.0}, {"alpha": 2.0}]
+    rates = [{"eps": 0.1}, {"eps": 0.2}]
+    for net in (
+        MLP(
+            3, 2, [4, 5], activation_class=nn.ELU, activation_kwargs=slopes, norm_class=nn.LayerNorm, norm_kwargs=rates
+        ),
+        ConvNet(3, num_cells=[4, 5], activation_kwargs=slopes, norm_class=nn.BatchNorm2d, norm_kwargs=rates),
+        Conv3dNet(3, num_cells=[4, 5], activation_kwargs=slopes, norm_class=nn.BatchNorm3d, norm_kwargs=rates),
+    ):
+        assert [layer.alpha for layer in net if isinstance(layer, nn.ELU)] == [1.0, 2.0]
+        assert [layer.eps for layer in net if hasattr(layer, "eps")] == [0.1, 0.2]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (MLP(3, 2, [8, 8]), (5, 3)),
+        (MLP(3, 2, [8], activation_class=nn.ReLU), (5, 3)),
+        (DuelingMlpDQNet(3, 1, {"in_features": 4, "num_cells": [8]}, {"in_features": 8, "num_cells": [8]}), (5, 4)),
+        (MultiAgentMLP(3, 2, 2, centralized=False, share_params=False, depth=1), (5, 2, 3)),
+        (ConvNet(3, num_cells=[4]), (2, 3, 8, 8)),
+    ],
+)
+def test_networks_are_traced_while_gradients_are_recorded(net, shape):
+    x = torch.randn(shape)
+    traced = torch.jit.trace(net, x)
+    assert_close(traced(x), net(x))
+
+
+def test_the_last_dimensions_are_squashed():
+    x = torch.arange(24.0).view(2, 3, 4)
+    assert torch.equal(SquashDims(2)(x), x.view(2, 12))
+    assert torch.equal(SquashDims()(x), x.view(24))
+    net = ConvNet(3, num_cells=[4], aggregator_class=SquashDims, aggregator_kwargs={"ndims_in": 3})
+    assert torch.equal(net(torch.ones(2, 3, 8, 8)), net[:-1](torch.ones(2, 3, 8, 8)).view(2, -1))
+    with pytest.raises(ShapeError, match=r"last 3 dimensions, got \(3, 4\)"):
+        SquashDims()(x[0])
+
+
+def test_the_network_of_atari_games_has_the_sizes_of_the_paper():
+    net = ConvNet.default_atari_dqn(6)
+    assert net(torch.zeros(2, 4, 84, 84)).shape == (2, 6)
+    weights = [tuple(p.shape) for p in net.parameters() if p.ndim > 1]
+    assert weights == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136), (6, 512)]
 
 
 @pytest.mark.parametrize("n", [np.int64(4), np.array(4), torch.tensor(4)], ids=["numpy", "array", "tensor"])

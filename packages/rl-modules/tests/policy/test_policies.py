@@ -22,14 +22,19 @@ from rl.modules import (
     Actor,
     ActorCriticOperator,
     ActorValueOperator,
+    AdditiveGaussianModule,
     Categorical,
+    DiffusionActor,
+    EGreedyModule,
     ExplorationType,
     IndependentNormal,
     NormalParamExtractor,
     OneHotCategorical,
+    OrnsteinUhlenbeckProcessModule,
     ProbabilisticActor,
     QValueActor,
     QValueModule,
+    TanhDelta,
     TanhNormal,
     ValueOperator,
     set_exploration_type,
@@ -371,7 +376,7 @@ def test_views_of_a_shared_trunk_share_parameters_and_keep_the_distribution():
     spec = Bounded(-1.0, 1.0, (2,))
     policy = ProbabilisticActor(net, ["loc", "scale"], spec=spec, distribution_class=TanhNormal)
     both = ActorValueOperator(trunk, policy, ValueOperator(nn.Linear(4, 1), ["hidden"]))
-    assert both.spec is spec
+    assert both.spec["action"] is spec
     view = both.get_policy_operator()
     assert isinstance(view, ProbabilisticActor)
     assert isinstance(view.get_dist(td(observation=torch.zeros(2, 3))), TanhNormal)
@@ -423,6 +428,49 @@ def test_a_composite_distribution_reads_the_group_of_its_parameters(count):
     assert_close(out["action", "move_log_prob"], expected, atol=0.1, rtol=0.05)
 
 
+@pytest.mark.parametrize("names", [["move"], ["move", "turn"]], ids=len)
+@pytest.mark.parametrize("places", [None, "action", "agents"])
+@pytest.mark.parametrize("score", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_composite_distribution_writes_the_keys_that_the_actor_declares(names, places, score, given):
+    names_of_parts = {name: name if places is None else (places, name) for name in names}
+    actor = ProbabilisticActor(
+        TensorDictModule(lambda x: (x,) * len(names), ["observation"], [("params", name, "param") for name in names]),
+        ["params"],
+        list(names_of_parts.values()) if given else None,
+        distribution_class=CompositeDistribution,
+        distribution_kwargs={
+            "distribution_map": dict.fromkeys(names, TanhDelta),
+            **({} if places is None else {"name_map": names_of_parts}),
+        },
+        return_log_prob=score,
+    )
+    with set_composite_lp_aggregate(mode=False):
+        out = actor(td(observation=torch.randn(4, 2)))
+    written = {key for key in out.keys(include_nested=True, leaves_only=True) if key != "observation"}
+    assert written == set(actor.out_keys) == {key.name for key in actor.contract.writes}
+    assert set(actor.dist_sample_keys) == set(names_of_parts.values())
+
+
+@pytest.mark.parametrize("kwargs", [None, {"distribution_map": {}}])
+def test_a_composite_distribution_without_parts_is_refused(kwargs):
+    net = TensorDictModule(nn.Identity(), ["observation"], [("params", "move", "param")])
+    with pytest.raises(ContractError, match="distribution_map"):
+        ProbabilisticActor(net, ["params"], distribution_class=CompositeDistribution, distribution_kwargs=kwargs)
+
+
+def test_out_keys_that_no_part_of_a_composite_distribution_writes_are_refused():
+    net = TensorDictModule(nn.Identity(), ["observation"], [("params", "move", "param")])
+    with pytest.raises(ContractError, match=r"CompositeDistribution writes \['move'\].*name_map"):
+        ProbabilisticActor(
+            net,
+            ["params"],
+            [("action", "move")],
+            distribution_class=CompositeDistribution,
+            distribution_kwargs={"distribution_map": {"move": TanhDelta}},
+        )
+
+
 def test_the_bounds_of_a_composite_move_with_the_policy():
     actor = pickle.loads(pickle.dumps(composite_actor(spec=TWO))).double()
     out = actor(td(observation=torch.randn(2, 3, dtype=torch.float64)))
@@ -433,7 +481,10 @@ def test_a_group_that_the_module_does_not_write_is_named():
     net = TensorDictModule(TwoHeads(), ["observation"], [("parameters", "a"), ("parameters", "b"), "c"])
     with pytest.raises(ContractError, match=r"'params'.*writes.*'parameters', 'a'"):
         ProbabilisticActor(
-            net, ["params"], distribution_class=CompositeDistribution, distribution_kwargs={"distribution_map": {}}
+            net,
+            ["params"],
+            distribution_class=CompositeDistribution,
+            distribution_kwargs={"distribution_map": {"move": TanhDelta}},
         )
 
 
@@ -462,5 +513,29 @@ def test_a_critic_of_quantiles_has_several_outputs():
     critic = ValueOperator(MLP(5, 25), in_keys=["observation", "action"])
     td = TensorDict(observation=torch.zeros(4, 3), action=torch.zeros(4, 2), batch_size=[4])
     assert critic(td)["state_action_value"].shape == (4, 25)
+    assert critic.contract.writes[0].shape == (25,)
     with pytest.raises(ShapeError, match=r"its spec needs 1"):
         ValueOperator(MLP(3, 25))
+
+
+@pytest.mark.parametrize("key", ["action", ("agents", "action")], ids=str)
+@pytest.mark.parametrize("composite", [False, True])
+def test_the_spec_of_a_policy_is_a_composite_by_key(key, composite):
+    box, one_hot = Bounded(-1.0, 1.0, (2,)), OneHot(4)
+    of_box, of_choice = (Composite({key: leaf}) if composite else leaf for leaf in (box, one_hot))
+    head = TensorDictModule(nn.Linear(3, 2), ["observation"], ["param"])
+    keys = [key, "action_value", "chosen_action_value"]
+    policies = [
+        Actor(nn.Linear(3, 2), out_keys=[key], spec=of_box),
+        ProbabilisticActor(head, ["param"], [key], spec=of_box),
+        QValueModule(spec=of_choice, out_keys=keys),
+        EGreedyModule(of_choice, action_key=key),
+        AdditiveGaussianModule(of_box, action_key=key),
+        OrnsteinUhlenbeckProcessModule(of_box, action_key=key),
+        DiffusionActor(2, 3, out_keys=[key], spec=of_box),
+        *([QValueActor(nn.Linear(3, 4), spec=of_choice)] if key == "action" else []),
+    ]
+    for policy in policies:
+        assert isinstance(policy.spec, Composite)
+        assert policy.spec[key] in (box, one_hot)
+    assert Actor(nn.Linear(3, 2)).spec is None

@@ -18,6 +18,7 @@ from rl.modules import (
     NormalParamExtractor,
     SafeModule,
     SafeProbabilisticModule,
+    SafeProbabilisticTensorDictSequential,
     SafeSequential,
     set_exploration_type,
 )
@@ -59,18 +60,31 @@ def test_of_several_outputs_those_with_a_spec_are_projected():
     assert_close(module(TensorDict(observation=one))["b"], torch.tensor([[0.1]]))
 
 
+@pytest.mark.parametrize("sequence", [SafeSequential, SafeProbabilisticTensorDictSequential])
 @pytest.mark.parametrize("how", ["random", "deterministic"])
-def test_samples_are_projected(how):
+def test_samples_are_projected(how, sequence):
     net = TensorDictModule(nn.Sequential(nn.Linear(3, 4), NormalParamExtractor()), ["observation"], ["loc", "scale"])
     head = SafeProbabilisticModule(
         ["loc", "scale"], ["action"], spec=BOX, safe=True, distribution_class=IndependentNormal
     )
-    policy = pickle.loads(pickle.dumps(SafeSequential(net, head)))
+    policy = pickle.loads(pickle.dumps(sequence(net, head)))
     with set_exploration_type(how):
         out = policy(td(50))
     assert BOX.is_in(out["action"])
     assert (out["action"].abs() == 0.1).any()
     assert policy.spec.keys() == ["action"]
+
+
+def test_a_sequence_with_a_distribution_returns_it():
+    net = SafeModule(nn.Linear(3, 4), ["observation"], ["both"])
+    split = TensorDictModule(NormalParamExtractor(), ["both"], ["loc", "scale"])
+    head = SafeProbabilisticModule(["loc", "scale"], ["action"], spec=BOX, distribution_class=IndependentNormal)
+    policy = SafeProbabilisticTensorDictSequential(net, split, head)
+    data = td(5)
+    loc, scale = NormalParamExtractor()(net.module(data["observation"]))
+    action = torch.randn(5, 2)
+    assert_close(policy.get_dist(data).log_prob(action), IndependentNormal(loc, scale).log_prob(action))
+    assert policy.spec["action"] == BOX
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_tanh_module_clamps_and_takes_several_entries():
         (lambda: TanhModule(["a"], ["b", "c"]), ContractError, "one entry for each"),
         (lambda: TanhModule(["a"], spec=Unbounded((2,))), SpecError, "(?s)needs bounds.*low="),
         (lambda: TanhModule(["a"], spec=Bounded(-1.0, torch.inf, (2,))), SpecError, "TanhModule.*finite bounds"),
-        (lambda: TanhModule(["a"], low=1.0), SpecError, "low < high"),
+        (lambda: TanhModule(["a"], low=2.0), SpecError, "low <= high"),
         (lambda: TanhModule(["a"], spec=Bounded(-1.0, 1.0, (2,)), low=0.0), SpecError, "leave one of them out"),
         (lambda: TanhModule(["a"])(TensorDict(b=torch.zeros(2))), ContractError, "'a'"),
     ],

@@ -20,10 +20,10 @@ from rl.core._command.table import table
 from rl.core._plugins.record import PluginRecord, printable
 from rl.core._plugins.versions import installed_version
 from rl.core.component import Command
-from rl.core.errors import BrokenPluginWarning, RLError
+from rl.core.errors import BrokenPluginWarning, MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import settings
-from rl.core.targets import import_target
+from rl.core.targets import absent_package, import_target
 
 __all__ = ["main"]
 
@@ -102,7 +102,12 @@ def _dispatch(arguments: list[str]) -> int:
         registry.warn()  # before libraries are imported, which may fail for the same reason
         command, record = offered[name]
         function = import_target(command.target, f"command {name!r}", record.distribution)
-        return int(function(rest) or 0)
+        try:
+            return int(function(rest) or 0)
+        except ImportError as error:
+            if remedy := absent_package(error):
+                raise MissingExtraError(remedy) from error
+            raise
     return _unknown(name, [*_OWN, *offered])
 
 

@@ -27,6 +27,8 @@ __all__ = [
     "SpecIndexError",
     "SpecKeyError",
     "UnknownComponentError",
+    "UnknownNameError",
+    "UnsupportedError",
     "WorkerError",
     "WorkerTimeoutError",
     "issue_warning",
@@ -49,6 +51,10 @@ class ContractError(RLError, KeyError):
     """No component writes a key that another one reads, or a component breaks its declaration."""
 
 
+class UnknownNameError(ContractError, ValueError):
+    """A component has no key of the name for which one is set."""
+
+
 class ShapeError(RLError, ValueError):
     """Tensors that meet have shapes that do not agree; nothing here broadcasts in silence."""
 
@@ -63,6 +69,10 @@ class SpecIndexError(SpecError, IndexError):
 
 class SpecKeyError(SpecError, KeyError):
     """A composite spec has no entry of that name."""
+
+
+class UnsupportedError(SpecError, NotImplementedError):
+    """A component exists, and the one that it was given to cannot use it."""
 
 
 class PluginError(RLError, RuntimeError):

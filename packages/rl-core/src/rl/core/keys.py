@@ -15,6 +15,7 @@ __all__ = [
     "ACTION_LOG_PROB",
     "ACTION_VALUE",
     "ADVANTAGE",
+    "BUFFER_KEYS",
     "CHOSEN_ACTION_VALUE",
     "DONE",
     "INDEX",
@@ -62,6 +63,10 @@ PRIORITY_WEIGHT = "priority_weight"
 TD_ERROR = "td_error"
 ADVANTAGE = "advantage"
 VALUE_TARGET = "value_target"
+BUFFER_KEYS: frozenset[NestedKey] = frozenset(
+    {"gamma", "learning_mask", "priority_weight", "sequence_id", "steps_to_next_obs", "validity_mask"}
+)
+"""Entries that replay buffers write and losses read where they are present."""
 
 
 def as_tuple(key: NestedKey) -> tuple[str, ...]:

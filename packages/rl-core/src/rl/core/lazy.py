@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import resolve_name
 from typing import Any
 
+from rl.core._torchrl import instead_of
+
 __all__ = ["lazy_exports"]
 
 
@@ -44,7 +46,7 @@ def lazy_exports(
 
     def __getattr__(name: str) -> Any:
         if name not in origin():
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise _unknown(package, name)
         value = getattr(import_module(origin()[name]), name)
         setattr(sys.modules[package], name, value)  # found at once the next time
         return value
@@ -53,6 +55,20 @@ def lazy_exports(
         return sorted({*vars(sys.modules[package]), *origin()})
 
     return __getattr__, __dir__
+
+
+def _unknown(package: str, name: str) -> Exception:
+    """The error about a name that is not there; for one of TorchRL it says what to use or to read.
+
+    ``from package import name`` first asks whether the name is there, and would replace the text of an
+    `AttributeError`: it gets an `ImportError`, while `hasattr` and attribute access get an `AttributeError`.
+    """
+    remedy = instead_of(name)
+    if remedy is None:
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    message = f"{package} has no {name}, which TorchRL has: {remedy}"
+    imported = sys._getframe(2).f_code.co_name == "_handle_fromlist"  # noqa: SLF001
+    return ImportError(message, name=package) if imported else AttributeError(message)
 
 
 def _type_checking_imports(package: str) -> dict[str, str]:

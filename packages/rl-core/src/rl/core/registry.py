@@ -67,10 +67,13 @@ class Registry:
     def installed(cls) -> Registry:
         """A new registry of everything in this environment, less what ``RL_PLUGINS_DISABLE`` names."""
         disabled = settings().plugins_disable
-        entries, damaged = scan(GROUP)
+        entries, damaged, doubled = scan(GROUP)
         registry = cls(entries, disabled=disabled)
         for record in damaged:
             registry._records[record.id] = disable(record, disabled)
+        for record in registry.plugins:
+            if problem := doubled.get(normalized(record.distribution)):
+                record.problems.append(problem)
         return registry
 
     # ------------------------------------------------------------------ filling

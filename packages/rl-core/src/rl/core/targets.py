@@ -13,7 +13,7 @@ from rl.core._plugins.versions import installed_version
 from rl.core.component import Component
 from rl.core.errors import MissingExtraError, PluginError
 
-__all__ = ["check_target", "import_target"]
+__all__ = ["absent_package", "check_target", "import_target"]
 
 
 def check_target(component: Component, distribution: str = "this program") -> Any:
@@ -69,9 +69,10 @@ def import_target(target: str, what: str, distribution: str, extra: str | None =
     except ImportError as error:
         raise _explained(error, module_name, what, distribution, extra) from error
     except (Exception, SystemExit) as error:
+        hidden = namespace.hint(module_name) if isinstance(error, AttributeError) else ""
         raise PluginError(
-            f"{what} of {distribution} is broken: {target} gave {type(error).__name__}: {error}. "
-            f"Upgrade {distribution}, or report it there"
+            f"{what} of {distribution} is broken: {target} gave {type(error).__name__}: {error}"
+            f"{hidden or f'. Upgrade {distribution}, or report it there'}"
         ) from error
 
 
@@ -86,10 +87,8 @@ def _explained(
         )
     own = missing.partition(".")[0] in ("rl", module_name.partition(".")[0])
     if own or (not isinstance(error, ModuleNotFoundError) and extra is None):
-        return PluginError(
-            f"{what} of {distribution} is broken: importing {module_name} gave {error}."
-            f" Upgrade or reinstall {distribution}, or report it there{namespace.hint(missing)}"
-        )
+        remedy = namespace.hint(missing) or f". Upgrade or reinstall {distribution}, or report it there"
+        return PluginError(f"{what} of {distribution} is broken: importing {module_name} gave {error}{remedy}")
     library = missing.partition(".")[0] or "a library"
     absent = isinstance(error, ModuleNotFoundError)
     state = "is not installed" if absent else f"does not import ({error})"
@@ -98,6 +97,16 @@ def _explained(
     else:
         remedy = f'pip install "{distribution}[{extra}]"'
     return MissingExtraError(f"{what} of {distribution} needs {library}, which {state}: {remedy}")
+
+
+def absent_package(error: ImportError) -> str:
+    """What to install or to rename so that our package in an error imports; an empty string for other errors."""
+    missing = error.name or ""
+    sibling = _absent_sibling(missing)
+    hint = namespace.hint(missing)
+    return (
+        f"{sibling} is needed, which is not installed: pip install {sibling}" if sibling else hint and f"{error}{hint}"
+    )
 
 
 def _absent_sibling(missing: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rl.modules.distributions._normal import IndependentNormal
     from rl.modules.distributions._ordinal import OneHotOrdinal, Ordinal
     from rl.modules.distributions._params import NormalParamExtractor
+    from rl.modules.distributions._safe_tanh import safeatanh, safetanh
     from rl.modules.distributions._tanh_delta import TanhDelta
     from rl.modules.distributions._tanh_normal import TanhNormal
     from rl.modules.distributions._truncated_normal import TruncatedNormal
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from rl.modules.multi_agent._mlp import MultiAgentMLP
     from rl.modules.multi_agent._qmix import QMixer
     from rl.modules.multi_agent._vdn import VDNMixer
-    from rl.modules.nets._conv import Conv3dNet, ConvNet
+    from rl.modules.nets._conv import Conv3dNet, ConvNet, SquashDims
     from rl.modules.nets._ddpg import DdpgCnnActor, DdpgCnnQNet, DdpgMlpActor, DdpgMlpQNet
     from rl.modules.nets._distributional import DistributionalDQNnet
     from rl.modules.nets._dueling import DuelingCnnDQNet, DuelingMlpDQNet
@@ -61,7 +62,12 @@ if TYPE_CHECKING:
     )
     from rl.modules.policy._multi_step import MultiStepActorWrapper
     from rl.modules.policy._qvalue import QValueActor, QValueModule
-    from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
+    from rl.modules.policy._safe import (
+        SafeModule,
+        SafeProbabilisticModule,
+        SafeProbabilisticTensorDictSequential,
+        SafeSequential,
+    )
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
     from rl.modules.policy._tanh import TanhModule
     from rl.modules.policy._value import ValueOperator
@@ -151,9 +157,11 @@ __all__ = [
     "RunningValueNorm",
     "SafeModule",
     "SafeProbabilisticModule",
+    "SafeProbabilisticTensorDictSequential",
     "SafeSequential",
     "ScanBackend",
     "SignedHyperbolicValueTransform",
+    "SquashDims",
     "SymLogValueTransform",
     "TanhDelta",
     "TanhModule",
@@ -171,6 +179,8 @@ __all__ = [
     "orthogonal_init",
     "recurrent_mode",
     "reset_noise",
+    "safeatanh",
+    "safetanh",
     "set_exploration_modules_spec_from_env",
     "set_exploration_type",
     "set_recurrent_matmul_precision",

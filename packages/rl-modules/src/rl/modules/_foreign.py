@@ -70,7 +70,8 @@ mlp = foreign_arguments(
     needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}
 )
 multi_agent_net = foreign_arguments(
-    needless={"use_td_params": ("needless: parameters are those of a torch.nn.Module", True, False)}
+    needless={"use_td_params": ("needless: parameters are those of a torch.nn.Module", True, False)},
+    replaced={"centralised": "use centralized="},
 )
 mixer = module_arguments({})
 conv_net = foreign_arguments(

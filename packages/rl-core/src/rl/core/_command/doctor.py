@@ -267,7 +267,7 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
                 record.id,
                 problem,
                 "problem",
-                f"upgrade {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}",
+                _unless_said(problem, f"upgrade {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}"),
             )
         for note in record.notes:
             yield Finding(
@@ -286,16 +286,22 @@ def _plugin(record: PluginRecord) -> Finding:
     if record.state == "disabled":
         return Finding("plugins", record.id, f"{record.version} disabled: {record.reason}", "note")
     remedy = {
-        "incompatible": "bring rl-core and the plugin to versions that fit, as the reason says",
+        "incompatible": f"pip install --upgrade {record.reason.rpartition('upgrade ')[2]}",
         "broken": f"upgrade or uninstall {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}",
     }[record.state]
-    return Finding("plugins", record.id, f"{record.version} {record.state}: {record.reason}", "problem", remedy)
+    value = f"{record.version} {record.state}: {record.reason}".strip()
+    return Finding("plugins", record.id, value, "problem", _unless_said(record.reason, remedy))
+
+
+def _unless_said(problem: str, remedy: str) -> str:
+    """The remedy, or nothing where the text about an installation names the folder to delete."""
+    return "" if "delete " in problem else remedy
 
 
 def _wanted(record: PluginRecord) -> Iterator[Finding]:
     """Requirements of a plugin's distribution that are absent or out of range."""
     for name, wanted, extra, conditional in requirements(record.distribution):
-        if extra is not None or conditional:
+        if extra is not None or conditional or (record.state == "incompatible" and normalized(name) == "rl-core"):
             continue
         found = installed_version(name)
         if found is None or not satisfies(found, wanted):

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
+from rl.core.__about__ import __version__
 from rl.core._plugins.record import PluginRecord, brief, printable
-from rl.core._plugins.versions import is_version
+from rl.core._plugins.versions import is_below, is_version, requirements, satisfies
 from rl.core.settings import normalized
 
 __all__ = ["FIRST_PARTY", "disable", "in_order", "record_of", "scan"]
@@ -33,28 +34,38 @@ FIRST_PARTY = (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord]]:
-    """The entry points of a group, and a broken record for each distribution whose entry points cannot be read.
+def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord], dict[str, str]]:
+    """The entry points of a group, a broken record for each distribution without readable ones, and doubled names.
 
-    Of distributions with one name the first on the search path counts, as for `importlib.metadata.entry_points`.
+    Of distributions with one name the first on the search path counts, as for `importlib.metadata.entry_points`. For
+    two of them in one folder, which an installer left, there is a sentence by name.
     """
     entries: list[EntryPoint] = []
     damaged: list[PluginRecord] = []
-    seen: set[str] = set()
+    doubled: dict[str, str] = {}
+    seen: dict[str, Any] = {}
     for distribution in distributions():
-        name = _folder_name(distribution)
-        if name != "?" and normalized(name) in seen:
+        name, folder = _folder_name(distribution), _folder(distribution)
+        if name != "?" and (first := seen.get(normalized(name))) is not None:
+            if folder is not None and first.parent == folder.parent and first != folder:
+                both = f"{first.name} and {folder.name} in {printable(str(folder.parent))}"
+                again = f"delete both folders, then reinstall {normalized(name)}"
+                doubled[normalized(name)] = f"it is installed twice, as {both}: {again}"
             continue
-        seen.add(normalized(name))
+        seen[normalized(name)] = folder
         try:
             if group in (distribution.read_text("entry_points.txt") or ""):  # parsing each would take longer
+                if name.startswith("~"):
+                    reason = f"it is what an interrupted pip left behind: delete {printable(str(folder))}"
+                    damaged.append(PluginRecord(name, name, state="broken", reason=reason))
+                    continue
                 entries += distribution.entry_points.select(group=group)
         except Exception as error:  # noqa: BLE001  one damaged distribution must not hide the others
             reason = (
                 f"its entry_points.txt cannot be read ({brief(error)}); torch reads it, too: {_remedy(distribution)}"
             )
             damaged.append(PluginRecord(name, name, state="broken", reason=reason))
-    return entries, damaged
+    return entries, damaged, doubled
 
 
 def record_of(entry: EntryPoint, disabled: Iterable[str] = ()) -> PluginRecord:
@@ -63,7 +74,19 @@ def record_of(entry: EntryPoint, disabled: Iterable[str] = ()) -> PluginRecord:
     record = PluginRecord(printable(entry.name), distribution, version, printable(entry.value))
     if damage:
         record.state, record.reason = "broken", damage
+    elif misfit := _misfit(entry.dist, distribution):
+        record.state, record.reason = "incompatible", misfit
     return disable(record, disabled)
+
+
+def _misfit(distribution: Any, name: str) -> str:
+    """Why a distribution does not go with this rl-core, and which of the two to upgrade; an empty string if it does."""
+    for needed, wanted, extra, conditional in [] if distribution is None else requirements(distribution):
+        ours = normalized(needed) == "rl-core" and extra is None and not conditional
+        if ours and not satisfies(__version__, wanted):
+            upgrade = "rl-core" if is_below(__version__, wanted) else name
+            return f"it needs rl-core{wanted}, this is rl-core {__version__}: upgrade {upgrade}"
+    return ""
 
 
 def disable(record: PluginRecord, disabled: Iterable[str]) -> PluginRecord:

@@ -1,9 +1,9 @@
-"""Find files that hide the namespace package ``rl``: another distribution's ``rl/__init__.py``, or an ``rl.py``."""
+"""Find files that hide our packages: another distribution's ``rl/__init__.py``, an ``rl.py``, or an ``rl/envs.py``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -50,8 +50,16 @@ def _owner(folder: Path, file: Path) -> str | None:
     return None
 
 
+def _strangers(folder: Path) -> Iterator[Path]:
+    """Modules of the name of one of our packages that are none: ours are folders with an ``__about__.py``."""
+    for name in ("core", "envs", "modules", "collectors", "replay", "objectives", "trainers", "native"):
+        yield folder / f"{name}.py"
+        if not (folder / name / "__about__.py").exists():
+            yield folder / name / "__init__.py"
+
+
 def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
-    """Look for an ``rl.py`` or an ``rl/__init__.py`` in the folders that Python imports from.
+    """Look for what hides our packages in the folders that Python imports from.
 
     Args:
         paths: folders; if None, the current folder and `sys.path`.
@@ -63,7 +71,7 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
     folders = [Path(p or ".") for p in (["", *sys.path] if paths is None else paths)]
     found: dict[Path, Intruder] = {}
     for folder in folders:
-        for file in (folder / "rl" / "__init__.py", folder / "rl.py"):
+        for file in (folder / "rl" / "__init__.py", folder / "rl.py", *_strangers(folder / "rl")):
             try:
                 hides = file.is_file() and file.resolve() not in found
             except OSError:  # a folder that cannot be read, or was removed, hides nothing

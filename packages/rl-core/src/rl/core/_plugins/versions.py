@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import Distribution, PackageNotFoundError, requires, version
 
-__all__ = ["Requirement", "installed_version", "is_version", "requirements", "satisfies"]
+__all__ = ["Requirement", "installed_version", "is_below", "is_version", "requirements", "satisfies"]
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
@@ -87,10 +87,21 @@ def satisfies(installed: str, wanted: str) -> bool:
     return True
 
 
-def requirements(distribution: str) -> list[Requirement]:
+def is_below(installed: str, wanted: str) -> bool:
+    """Whether a version is lower than a range starts.
+
+    Example:
+        >>> is_below("0.1.4", ">=0.2,<0.3"), is_below("0.3", ">=0.2,<0.3")
+        (True, False)
+    """
+    lower = [_release(number) for operator, number, _ in _CLAUSE.findall(wanted) if operator in (">=", ">", "==", "~=")]
+    return any(_release(installed) < bound for bound in lower)
+
+
+def requirements(distribution: str | Distribution) -> list[Requirement]:
     """What a distribution asks for; nothing if it is not installed."""
     try:
-        lines = requires(distribution) or []
+        lines = (requires(distribution) if isinstance(distribution, str) else distribution.requires) or []
     except Exception:  # noqa: BLE001  not installed, or its metadata is damaged, which is reported elsewhere
         return []
     found: list[Requirement] = []

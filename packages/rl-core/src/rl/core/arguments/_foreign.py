@@ -18,7 +18,8 @@ T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 Needless = tuple[str, *tuple[object, ...]]
-"""Why an argument is not needed, or what to use as long as it is not available; then the values that are dropped."""
+"""Why an argument is not needed, or what to use as long as it is not available; then the values that are dropped: `...`
+for any."""
 
 
 def foreign_arguments(
@@ -151,7 +152,7 @@ class _Answers:
         what = f"{name!r}"
         if name in self.needless:
             why, *values = self.needless[name]
-            if any(value is one or (type(value) is type(one) and value == one) for one in values):
+            if ... in values or any(value is one or (type(value) is type(one) and value == one) for one in values):
                 return False
             shown = f"{name}={value!r}" if isinstance(value, (str, int, float, NoneType)) else f"{name!r}"
             what = f"{shown:.60}: {why}"

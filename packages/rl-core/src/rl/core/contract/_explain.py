@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from rl.core.contract._agents import Shapes
 from rl.core.contract._contract import Contract, Key, MissingKey, missing_keys_message
 from rl.core.errors import ContractError
-from rl.core.keys import IS_INIT, NestedKey, as_tuple, leaf_keys, next_key, unwrap
+from rl.core.keys import (
+    ADVANTAGE,
+    BUFFER_KEYS,
+    IS_INIT,
+    NEXT,
+    VALUE_TARGET,
+    NestedKey,
+    as_tuple,
+    key_str,
+    leaf_keys,
+    next_key,
+    unwrap,
+)
 from rl.core.recurrent import states_of
 
 __all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
 
 _WHERE = "this pipeline"
+_OF_LOSSES = BUFFER_KEYS | {ADVANTAGE, VALUE_TARGET}  # what has such a name is no observation to a loss
 
 
 @dataclass
@@ -49,15 +62,18 @@ class Explanation:
     Args:
         uses: by key, in the order in which the pipeline meets them.
         missing: the keys that are read before a component writes them.
+        clashes: Messages about observations that a component overwrites, or reads as an entry of its own.
     """
 
     uses: dict[NestedKey, KeyUse] = field(default_factory=dict)
     missing: list[MissingKey] = field(default_factory=list)
+    clashes: list[str] = field(default_factory=list)
+    _observed: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)
 
     @property
     def problems(self) -> list[str]:
-        """One sentence for each missing key."""
-        return [missing_keys_message([one], where=_WHERE) for one in self.missing]
+        """One message for each missing key and each clash."""
+        return [*(missing_keys_message([one], where=_WHERE) for one in self.missing), *self.clashes]
 
     def __str__(self) -> str:
         rows = [
@@ -68,6 +84,30 @@ class Explanation:
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "  ".join("-" * width for width in widths))
         return "\n".join(lines)
+
+    def observes(self, env: str, names: Iterable[NestedKey]) -> None:
+        """Note the observations of an environment, which no other component may write."""
+        self._observed.update((as_tuple(name), env) for name in names)
+
+    def check_clashes(self, owner: str, contract: Contract) -> None:
+        """Note the observations that `owner` overwrites, and those that it reads as entries of its own."""
+        for key in contract.writes:
+            path = as_tuple(key.name)
+            path = path[1:] if path[0] == NEXT else path
+            clashes = [name for name in self._observed if name[: len(path)] == path[: len(name)]]
+            if key.batched and clashes:
+                self.clashes.append(
+                    f"{owner} writes {key_str(key.name)} and would overwrite the observation {key_str(clashes[0])} of"
+                    f" {self._observed[clashes[0]]}. Choose another key in out_keys, and where it is read, as"
+                    " in_keys={parameter: key} of a ProbabilisticActor, or rename the observation with RenameTransform."
+                )
+        for key in contract.reads:
+            if key.name in _OF_LOSSES and as_tuple(key.name) in self._observed:
+                self.clashes.append(
+                    f"{owner} reads {key_str(key.name)}{f' ({key.doc})' if key.doc else ''}, and"
+                    f" {self._observed[as_tuple(key.name)]} has an observation of that name. Rename the observation"
+                    " with RenameTransform, or the entry that is read with set_keys."
+                )
 
     def writes(self, owner: str, key: Key) -> None:
         """Note that `owner` writes `key`."""
@@ -123,6 +163,10 @@ def contract_of(component: Any) -> Contract:
 def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
     """Print the writers and readers of each key of a pipeline, and refuse one that cannot run.
 
+    Refused are also components that overwrite an observation of the environment, such as a network that writes the
+    parameter ``loc`` where an observation has that name, and losses that would read an observation as an entry of
+    their own, such as ``gamma``.
+
     Args:
         components: in the order in which data flows: an environment, a policy, an estimator, a loss; any of them
             may be left out. An environment is anything with the specs of `rl.core.interfaces.Env`. What a policy behind
@@ -133,7 +177,8 @@ def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
         The table as an object.
 
     Raises:
-        ContractError: if a key is read that nothing before wrote. The table is printed first.
+        ContractError: if a key is read that nothing before wrote, or an observation is overwritten or read as
+            something else. The table is printed first.
 
     Example:
         >>> import torch
@@ -161,7 +206,7 @@ def check_pipeline(*components: Any) -> Explanation:
     """`explain` without the printing: what collectors, trainers and losses call once, at construction.
 
     Raises:
-        ContractError: if a key is read that nothing before wrote.
+        ContractError: as of `explain`.
     """
     found = _trace(components)
     _raise_problems(found)
@@ -169,8 +214,9 @@ def check_pipeline(*components: Any) -> Explanation:
 
 
 def _raise_problems(found: Explanation) -> None:
-    if found.missing:
-        raise ContractError(missing_keys_message(found.missing, where=_WHERE))
+    missing = [missing_keys_message(found.missing, where=_WHERE)] if found.missing else []
+    if missing or found.clashes:
+        raise ContractError("\n".join([*missing, *found.clashes]))
 
 
 def _trace(components: tuple[Any, ...]) -> Explanation:
@@ -184,11 +230,15 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
             waiting = component
             for key in _env_reset_keys(component):
                 found.writes(f"{name}.reset", key)
+            states = getattr(component, "full_state_spec", None)  # a policy writes these, as the noise of gSDE
+            inputs = [] if states is None else leaf_keys(states)
+            found.observes(name, [key for key in leaf_keys(component.observation_spec) if key not in inputs])
             continue
         waiting = _step_if_ready(found, waiting, names)
         if waiting is not None:
             _begin_states(found, component)
         contract = shapes.of(component, contract_of(component))
+        found.check_clashes(name, contract)
         for key in contract.reads:
             found.reads(name, key)
         for key in contract.writes:

@@ -9,7 +9,12 @@ __all__ = ["Logger"]
 
 
 class Logger(Protocol):
-    """Where figures go."""
+    """Record of the metrics of a run.
+
+    The target of a component of kind ``logger`` is called as ``target(folder, resume_step=None)`` with the folder of
+    the run as a `pathlib.Path`. `resume_step` is an int where a run continues: the frames from which it does, so that
+    rows of later steps, which an earlier start may have written, are dropped.
+    """
 
     def log_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Record values at `step` (frames)."""

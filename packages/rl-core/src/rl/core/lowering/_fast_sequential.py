@@ -41,8 +41,9 @@ def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
         elif kind is nn.Linear:
             parameters = own["_parameters"]  # reading them as attributes costs half of a small product
             x, ours = linear(x, parameters["weight"], parameters["bias"]), True
-        elif ours and kind in _IN_PLACE and not x.requires_grad:
-            x = _IN_PLACE[kind](x)  # memory that is new costs as much as half of the function
+        elif ours and kind in _IN_PLACE and not x.requires_grad and not torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]  # documented
+            # Memory that is new costs as much as half of the function. A traced graph must not depend on requires_grad.
+            x = _IN_PLACE[kind](x)
         else:
             x, ours = layer.forward(x), False  # pyright: ignore[reportOptionalMemberAccess]
     return x

@@ -10,7 +10,8 @@ from rl.core.specs._aliases import (
 from rl.core.specs._base import TensorSpec
 from rl.core.specs._bounded import Bounded
 from rl.core.specs._boxes import CategoricalBox, ContinuousBox
-from rl.core.specs._composite import Composite
+from rl.core.specs._choice import Choice
+from rl.core.specs._composite import Composite, make_composite_from_td
 from rl.core.specs._discrete import Binary, Categorical, OneHot
 from rl.core.specs._groups import group_sizes, set_group_sizes
 from rl.core.specs._multi import MultiCategorical, MultiOneHot
@@ -25,6 +26,7 @@ __all__ = [
     "BoundedDiscrete",
     "Categorical",
     "CategoricalBox",
+    "Choice",
     "Composite",
     "ContinuousBox",
     "MultiCategorical",
@@ -38,5 +40,6 @@ __all__ = [
     "UnboundedContinuous",
     "UnboundedDiscrete",
     "group_sizes",
+    "make_composite_from_td",
     "set_group_sizes",
 ]

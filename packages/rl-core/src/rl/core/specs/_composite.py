@@ -11,15 +11,18 @@ from textwrap import indent
 from typing import Any, Self
 
 import torch
-from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import NonTensorData, TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection, is_tensorclass
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import SpecError, SpecKeyError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
+from rl.core.specs._nontensor import NonTensor
 from rl.core.specs._shape import lead_size
+from rl.core.specs._unbounded import Unbounded
 
-__all__ = ["Composite"]
+__all__ = ["Composite", "make_composite_from_td"]
 
 _MISSING: Any = object()
 
@@ -44,6 +47,8 @@ class Composite(TensorSpec):
         specs: specs by key; a tuple is a path, a mapping becomes a nested composite, None is left out.
         shape: leading dimensions that all specs share; none if None.
         device: where values live; None leaves each where its own spec says.
+        data_cls: Class of the values, such as a tensorclass: draws have it, and no value of another class is in the
+            spec; any TensorDict if None.
         kwargs: further specs by key.
 
     Raises:
@@ -67,8 +72,10 @@ class Composite(TensorSpec):
         *,
         shape: Shape = (),
         device: Device = None,
+        data_cls: Any = None,
         **kwargs: Any,
     ) -> None:
+        self.data_cls = data_cls
         self._shape = lead_size(shape)
         self._device = None if device is None else torch.device(device)
         self._dtype = None
@@ -242,12 +249,14 @@ class Composite(TensorSpec):
 
     def empty(self) -> Self:
         """Same shape and device, no entries."""
-        return type(self)(shape=self._shape, device=self._device)
+        return type(self)(shape=self._shape, device=self._device, data_cls=self.data_cls)
 
     # ------------------------------------------------------------------ values
 
-    def _build(self, values: dict[str, Any], lead: torch.Size) -> TensorDict:
-        return TensorDict(values, batch_size=lead + self._shape, device=self._device)
+    def _build(self, values: dict[str, Any], lead: torch.Size) -> Any:
+        if self.data_cls is None:
+            return TensorDict(values, batch_size=lead + self._shape, device=self._device)
+        return self.data_cls.from_dict(values, batch_size=lead + self._shape, device=self._device)
 
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> TensorDict:
         lead = lead_size(shape)
@@ -264,6 +273,10 @@ class Composite(TensorSpec):
     def _fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
         if not is_tensor_collection(value) or isinstance(value, NonTensorData):
             return Fault((), "a TensorDict", f"{type(value).__name__} {value!r}"[:200])
+        if self.data_cls is not None and type(value) is not self.data_cls:
+            return Fault((), f"a {self.data_cls.__name__}", f"a {type(value).__name__}")
+        if is_tensorclass(value):  # whose `get` unwraps Python data
+            value = value._tensordict
         if lead is None:
             size = value.batch_size
             lead = torch.Size(size[: max(len(size) - len(self._shape), 0)])
@@ -361,12 +374,43 @@ class Composite(TensorSpec):
         return new
 
     def _same(self, other: Any) -> bool:
-        return self._specs.keys() == other._specs.keys() and all(
-            spec == other._specs[key] for key, spec in self._specs.items()
+        return (
+            self.data_cls is other.data_cls
+            and self._specs.keys() == other._specs.keys()
+            and all(spec == other._specs[key] for key, spec in self._specs.items())
         )
 
     def __repr__(self) -> str:
         rows = [f"{key}: {spec!r}" for key, spec in self._specs.items()]
-        rows += [f"device={self._device}", f"shape={self._shape}", "data_cls=None"]
+        rows += [f"device={self._device}", f"shape={self._shape}", f"data_cls={self.data_cls}"]
         body = indent(",\n".join(rows), "    ")
         return f"Composite(\n{body})"
+
+
+@foreign_arguments(needless={"dynamic_shape": ("not available yet: a spec has one shape", False)})
+def make_composite_from_td(data: TensorDictBase, *, unsqueeze_null_shapes: bool = True) -> Composite:
+    """Return the spec of the entries of a TensorDict, without bounds: `Unbounded`, and `NonTensor` for Python data.
+
+    Args:
+        data: A TensorDict or tensorclass; the batch size is the shape of the spec.
+        unsqueeze_null_shapes: Whether entries of shape ``()`` get the shape ``(1,)``.
+
+    Example:
+        >>> data = TensorDict(observation=torch.zeros(3), next=TensorDict(reward=torch.zeros(())))
+        >>> spec = make_composite_from_td(data)
+        >>> spec["next", "reward"].shape, spec.zero()["observation"].tolist()
+        (torch.Size([1]), [0.0, 0.0, 0.0])
+    """
+    specs: dict[str, TensorSpec] = {}
+    for key, value in data.items():
+        entry: Any = value
+        if is_non_tensor(entry):
+            example = entry.reshape(-1)[0].data if entry.batch_size else entry.data
+            specs[key] = NonTensor(entry.batch_size, entry.device, example_data=example)
+        elif is_tensor_collection(entry):
+            specs[key] = make_composite_from_td(entry, unsqueeze_null_shapes=unsqueeze_null_shapes)
+        else:
+            shape = entry.shape or ((1,) if unsqueeze_null_shapes else ())
+            specs[key] = Unbounded(shape, entry.device, entry.dtype)
+    kind = type(data)
+    return Composite(specs, shape=data.batch_size, device=data.device, data_cls=None if kind is TensorDict else kind)

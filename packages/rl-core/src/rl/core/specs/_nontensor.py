@@ -19,7 +19,7 @@ from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
 from rl.core.specs._shape import lead_size
 
-__all__ = ["NonTensor"]
+__all__ = ["NonTensor", "equal_objects"]
 
 
 @foreign_arguments(
@@ -108,7 +108,7 @@ class NonTensor(TensorSpec):
         return new
 
     def _same(self, other: Any) -> bool:
-        return _equal(self.example_data, other.example_data)
+        return equal_objects(self.example_data, other.example_data)
 
     def __repr__(self) -> str:
         rows = (
@@ -118,16 +118,16 @@ class NonTensor(TensorSpec):
         return f"{self._label}(\n{indent(rows, '    ')})"
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal_objects(one: Any, other: Any) -> bool:
     """Whether two Python objects are equal, also where they are or hold tensors and arrays."""
     if one is other:
         return True
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(equal_objects(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple) and type(one) is type(other):
-        return len(one) == len(other) and all(map(_equal, one, other))
+        return len(one) == len(other) and all(map(equal_objects, one, other))
     if isinstance(one, TensorDictBase) and isinstance(other, TensorDictBase):
-        return one.batch_size == other.batch_size and _equal(one.to_dict(), other.to_dict())
+        return one.batch_size == other.batch_size and equal_objects(one.to_dict(), other.to_dict())
     if isinstance(one, Tensor | np.ndarray) or isinstance(other, Tensor | np.ndarray):
         return _equal_arrays(one, other)
     return bool(one == other)

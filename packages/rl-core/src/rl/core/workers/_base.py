@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -14,13 +15,22 @@ from typing import Any, Self
 
 from rl.core.errors import WorkerError, WorkerTimeoutError, issue_warning
 
-__all__ = ["Failure", "GroupBase", "Undivided", "WorkerState"]
+__all__ = ["Failure", "GroupBase", "Undivided", "WorkerState", "failure_of"]
 
 PATIENCE = 60.0
 """Seconds after which a wait without a limit warns."""
 
 Failure = tuple[str, str, str]
 """Type, message and traceback of an exception."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Describe an exception that is being handled, also one whose ``str()`` raises."""
+    try:
+        text = str(error)
+    except Exception as other:  # noqa: BLE001  # whatever an object raises
+        text = f"(its str() raised {type(other).__name__})"
+    return type(error).__name__, text, traceback.format_exc()
 
 
 # `signal.signal` makes enums of its arguments, which takes 3 microseconds instead of 0.3.

@@ -229,14 +229,22 @@ class WorkerGroup(GroupBase):
         with suppress(AssertionError):
             worker.process.join(1.0)
         code = worker.process.exitcode
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         error = WorkerError(
-            f"{self._owner}: worker {index} has ended ({how}). A killed process often means that memory ran out; close"
-            " this object and make a new one"
+            f"{self._owner}: worker {index} has ended ({_end_text(code)}). Close this object and make a new one"
         )
         error.worker, error.ended = index, True
         worker.end = error
         self._ends.append(index)
+
+
+def _end_text(code: int | None) -> str:
+    """How a process has ended, for a message."""
+    if code is None:
+        return "it has closed its pipe"
+    if code >= 0:
+        return f"exit code {code}; what it printed may say why"
+    name = next((one.name for one in signal.Signals if one == -code), str(-code))
+    return f"signal {name}" + ("; the system kills processes where memory runs out" if -code == signal.SIGKILL else "")
 
 
 def _ends_of_all() -> list[Any]:

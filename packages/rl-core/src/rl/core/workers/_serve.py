@@ -8,7 +8,6 @@ import pickle
 import random
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rl.core.workers._base import failure_of
 from rl.core.workers._pipe import Descriptor
 
 __all__ = ["CLOSE", "DONE", "FAILED", "MESSAGE", "serve"]
@@ -57,6 +57,8 @@ def serve(
     """
     _end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    if hasattr(signal, "SIGHUP"):  # so is the end of the terminal
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for end in unused:
         end.close()
     _seed(seed)
@@ -127,8 +129,7 @@ class _Server:
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001  # reported to the parent
-            failure = pickle.dumps((type(error).__name__, str(error), traceback.format_exc()))
-            self._answer(FAILED, failure)
+            self._answer(FAILED, pickle.dumps(failure_of(error)))
             return False
         self._answer(DONE, result)
         return True

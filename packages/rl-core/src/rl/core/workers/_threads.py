@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from rl.core.workers._base import Failure, GroupBase, Undivided, WorkerState
+from rl.core.workers._base import Failure, GroupBase, Undivided, WorkerState, failure_of
 
 __all__ = ["ThreadGroup"]
 
@@ -117,7 +116,7 @@ def _serve(
             else:
                 handler.commands[command]()
         except BaseException as error:  # noqa: BLE001  # reported to the parent
-            failure = type(error).__name__, str(error), traceback.format_exc()
+            failure = failure_of(error)
         answers.append((index, result, failure))
         calls.put(None)
         task = tasks.get()

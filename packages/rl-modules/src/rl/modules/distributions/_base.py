@@ -11,7 +11,7 @@ from torch import distributions as torch_distributions
 
 from rl.core.errors import ShapeError, SpecError
 
-__all__ = ["LeanDistribution", "in_order", "loc_and_scale", "split_shape", "sum_event"]
+__all__ = ["LeanDistribution", "check_bounds", "loc_and_scale", "split_shape", "sum_event"]
 
 
 class LeanDistribution(torch_distributions.Distribution):
@@ -92,7 +92,14 @@ def split_shape(shape: Size, event_dims: int) -> tuple[Size, Size]:
     return shape[:cut], shape[cut:]
 
 
-def in_order(low: float | Tensor, high: float | Tensor) -> bool:
-    """Whether bounds are finite, and each lower one is below the upper one."""
-    fits = (low < high) & (low > -math.inf) & (high < math.inf)
-    return bool(fits.all()) if isinstance(fits, Tensor) else fits
+def check_bounds(owner: str, low: float | Tensor, high: float | Tensor, *, validate_args: bool) -> None:
+    """Refuse bounds that are infinite or out of order; tensors are only looked at with `validate_args`.
+
+    Raises:
+        SpecError: if so.
+    """
+    if not validate_args and (isinstance(low, Tensor) or isinstance(high, Tensor)):
+        return
+    fits: bool | Tensor = (low <= high) & (low > -math.inf) & (high < math.inf)
+    if not (fits.all() if isinstance(fits, Tensor) else fits):
+        raise SpecError(f"{owner} needs finite low <= high, got low={low}, high={high}")

@@ -7,8 +7,7 @@ from typing import Any
 from torch import Size, Tensor
 from torch.distributions import constraints
 
-from rl.core.errors import SpecError
-from rl.modules.distributions._base import in_order
+from rl.modules.distributions._base import check_bounds
 from rl.modules.distributions._delta import Delta
 
 __all__ = ["TanhDelta"]
@@ -16,6 +15,8 @@ __all__ = ["TanhDelta"]
 
 class TanhDelta(Delta):
     """A deterministic action squashed into bounds: ``low + (high - low) * (tanh(param) + 1) / 2``.
+
+    Where `low` equals `high`, that dimension is constant.
 
     Args:
         param: the point before squashing, ``[*B, A]``.
@@ -27,7 +28,7 @@ class TanhDelta(Delta):
         validate_args: check parameters and values.
 
     Raises:
-        SpecError: if `low` is not below `high` or they are not finite (of tensors: only with `validate_args`).
+        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> import torch
@@ -46,9 +47,8 @@ class TanhDelta(Delta):
         *,
         validate_args: bool = False,
     ) -> None:
+        check_bounds("TanhDelta", low, high, validate_args=validate_args)
         tensors = isinstance(low, Tensor) or isinstance(high, Tensor)
-        if (validate_args or not tensors) and not in_order(low, high):
-            raise SpecError(f"TanhDelta needs finite low < high, got low={low}, high={high}")
         self.low, self.high = low, high
         point = param.tanh()
         if tensors or low != -1 or high != 1:

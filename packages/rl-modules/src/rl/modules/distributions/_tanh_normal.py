@@ -11,7 +11,7 @@ from torch.distributions import constraints, register_kl
 from torch.nn.functional import softplus
 
 from rl.core.errors import SpecError
-from rl.modules.distributions._base import LeanDistribution, in_order, loc_and_scale, split_shape, sum_event
+from rl.modules.distributions._base import LeanDistribution, check_bounds, loc_and_scale, split_shape, sum_event
 
 __all__ = ["TanhNormal"]
 
@@ -43,6 +43,8 @@ class TanhNormal(LeanDistribution):
       need. A policy that records its log-probability without gradients calls this method.
     - `rsample_and_log_prob` scores the unrounded `x`: minus its mean is an unbiased estimate of the entropy.
 
+    Where `low` equals `high`, that dimension is constant and has no part in log-probabilities and divergences.
+
     Args:
         loc: means before squashing, ``[*B, A]``.
         scale: standard deviations before squashing, > 0: a number, or a tensor of the same shape or one that expands
@@ -56,7 +58,7 @@ class TanhNormal(LeanDistribution):
             scores a value beyond a bound as the nearest one inside.
 
     Raises:
-        SpecError: if `low` is not below `high` or they are not finite (of tensors: only with `validate_args`).
+        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> dist = TanhNormal(torch.zeros(3, 2), torch.ones(3, 2), low=-2.0, high=2.0)
@@ -91,11 +93,11 @@ class TanhNormal(LeanDistribution):
             high = _bound_like(low, high, loc.dtype)
         elif isinstance(high, Tensor):
             low = _bound_like(high, low, loc.dtype)
-        of_tensors = isinstance(low, Tensor)
+        check_bounds("TanhNormal", low, high, validate_args=validate_args)
+        if not isinstance(low, Tensor) and low == high:
+            low, high = (torch.as_tensor(end, dtype=loc.dtype, device=loc.device) for end in (low, high))
         self.low, self.high = low, high
-        if (validate_args or not of_tensors) and not in_order(low, high):
-            raise SpecError(f"TanhNormal needs finite low < high, got low={low}, high={high}")
-        self._unit = not of_tensors and low == -1 and high == 1
+        self._unit = not isinstance(low, Tensor) and low == -1 and high == 1
         if not self._unit:
             self._half, self._middle = (high - low) / 2, (high + low) / 2
         self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
@@ -163,7 +165,8 @@ class TanhNormal(LeanDistribution):
         if self._validate_args:
             self._validate_sample(value)
         if not self._unit:
-            value = (value - self._middle) / self._half
+            half = self._half
+            value = (value - self._middle) / (_not_zero(half) if isinstance(half, Tensor) else half)
         elif not value.is_floating_point():
             value = value.to(self.loc.dtype)
         u_max = _EDGES[value.dtype][0]
@@ -212,7 +215,8 @@ class TanhNormal(LeanDistribution):
             return -constant - sum_event(negative, self.event_dims)
         half = self._half
         if isinstance(half, Tensor):
-            return -constant - sum_event(negative + half.log(), self.event_dims)
+            negative = torch.where(half > 0, negative + _not_zero(half).log(), -_CONSTANT)  # nothing where constant
+            return -constant - sum_event(negative, self.event_dims)
         return -(constant + self._event_shape.numel() * math.log(half)) - sum_event(negative, self.event_dims)
 
     def _integrate(self, function: Any) -> Tensor:
@@ -220,6 +224,11 @@ class TanhNormal(LeanDistribution):
         nodes = nodes.view(-1, *[1] * self.loc.ndim)
         weights = torch.softmax(-0.5 * nodes.square(), 0)
         return (weights * function(self.loc + self.scale * nodes)).sum(0)
+
+
+def _not_zero(half: Tensor) -> Tensor:
+    """Half the distance of the bounds; 1 where they are equal, to divide by."""
+    return torch.where(half > 0, half, 1.0)
 
 
 def _inside(x: Tensor) -> Tensor:
@@ -248,4 +257,7 @@ def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
         raise SpecError("the divergence of TanhNormals with different bounds has no closed form")
     ratio = (p.scale / q.scale).square()
     distance = ((p.loc - q.loc) / q.scale).square()
-    return sum_event(0.5 * (ratio + distance - 1 - ratio.log()), p.event_dims)
+    divergence = 0.5 * (ratio + distance - 1 - ratio.log())
+    if isinstance(p.low, Tensor):
+        divergence = torch.where(p.low < p.high, divergence, 0.0)
+    return sum_event(divergence, p.event_dims)

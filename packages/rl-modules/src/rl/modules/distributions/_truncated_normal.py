@@ -10,8 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints
 from torch.special import erfcx, ndtri
 
-from rl.core.errors import SpecError
-from rl.modules.distributions._base import LeanDistribution, in_order, loc_and_scale, split_shape, sum_event
+from rl.modules.distributions._base import LeanDistribution, check_bounds, loc_and_scale, split_shape, sum_event
 
 __all__ = ["TruncatedNormal"]
 
@@ -25,7 +24,8 @@ class TruncatedNormal(LeanDistribution):
 
     In place of ``(value - loc) / scale`` all formulas use its distance from the more likely bound, and ``erfcx`` in
     place of the normal distribution function, so that means far outside of the bounds keep their precision.
-    Gradients of samples are those of the inverse distribution function.
+    Gradients of samples are those of the inverse distribution function. Where `low` equals `high`, that dimension is
+    constant and has no part in log-probabilities and entropies.
 
     Args:
         loc: means before truncation, ``[*B, A]``.
@@ -39,7 +39,7 @@ class TruncatedNormal(LeanDistribution):
         validate_args: check parameters and values; off, as a policy builds one per call.
 
     Raises:
-        SpecError: if `low` is not below `high` or they are not finite (of tensors: only with `validate_args`).
+        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> dist = TruncatedNormal(torch.zeros(3, 2), torch.ones(3, 2), low=-1.0, high=0.5)
@@ -69,13 +69,18 @@ class TruncatedNormal(LeanDistribution):
         loc, scale = loc_and_scale("TruncatedNormal", loc, scale)
         if tanh_loc:
             loc = (loc / upscale).tanh() * upscale
-        tensors = isinstance(low, Tensor) or isinstance(high, Tensor)
-        if (validate_args or not tensors) and not in_order(low, high):
-            raise SpecError(f"TruncatedNormal needs finite low < high, got low={low}, high={high}")
-        if isinstance(low, Tensor) != isinstance(high, Tensor):  # torch clamps to two numbers or to two tensors
+        check_bounds("TruncatedNormal", low, high, validate_args=validate_args)
+        tensors = [end for end in (low, high) if isinstance(end, Tensor)]
+        if len(tensors) == 1 or (not tensors and low == high):  # torch clamps to two numbers or to two tensors
             low, high = (torch.as_tensor(end, dtype=loc.dtype, device=loc.device) for end in (low, high))
+        self._fixed = low == high if isinstance(low, Tensor) else None
         self.loc, self.scale, self.low, self.high, self.event_dims = loc, scale, low, high, event_dims
         self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return self.loc.device
 
     @property
     def support(self) -> constraints.Constraint:
@@ -92,14 +97,16 @@ class TruncatedNormal(LeanDistribution):
         """Expected value, ``[*B, A]``."""
         far, near, sign = self._ends()
         low, high = self._densities(far, near)
-        return (self.loc + sign * self.scale * (low - high)).clamp(self.low, self.high)  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
+        mean = (self.loc + sign * self.scale * (low - high)).clamp(self.low, self.high)  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
+        return self._where_constant(self.low, mean)
 
     @property
     def variance(self) -> Tensor:
         """Variance of each dimension, ``[*B, A]``; imprecise where the mean is 100 standard deviations outside."""
         far, near, _ = self._ends()
         low, high = self._densities(far, near)
-        return self.scale.square() * (1 + far * low - near * high - (low - high).square()).clamp_min(0)
+        share = (1 + far * low - near * high - (low - high).square()).clamp_min(0)
+        return self._where_constant(0.0, self.scale.square() * share)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw with gradient, ``[*sample_shape, *B, A]``."""
@@ -120,6 +127,7 @@ class TruncatedNormal(LeanDistribution):
         # Both exponents less that of the bound where it is in the tail: z^2 - near^2 without cancellation.
         exponent = torch.where(near > 0, z.square(), (z - near) * (z + near))
         score = -0.5 * exponent - self.scale.log() - torch.where(near > 0, positive + _HALF_LOG_TWO_PI, negative)
+        score = self._where_constant(0.0, score)
         outside = (value < self.low) | (value > self.high)
         return sum_event(score.masked_fill(outside, -torch.inf), self.event_dims)
 
@@ -131,7 +139,7 @@ class TruncatedNormal(LeanDistribution):
         second = 1 + far * low - near * high  # mean of z^2
         tail = 0.5 * (second - near.square()) + negative
         entropy = torch.where(near > 0, 0.5 * second + positive + _HALF_LOG_TWO_PI, tail) + self.scale.log()
-        return sum_event(entropy, self.event_dims)
+        return sum_event(self._where_constant(0.0, entropy), self.event_dims)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TruncatedNormal:
         """The same distribution with a larger batch shape."""
@@ -140,10 +148,18 @@ class TruncatedNormal(LeanDistribution):
         return type(self)(loc, scale, low=self.low, high=self.high, event_dims=self.event_dims)
 
     def _ends(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Both bounds in standard deviations, mirrored so that ``far < 0`` and ``|near| <= |far|``, and the sign."""
+        """Both bounds in standard deviations, mirrored so that ``far < 0`` and ``|near| <= |far|``, and the sign.
+
+        Where they are equal, the upper one is a standard deviation above, so that all formulas stay finite.
+        """
         low, high = (self.low - self.loc) / self.scale, (self.high - self.loc) / self.scale
+        high = self._where_constant(low + 1, high)
         sign = torch.where(low + high > 0, -1.0, 1.0).to(low.dtype)
         return torch.where(sign > 0, low, -high), torch.where(sign > 0, high, -low), sign
+
+    def _where_constant(self, constant: float | Tensor, value: Tensor) -> Tensor:
+        """`constant` in the dimensions whose bounds are equal, `value` in the others."""
+        return value if self._fixed is None else torch.where(self._fixed, constant, value)
 
     def _log_masses(self, far: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """Log of the mass between the bounds: itself, for ``near > 0``; and in the tail, less the density at `near`."""
@@ -173,7 +189,8 @@ class TruncatedNormal(LeanDistribution):
         if far.requires_grad:
             z = z + of_far * (far - far.detach()) + of_near * (near - near.detach())
         value = self.loc + sign * self.scale * z
-        return value + (value.detach().clamp(self.low, self.high) - value.detach())  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
+        value = value + (value.detach().clamp(self.low, self.high) - value.detach())  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
+        return self._where_constant(self.low, value)
 
 
 def _log_ratio(far: Tensor, tail: Tensor) -> Tensor:

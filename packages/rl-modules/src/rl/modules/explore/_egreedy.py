@@ -14,12 +14,12 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
-from rl.core.specs import TensorSpec
+from rl.core.specs import Composite, TensorSpec
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.explore._schedule import LinearSchedule
-from rl.modules.policy._fit import action_leaf, action_shape, action_space
+from rl.modules.policy._fit import action_leaf, action_shape, action_space, spec_by_key
 
 __all__ = ["EGreedyModule", "exploring", "require_spec"]
 
@@ -93,7 +93,8 @@ class EGreedyModule(TensorDictModuleBase):
         self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
         self.in_keys = key_list([key] if action_mask_key is None else [key, action_mask_key])
         self.out_keys = key_list(key)
-        self.spec: Any = None
+        self.spec: Composite | None = None
+        self._leaf: Any = None
         if spec is not None:
             self.set_spec(spec)
 
@@ -111,7 +112,7 @@ class EGreedyModule(TensorDictModuleBase):
         space = action_space(leaf)
         if len(self.in_keys) > 1 and space not in {"one-hot", "categorical"}:
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
-        self.spec = leaf
+        self.spec, self._leaf = spec_by_key(spec, self.out_keys[0]), leaf
         self._space = space
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
 
@@ -125,8 +126,8 @@ class EGreedyModule(TensorDictModuleBase):
         """What is read and written."""
         mask = tuple(Key(key, ("n",), "True where allowed", torch.bool) for key in self.in_keys[1:])
         remedy = "Put EGreedyModule after the policy, in a TensorDictSequential."
-        shape = action_shape(self.spec)
-        dtype = None if self.spec is None else self.spec.dtype
+        shape = action_shape(self._leaf)
+        dtype = None if self._leaf is None else self._leaf.dtype
         action = Key(self.out_keys[0], shape, "action, or a random one", dtype, remedy=remedy)
         return Contract((action, *mask), (action,))
 
@@ -160,17 +161,17 @@ class EGreedyModule(TensorDictModuleBase):
 
     def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
         require_spec(self)
-        own = 0 if self._space == "categorical" else min(1, len(self.spec.shape))
+        own = 0 if self._space == "categorical" else min(1, len(self._leaf.shape))
         batch = action.shape[: action.ndim - own]
         device = action.device
         random = self._draw(action, mask)
         if random.shape != action.shape:
-            raise ShapeError(f"EGreedyModule: the spec {self.spec} does not fit the action {tuple(action.shape)}")
+            raise ShapeError(f"EGreedyModule: the spec {self._leaf} does not fit the action {tuple(action.shape)}")
         chance = torch.rand(batch, device=device) < self.eps
         return (torch.where(chance.unsqueeze(-1) if own else chance, random, action),)
 
     def _draw(self, action: Tensor, mask: Tensor | None) -> Tensor:
-        spec, device = self.spec, action.device
+        spec, device = self._leaf, action.device
         one_hot = self._space == "one-hot"
         if mask is not None:
             require_allowed(mask, "EGreedyModule")

@@ -13,12 +13,12 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
-from rl.core.specs import Bounded, TensorSpec, Unbounded
+from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import exploring, require_spec
 from rl.modules.explore._schedule import LinearSchedule
-from rl.modules.policy._fit import action_leaf
+from rl.modules.policy._fit import action_leaf, spec_by_key
 
 __all__ = ["AdditiveGaussianModule", "continuous_leaf"]
 
@@ -85,7 +85,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         self.schedule = LinearSchedule("AdditiveGaussianModule", sigma_init, sigma_end, annealing_num_steps)
         self.in_keys = key_list(key)
         self.out_keys = key_list(key)
-        self.spec: Any = None
+        self.spec: Composite | None = None
+        self._leaf: Any = None
         self.register_buffer("_low", None, persistent=False)
         self.register_buffer("_high", None, persistent=False)
         if spec is not None:
@@ -97,10 +98,11 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         Raises:
             SpecError: if the action is not continuous.
         """
-        self.spec = continuous_leaf(spec, self.out_keys[0], "AdditiveGaussianModule")
-        if isinstance(self.spec, Bounded):
+        self._leaf = continuous_leaf(spec, self.out_keys[0], "AdditiveGaussianModule")
+        self.spec = spec_by_key(spec, self.out_keys[0])
+        if isinstance(self._leaf, Bounded):
             device = self.sigma.device
-            self._low, self._high = self.spec.low.clone().to(device), self.spec.high.clone().to(device)
+            self._low, self._high = self._leaf.low.clone().to(device), self._leaf.high.clone().to(device)
 
     @property
     def sigma(self) -> Tensor:
@@ -111,7 +113,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     def contract(self) -> Contract:
         """What is read and written."""
         remedy = "Put AdditiveGaussianModule after the policy, in a TensorDictSequential."
-        shape, dtype = (None, None) if self.spec is None else (tuple(self.spec.shape[-1:]), self.spec.dtype)
+        shape, dtype = (None, None) if self._leaf is None else (tuple(self._leaf.shape[-1:]), self._leaf.dtype)
         action = Key(self.out_keys[0], shape, "action with noise", dtype, remedy=remedy)
         return Contract((action,), (action,))
 

@@ -16,12 +16,13 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.recurrent import State
-from rl.core.specs import Bounded, TensorSpec, Unbounded
+from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import exploring, require_spec
 from rl.modules.explore._gaussian import continuous_leaf
 from rl.modules.explore._schedule import LinearSchedule
+from rl.modules.policy._fit import spec_by_key
 
 __all__ = ["OrnsteinUhlenbeckProcessModule"]
 
@@ -109,7 +110,8 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         key = unwrap(action_key)
         self.in_keys = key_list([key, _NOISE, _STEPS])
         self.out_keys = key_list([key, next_key(_NOISE), next_key(_STEPS)])
-        self.spec: Any = None
+        self.spec: Composite | None = None
+        self._leaf: Any = None
         self.register_buffer("_low", None, persistent=False)
         self.register_buffer("_high", None, persistent=False)
         if spec is not None:
@@ -121,10 +123,11 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         Raises:
             SpecError: if the action is not continuous.
         """
-        self.spec = continuous_leaf(spec, self.out_keys[0], "OrnsteinUhlenbeckProcessModule")
-        if isinstance(self.spec, Bounded):
+        self._leaf = continuous_leaf(spec, self.out_keys[0], "OrnsteinUhlenbeckProcessModule")
+        self.spec = spec_by_key(spec, self.out_keys[0])
+        if isinstance(self._leaf, Bounded):
             device = self.eps.device
-            self._low, self._high = self.spec.low.clone().to(device), self.spec.high.clone().to(device)
+            self._low, self._high = self._leaf.low.clone().to(device), self._leaf.high.clone().to(device)
 
     @property
     def eps(self) -> Tensor:
@@ -134,17 +137,17 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
     @property
     def states(self) -> tuple[State, ...]:
         """The noise, ``[*B, *A]``, and the number of steps, ``[*B, 1]``; none before the spec is known."""
-        if self.spec is None:
+        if self._leaf is None:
             return ()
         owner = "OrnsteinUhlenbeckProcessModule"
-        noise = State(_NOISE, tuple(self.spec.shape), self.spec.dtype, self.x0, owner)
+        noise = State(_NOISE, tuple(self._leaf.shape), self._leaf.dtype, self.x0, owner)
         return noise, State(_STEPS, (1,), torch.int64, 0.0, owner)
 
     @property
     def contract(self) -> Contract:
         """What is read and written."""
         remedy = "Put OrnsteinUhlenbeckProcessModule after the policy, in a TensorDictSequential."
-        shape, dtype = (None, None) if self.spec is None else (tuple(self.spec.shape), self.spec.dtype)
+        shape, dtype = (None, None) if self._leaf is None else (tuple(self._leaf.shape), self._leaf.dtype)
         action = Key(self.out_keys[0], shape, "action with noise", dtype, remedy=remedy)
         remedy = "A Collector writes it; in a loop of your own the transform of make_tensordict_primer() does."
         reads = [Key(s.name, s.shape, "state of the process", s.dtype, remedy=remedy) for s in self.states]
@@ -200,11 +203,11 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         if noise.shape != action.shape:
             raise ShapeError(
                 f"OrnsteinUhlenbeckProcessModule got actions {list(action.shape)} and noise {list(noise.shape)}: its"
-                f" spec {list(self.spec.shape)} is that of one action, without a batch. Give it"
+                f" spec {list(self._leaf.shape)} is that of one action, without a batch. Give it"
                 " env.action_spec_unbatched, or call set_exploration_modules_spec_from_env(policy, env)"
             )
         share = (steps.to(action.dtype) / self.n_steps_annealing).clamp(max=1)
-        share = share.reshape(*steps.shape[:-1], *[1] * len(self.spec.shape))
+        share = share.reshape(*steps.shape[:-1], *[1] * len(self._leaf.shape))
         sigma, least = (
             one.to(action.dtype) if isinstance(one, Tensor) else one for one in (self.sigma, self.sigma_min)
         )

@@ -30,7 +30,7 @@ def set_exploration_modules_spec_from_env(policy: nn.Module, env: Any) -> None:
         >>> explore = EGreedyModule(spec=None)
         >>> env = SimpleNamespace(full_action_spec_unbatched=Composite(action=OneHot(3)))
         >>> set_exploration_modules_spec_from_env(explore, env)
-        >>> explore.spec.n
+        >>> explore.spec["action"].n
         3
     """
     for module in policy.modules():

@@ -19,7 +19,7 @@ from rl.core.specs import Bounded, TensorSpec
 from rl.modules._keys import key_list
 from rl.modules.nets._mlp import MLP
 from rl.modules.policy._actor import reads_of
-from rl.modules.policy._fit import action_leaf
+from rl.modules.policy._fit import action_leaf, spec_by_key
 
 __all__ = ["DiffusionActor"]
 
@@ -101,13 +101,13 @@ class DiffusionActor(TensorDictModule):
         network = _Score(obs_dim, size, num_cells) if score_network is None else score_network
         module = _Diffusion(network, shape, leaf, torch.linspace(beta_start, beta_end, num_steps), sampling_steps)
         super().__init__(module, key_list([OBSERVATION] if in_keys is None else in_keys), outputs)
-        self.spec = leaf
+        self.spec, self._leaf = spec_by_key(spec, outputs[0]), leaf
 
     @property
     def contract(self) -> Contract:
         """Keys that are read and written."""
         module: Any = self.module
-        dtype = None if self.spec is None else self.spec.dtype
+        dtype = None if self._leaf is None else self._leaf.dtype
         return Contract(reads_of(self.in_keys), (Key(key_list(self.out_keys)[0], module.shape, "action", dtype),))
 
 
@@ -144,16 +144,30 @@ class _Diffusion(nn.Module):
         self.reach: Tensor
         self.register_buffer("betas", betas)
         self.register_buffer("kept", (1 - betas).cumprod(0))  # share of the action's variance after each step
-        self.register_buffer("middle", ((low + high) / 2).float())
-        self.register_buffer("reach", ((high - low) / 2).float())
+        self.register_buffer("middle", ((low + high) / 2).to(betas.dtype))
+        self.register_buffer("reach", ((high - low) / 2).to(betas.dtype))
         self.implicit = sampling_steps is not None
         count = len(betas) if sampling_steps is None else sampling_steps
         self.steps: list[int] = torch.linspace(len(betas) - 1, 0, count).round().long().tolist()
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  torch's signature
+        own = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, before in own.items():
+            after = self._buffers[name]
+            if before is not None and after is not None and after.dtype.itemsize < torch.float32.itemsize:
+                self._buffers[name] = before.to(after.device)  # bfloat16 rounds the first shares that are kept to 1
+        return self
+
+    @property
+    def network_dtype(self) -> torch.dtype:
+        """Dtype of the score network's parameters, and of its inputs."""
+        return next((p.dtype for p in self.score_network.parameters()), self.kept.dtype)
+
     def add_noise(self, action: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The scaled, flat action after `t` steps, and the standard normal noise in it; each ``[*B, D]``.
 
-        Ho et al., 2020, eq. 4.
+        Both in the dtype of the score network. Ho et al., 2020, eq. 4.
 
         Args:
             action: ``[*B, *shape]``, units of the environment.
@@ -167,21 +181,25 @@ class _Diffusion(nn.Module):
                 f"DiffusionActor got actions {list(action.shape)}, expected {[*t.shape, *self.shape]}: the batch, and"
                 f" {'one action' if len(self.shape) == 1 else f'a chunk of {self.shape[0]} actions'}"
             )
-        clean = ((action.float() - self.middle) / self.reach).flatten(t.ndim)
+        reach = torch.where(self.reach > 0, self.reach, 1.0)  # a constant dimension stays at 0
+        clean = ((action.to(reach.dtype) - self.middle) / reach).flatten(t.ndim)
         noise, kept = torch.randn_like(clean), self.kept[t].unsqueeze(-1)
-        return kept.sqrt() * clean + (1 - kept).sqrt() * noise, noise
+        noisy, dtype = kept.sqrt() * clean + (1 - kept).sqrt() * noise, self.network_dtype
+        return noisy.to(dtype), noise.to(dtype)
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Denoised actions ``[*B, *shape]``."""
-        fixed = interaction_type() is InteractionType.DETERMINISTIC
-        seen = torch.cat([one.float() for one in observations], -1)
-        size = (*seen.shape[:-1], math.prod(self.shape))
-        x = torch.zeros(size, device=seen.device) if fixed else torch.randn(size, device=seen.device)
+        fixed, dtype = interaction_type() is InteractionType.DETERMINISTIC, self.network_dtype
+        size = (*observations[0].shape[:-1], math.prod(self.shape))
+        make = torch.zeros if fixed else torch.randn
+        x = make(size, dtype=self.kept.dtype, device=observations[0].device)
         following = [*self.steps[1:], None]
         for step, then in zip(self.steps, following, strict=True):
             kept, left = self.kept[step], self.kept.new_ones(()) if then is None else self.kept[then]
             t = x.new_full((*size[:-1], 1), step)
-            clean = (x - (1 - kept).sqrt() * self.score_network(torch.cat((x, seen, t), -1))) / kept.sqrt()
+            inputs = torch.cat([one.to(dtype) for one in (x, *observations, t)], -1)
+            predicted = self.score_network(inputs).to(x.dtype)
+            clean = (x - (1 - kept).sqrt() * predicted) / kept.sqrt()
             if self.bounded:
                 clean = clean.clamp(-1, 1)
             if self.implicit:

@@ -18,7 +18,7 @@ from rl.core.specs import TensorSpec
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.imitation._decision_transformer import DecisionTransformer
-from rl.modules.policy._fit import action_leaf
+from rl.modules.policy._fit import action_leaf, spec_by_key
 
 __all__ = ["DecisionTransformerInferenceWrapper"]
 
@@ -76,7 +76,8 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
             raise ContractError(f"{owner} acts with a policy that contains a DecisionTransformer, got {policy}")
         self.inference_context = as_integer(inference_context, owner, "inference_context", least=1)
         self.policy = policy
-        self.spec = action_leaf(spec, ACTION, owner)
+        self._leaf = action_leaf(spec, ACTION, owner)
+        self.spec = spec_by_key(spec, ACTION)
         context = self.inference_context
         shapes = ((context, net.state_dim), (context, net.action_dim), (context, 1))
         windows = [State((_GROUP, role), shape, owner=owner) for role, shape in zip(_ROLES, shapes, strict=True)]
@@ -127,7 +128,7 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
             Key(self._keys["return_to_go"], (1,), "target return minus the rewards so far", remedy=target),
             *(Key(state.name, state.shape, "steps so far", state.dtype, remedy=remedy) for state in self._states),
         ]
-        dtype = None if self.spec is None else self.spec.dtype
+        dtype = None if self._leaf is None else self._leaf.dtype
         after = [Key(next_key(state.name), state.shape, "steps so far", state.dtype) for state in self._states]
         return Contract(tuple(reads), (Key(self._out, action, "action", dtype), *after))
 
@@ -173,7 +174,7 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
         return self.policy(td).get(self._out)
 
     def _cast(self, action: Tensor) -> Tensor:
-        return action if self.spec is None else action.to(self.spec.dtype)
+        return action if self._leaf is None else action.to(self._leaf.dtype)
 
 
 def _put(window: Tensor, place: Tensor, entry: Tensor) -> Tensor:

@@ -103,8 +103,8 @@ class BatchRenorm1d(nn.Module):
             share = self._share(x.dtype)
             r = 1 + share * ((std / running_std).clamp(1 / self.max_r, self.max_r) - 1)
             d = share * ((mean - self.running_mean) / running_std).clamp(-self.max_d, self.max_d)
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(var, self.momentum)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
             self.num_batches_tracked.add_(1)
         return ((x - mean) / std * r + d) * self.weight + self.bias
 

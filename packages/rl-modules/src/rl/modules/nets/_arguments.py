@@ -11,7 +11,9 @@ from torch import nn
 
 from rl.core.errors import SpecError
 
-__all__ = ["is_list", "make_norm", "with_defaults"]
+__all__ = ["Options", "is_list", "make_norm", "per_layer", "with_defaults"]
+
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 def is_list(value: Any) -> bool:
@@ -50,6 +52,19 @@ def make_norm(
     if needed and needed[0].kind is inspect.Parameter.POSITIONAL_ONLY:
         return norm_class(width, **given).to(device)
     return norm_class(**{p.name: width for p in needed}, **given).to(device)
+
+
+def per_layer(owner: str, name: str, given: Options, count: int) -> list[dict[str, Any]]:
+    """Further arguments of each of `count` layers, of one mapping for all or a list with one for each.
+
+    Raises:
+        SpecError: if there is a list of another length.
+    """
+    if given is None or isinstance(given, Mapping):
+        return [dict(given or {})] * count
+    if len(given) != count:
+        raise SpecError(f"{owner} got {len(given)} {name} for {count} layers: give one mapping, or one for each layer")
+    return [dict(one or {}) for one in given]
 
 
 def with_defaults(

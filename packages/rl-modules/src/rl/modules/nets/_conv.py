@@ -11,12 +11,42 @@ from torch import Tensor, nn
 from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.modules import _foreign
-from rl.modules.nets._arguments import is_list, make_norm
+from rl.modules.nets._arguments import Options, is_list, make_norm, per_layer
+from rl.modules.nets._mlp import MLP
 
-__all__ = ["Conv3dNet", "ConvNet"]
+__all__ = ["Conv3dNet", "ConvNet", "SquashDims"]
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 Size = int | tuple[int, ...]
+
+
+class SquashDims(nn.Module):
+    """Flatten the last dimensions into one.
+
+    Args:
+        ndims_in: Number of dimensions.
+
+    Raises:
+        SpecError: if `ndims_in` is below 1.
+        ShapeError: in the call, if the input has fewer dimensions.
+
+    Example:
+        >>> SquashDims()(torch.zeros(1, 2, 3, 4)).shape
+        torch.Size([1, 24])
+    """
+
+    def __init__(self, ndims_in: int = 3) -> None:
+        super().__init__()
+        self.ndims_in = as_integer(ndims_in, "SquashDims", "ndims_in", least=1)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Values with one dimension in place of the last `ndims_in`."""
+        if value.ndim < self.ndims_in:
+            raise ShapeError(f"SquashDims flattens the last {self.ndims_in} dimensions, got {tuple(value.shape)}")
+        return value.flatten(-self.ndims_in, -1)
+
+    def extra_repr(self) -> str:
+        return f"ndims_in={self.ndims_in}"
 
 
 class _Convolutions(nn.Sequential):
@@ -38,10 +68,10 @@ class _Convolutions(nn.Sequential):
         strides: Size | Sequence[Size] = 1,
         paddings: Size | Sequence[Size] = 0,
         activation_class: Maker = nn.ELU,
-        activation_kwargs: dict[str, Any] | None = None,
+        activation_kwargs: Options = None,
         *,
         norm_class: Maker | None = None,
-        norm_kwargs: dict[str, Any] | None = None,
+        norm_kwargs: Options = None,
         bias_last_layer: bool = True,
         aggregator_class: Maker | None = None,
         aggregator_kwargs: dict[str, Any] | None = None,
@@ -60,6 +90,8 @@ class _Convolutions(nn.Sequential):
             "paddings": paddings,
         }
         cells, kernels, steps, pads = _aligned(owner, lists, depth)
+        norms = per_layer(owner, "norm_kwargs", norm_kwargs, len(cells))
+        activations = per_layer(owner, "activation_kwargs", activation_kwargs, len(cells))
         layers: list[nn.Module] = []
         channels = in_features
         for place, width in enumerate(cells):
@@ -78,8 +110,8 @@ class _Convolutions(nn.Sequential):
                 else self._layer_class(channels, width, **options)
             )
             if norm_class is not None:
-                layers.append(make_norm(owner, norm_class, norm_kwargs, width, device))
-            layers.append(activation_class(**(activation_kwargs or {})))
+                layers.append(make_norm(owner, norm_class, norms[place], width, device))
+            layers.append(activation_class(**activations[place]))
             channels = width
         flatten = (
             nn.Flatten(-1 - len(self._sizes), -1)
@@ -129,10 +161,10 @@ class ConvNet(_Convolutions):
         strides: of each, or one for all.
         paddings: of each, or one for all.
         activation_class: activation after each convolution.
-        activation_kwargs: its arguments.
+        activation_kwargs: Arguments of the activations; a list has those of each.
         norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
             the number of channels; a lazy class has none.
-        norm_kwargs: its further arguments.
+        norm_kwargs: Further arguments of the normalization layers; a list has those of each.
         bias_last_layer: whether the last convolution has a bias.
         aggregator_class: from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
         aggregator_kwargs: its arguments.
@@ -153,6 +185,25 @@ class ConvNet(_Convolutions):
     _sizes: ClassVar[tuple[str, ...]] = ("H", "W")
     _layer_class: ClassVar[Maker] = nn.Conv2d
     _lazy_class: ClassVar[Maker] = nn.LazyConv2d
+
+    @classmethod
+    def default_atari_dqn(cls, num_actions: int) -> nn.Sequential:
+        """Build the Q network of Atari games: three convolutions and a hidden layer of 512 features.
+
+        Mnih et al., "Human-level control through deep reinforcement learning", 2015, methods. Its widths are set at the
+        first call, as of a `ConvNet` without `in_features`.
+
+        Args:
+            num_actions: Number of actions of the game.
+
+        Shapes: floating-point pixels ``[*B, C, 84, 84]`` to values ``[*B, num_actions]``.
+
+        Example:
+            >>> ConvNet.default_atari_dqn(6)(torch.zeros(2, 4, 84, 84)).shape
+            torch.Size([2, 6])
+        """
+        convolutions = cls(num_cells=[32, 64, 64], kernel_sizes=[8, 4, 3], strides=[4, 2, 1], activation_class=nn.ReLU)
+        return nn.Sequential(convolutions, MLP(out_features=num_actions, num_cells=[512], activation_class=nn.ReLU))
 
 
 @_foreign.conv_net

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.lowering import run_layers
 from rl.modules import _foreign
 from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear
-from rl.modules.nets._arguments import is_list, make_norm
+from rl.modules.nets._arguments import Options, is_list, make_norm, per_layer
 
 __all__ = ["MLP"]
 
@@ -33,11 +33,11 @@ class MLP(nn.Sequential):
         num_cells: widths of the hidden layers, or one width for all `depth` of them.
         depth: number of hidden layers; 3 if neither it nor a list of `num_cells` is given.
         activation_class: between layers.
-        activation_kwargs: its arguments.
+        activation_kwargs: Arguments of the activations; a list has those of each.
         activate_last_layer: put normalization, activation and dropout after the last layer, too.
         norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
             the layer's width; a lazy class has none.
-        norm_kwargs: its further arguments.
+        norm_kwargs: Further arguments of the normalization layers; a list has those of each.
         dropout: probability of dropping a hidden feature.
         bias_last_layer: whether the last layer has a bias.
         layer_class: makes the layers, called like `torch.nn.Linear`.
@@ -66,15 +66,15 @@ class MLP(nn.Sequential):
         num_cells: int | Sequence[int] | None = None,
         depth: int | None = None,
         activation_class: Maker = nn.Tanh,
-        activation_kwargs: dict[str, Any] | None = None,
+        activation_kwargs: Options = None,
         *,
         activate_last_layer: bool = False,
         norm_class: Maker | None = None,
-        norm_kwargs: dict[str, Any] | None = None,
+        norm_kwargs: Options = None,
         dropout: float | None = None,
         bias_last_layer: bool = True,
         layer_class: Maker = nn.Linear,
-        layer_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
+        layer_kwargs: Options = None,
         device: torch.device | str | None = None,
     ) -> None:
         if in_features is not None:
@@ -94,9 +94,13 @@ class MLP(nn.Sequential):
             )
         widths: list[Any] = [in_features, *hidden, width_last]
         layers: list[nn.Module] = []
-        options = _layer_options(layer_kwargs, len(widths) - 1)
+        count = len(widths) - 1
+        options = per_layer("MLP", "layer_kwargs", layer_kwargs, count)
+        active = count if activate_last_layer else count - 1
+        norms = per_layer("MLP", "norm_kwargs", norm_kwargs, active)
+        activations = per_layer("MLP", "activation_kwargs", activation_kwargs, active)
         for place, (width_in, width_out) in enumerate(pairwise(widths)):
-            last = place == len(widths) - 2
+            last = place == count - 1
             kwargs: dict[str, Any] = {"device": device, **options[place]}
             if last and not bias_last_layer:
                 kwargs["bias"] = False
@@ -108,8 +112,8 @@ class MLP(nn.Sequential):
             if last and not activate_last_layer:
                 continue
             if norm_class is not None:
-                layers.append(make_norm("MLP", norm_class, norm_kwargs, width_out, device))
-            layers.append(activation_class(**(activation_kwargs or {})))
+                layers.append(make_norm("MLP", norm_class, norms[place], width_out, device))
+            layers.append(activation_class(**activations[place]))
             if dropout is not None:
                 layers.append(nn.Dropout(dropout))
         super().__init__(*layers)
@@ -165,18 +169,3 @@ def _output(out_features: int | Sequence[int]) -> tuple[tuple[int, ...] | None, 
     if not shape:
         raise SpecError("MLP got out_features=(); it is a width, or a shape with at least one dimension")
     return shape, math.prod(shape)
-
-
-def _layer_options(given: dict[str, Any] | Sequence[dict[str, Any]] | None, count: int) -> Sequence[dict[str, Any]]:
-    """The further arguments of each layer.
-
-    Raises:
-        SpecError: if there is a list of another length.
-    """
-    if given is None or isinstance(given, Mapping):
-        return [given or {}] * count
-    if len(given) != count:
-        raise SpecError(
-            f"MLP got {len(given)} layer_kwargs for {count} layers: give one mapping, or one for each layer"
-        )
-    return given

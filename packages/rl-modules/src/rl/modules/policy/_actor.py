@@ -36,6 +36,8 @@ from rl.modules.policy._fit import (
     is_group,
     last_names,
     missing_params,
+    places_of_parts,
+    spec_by_key,
 )
 from rl.modules.policy._head import ActionHead
 
@@ -50,7 +52,8 @@ class Actor(TensorDictModule):
         module: maps the entries `in_keys` to the action ``[*B, A]``.
         in_keys: keys that are read; ``["observation"]`` if None.
         out_keys: keys that are written; ``["action"]`` if None.
-        spec: spec of the action; its shape is checked against the module's where that is known.
+        spec: spec of the action, or a composite that has it under the out key; its shape is checked against the
+            module's where that is known. The attribute `spec` is a composite.
 
     Raises:
         ShapeError: if the module's output does not have the spec's shape.
@@ -72,14 +75,15 @@ class Actor(TensorDictModule):
     ) -> None:
         outputs = key_list([ACTION] if out_keys is None else out_keys)
         super().__init__(module, key_list([OBSERVATION] if in_keys is None else in_keys), outputs)
-        self.spec = action_leaf(spec, outputs[0], "Actor")
-        if self.spec is not None and len(self.spec.shape):
-            check_width("Actor", self, outputs[0], self.spec.shape[-1])
+        self._leaf = action_leaf(spec, outputs[0], "Actor")
+        self.spec = spec_by_key(spec, outputs[0])
+        if self._leaf is not None and len(self._leaf.shape):
+            check_width("Actor", self, outputs[0], self._leaf.shape[-1])
 
     @property
     def contract(self) -> Contract:
         """Keys that are read and written."""
-        spec = self.spec
+        spec = self._leaf
         action = Key(key_list(self.out_keys)[0], action_shape(spec), "action", _dtype(spec))
         return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in key_list(self.out_keys)[1:])))
 
@@ -95,10 +99,10 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         in_keys: where they are, named like the parameters (``["loc", "scale"]``, ``["logits"]``), or
             ``{parameter: key}``. ``["params"]`` is the group of the parameters of a
             `tensordict.nn.CompositeDistribution`.
-        out_keys: keys that are written; ``["action"]`` if None.
+        out_keys: keys that are written; if None, ``["action"]``, or those of the parts of a `CompositeDistribution`.
         spec: of the action, or a composite that has it under the out key. `TanhNormal` takes its bounds from
             there, `OneHotCategorical` its dtype, also as parts of a `CompositeDistribution`; shapes are checked at
-            construction where they can be seen, and at the first call.
+            construction where they can be seen, and at the first call. The attribute `spec` is a composite.
         distribution_class: builds the distribution, called with the parameters.
         distribution_kwargs: its further arguments.
         return_log_prob: also write the action's log-probability, ``[*B]``, under ``action_log_prob``.
@@ -108,7 +112,8 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         n_empirical_estimate: number of samples for a mean without a closed form.
 
     Raises:
-        ContractError: if the module writes no parameter, or the distribution takes others.
+        ContractError: if the module writes no parameter, the distribution takes others, or no part of a
+            `CompositeDistribution` writes an out key.
         SpecError: if distribution and spec contradict each other.
         ShapeError: if the number of outputs does not fit the spec.
 
@@ -148,9 +153,11 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
                 f"ProbabilisticActor needs a module with in_keys and out_keys, got {type(module).__name__}:"
                 " wrap it as TensorDictModule(module, in_keys=[...], out_keys=[...])"
             )
+        composite = isinstance(distribution_class, type) and issubclass(distribution_class, CompositeDistribution)
+        if composite:
+            out_keys = _part_keys(out_keys, distribution_kwargs or {})
         outputs = key_list([ACTION] if out_keys is None else out_keys)
         leaf = action_leaf(spec, outputs[0], "ProbabilisticActor") if len(outputs) == 1 else None
-        composite = isinstance(distribution_class, type) and issubclass(distribution_class, CompositeDistribution)
         kwargs = _completed(distribution_class, distribution_kwargs, spec if composite else leaf)
         _check_params(module, in_keys, distribution_class, kwargs, leaf)
         head = ActionHead(
@@ -167,7 +174,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         )
         super().__init__(module, head)
         self._leave_out_groups()
-        self.spec = spec
+        self.spec = spec_by_key(spec, outputs[0])
 
     @classmethod
     def from_parts(cls, *modules: TensorDictModuleBase) -> ProbabilisticActor:
@@ -301,6 +308,23 @@ def _dtype(spec: TensorSpec | None) -> torch.dtype | None:
 def _straight(body: Lowered, head: Lowered, actor: ProbabilisticActor) -> bool:
     """Whether the head reads just what the body writes, in that order, and nothing is reordered after it."""
     return body.out_keys == head.in_keys and key_list(actor.out_keys) == [*body.out_keys, *head.out_keys]
+
+
+def _part_keys(out_keys: NestedKey | Sequence[NestedKey] | None, kwargs: Mapping[str, Any]) -> list[NestedKey]:
+    """The out keys of a `CompositeDistribution`, which are those of its parts."""
+    written = list(places_of_parts(kwargs).values())
+    if not written:
+        raise ContractError(
+            "ProbabilisticActor builds a CompositeDistribution of its parts: give"
+            " distribution_kwargs={'distribution_map': {part: distribution}}"
+        )
+    given = written if out_keys is None else key_list(out_keys)
+    if {*given} != {*written}:
+        raise ContractError(
+            f"ProbabilisticActor got out_keys {given}, and its CompositeDistribution writes {written}: map the parts to"
+            " the out_keys with distribution_kwargs={'name_map': {part: key}}"
+        )
+    return given
 
 
 def _completed(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:

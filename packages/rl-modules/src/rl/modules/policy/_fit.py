@@ -32,6 +32,8 @@ __all__ = [
     "distribution_kwargs",
     "group_sizes",
     "output_width",
+    "places_of_parts",
+    "spec_by_key",
 ]
 
 _SPACES: dict[type[TensorSpec], str] = {
@@ -49,8 +51,10 @@ def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSp
     """The spec of the action itself, of what a user handed in.
 
     Raises:
-        SpecError: if a composite spec has no entry under `key`.
+        SpecError: if it is no spec, or a composite has no entry under `key`.
     """
+    if spec is not None and not isinstance(spec, TensorSpec):
+        raise SpecError(f"{owner} needs the spec of the action, got {spec!r:.50}: give env.action_spec")
     if not isinstance(spec, Composite):
         return spec
     leaf = spec.get(key, None)
@@ -59,11 +63,16 @@ def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSp
     return leaf
 
 
+def spec_by_key(spec: TensorSpec | None, key: NestedKey) -> Composite | None:
+    """The spec of what a module writes, as a composite by key."""
+    return spec if spec is None or isinstance(spec, Composite) else Composite({key: spec})
+
+
 def action_space(space: str | TensorSpec | None) -> str | None:
     """The name of a discrete action space: of a spec, or an older spelling of the name; None if it is not discrete.
 
     Raises:
-        SpecError: if a name is unknown.
+        SpecError: if a name is unknown, or it is neither a name nor a spec.
 
     Example:
         >>> from rl.core.specs import OneHot
@@ -78,6 +87,8 @@ def action_space(space: str | TensorSpec | None) -> str | None:
         if name not in _SPACES.values():
             raise SpecError(f"no action space is called {space!r}: use one of {sorted(_SPACES.values())}")
         return name
+    if not isinstance(space, TensorSpec):
+        raise SpecError(f"an action space is a spec or one of {sorted(_SPACES.values())}, got {space!r:.50}")
     return next((name for kind, name in _SPACES.items() if isinstance(space, kind)), None)
 
 
@@ -199,14 +210,20 @@ def distribution_kwargs(
 
 def _composite_kwargs(owner: str, kwargs: dict[str, Any], spec: TensorSpec) -> dict[str, Any]:
     """The arguments of a `CompositeDistribution`, those of its parts completed from the specs of their samples."""
-    places: Mapping[Any, Any] = kwargs.get("name_map") or {}
     extra = dict(kwargs.get("extra_kwargs") or {})
-    for name, distribution in kwargs.get("distribution_map", {}).items():
-        leaf = spec.get(places.get(name, name), None) if isinstance(spec, Composite) else None
+    for name, key in places_of_parts(kwargs).items():
+        distribution = kwargs["distribution_map"][name]
+        leaf = spec.get(key, None) if isinstance(spec, Composite) else None
         completed = distribution_kwargs(owner, distribution, extra.get(name), leaf)
         if completed:
             extra[name] = completed
     return {**kwargs, "extra_kwargs": extra} if extra else kwargs
+
+
+def places_of_parts(kwargs: Mapping[str, Any]) -> dict[Any, NestedKey]:
+    """The key of the sample of each part of a `CompositeDistribution`, by the part's name."""
+    places: Mapping[Any, Any] = kwargs.get("name_map") or {}
+    return {name: unwrap(places.get(name, name)) for name in kwargs.get("distribution_map", {})}
 
 
 def _match(owner: str, distribution: type, draws: str, spec: TensorSpec, *, fits: bool) -> None:

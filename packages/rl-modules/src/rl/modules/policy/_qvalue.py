@@ -28,7 +28,15 @@ from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.policy._actor import reads_of
-from rl.modules.policy._fit import action_leaf, action_shape, action_space, check_width, group_sizes, num_values
+from rl.modules.policy._fit import (
+    action_leaf,
+    action_shape,
+    action_space,
+    check_width,
+    group_sizes,
+    num_values,
+    spec_by_key,
+)
 
 __all__ = ["QValueActor", "QValueModule"]
 
@@ -46,7 +54,7 @@ class QValueModule(TensorDictModuleBase):
         action_mask_key: bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
         out_keys: of the action, the values and the chosen value; ``action``, `action_value_key` and
             ``chosen_action_value`` if None.
-        spec: of the action.
+        spec: Spec of the action, or a composite that has it under its out key.
         group_sizes: numbers of actions of each choice, for the ``multi`` spaces without a spec.
 
     Shapes: one-hot ``[*B, n]``, categorical ``[*B]``; multi-one-hot ``[*B, sum(n)]``, multi-categorical
@@ -85,14 +93,15 @@ class QValueModule(TensorDictModuleBase):
         owner = str(type(self).__name__)
         if len(outputs) != 3:
             raise ContractError(f"{owner} writes action, values and chosen value, got out_keys {outputs}")
-        self.spec = action_leaf(spec, outputs[0], owner)
-        self.action_space, self.group_sizes = _space(owner, action_space, self.spec, group_sizes)
+        self._leaf = action_leaf(spec, outputs[0], owner)
+        self.spec = spec_by_key(spec, outputs[0])
+        self.action_space, self.group_sizes = _space(owner, action_space, self._leaf, group_sizes)
         self.action_mask_key = None if action_mask_key is None else unwrap(action_mask_key)
         self.in_keys = key_list([value_key] if self.action_mask_key is None else [value_key, self.action_mask_key])
         self.out_keys = key_list(outputs)
-        dtype = torch.int64 if self.spec is None or self.spec.dtype is None else self.spec.dtype
+        dtype = torch.int64 if self._leaf is None or self._leaf.dtype is None else self._leaf.dtype
         self._choose = _Chooser(self.action_space, self.group_sizes, dtype)
-        self._expected = num_values(self.spec) if self.spec is not None else sum(self.group_sizes or ()) or None
+        self._expected = num_values(self._leaf) if self._leaf is not None else sum(self.group_sizes or ()) or None
 
     @property
     def contract(self) -> Contract:
@@ -103,7 +112,7 @@ class QValueModule(TensorDictModuleBase):
         return Contract(
             (Key(self.in_keys[0], self.value_shape, self.value_doc, remedy=remedy), *mask),
             (
-                Key(action, action_shape(self.spec), "action of the highest value"),
+                Key(action, action_shape(self._leaf), "action of the highest value"),
                 Key(values, self.value_shape, self.value_doc),
                 Key(chosen, (1,), "value of the chosen action"),
             ),
@@ -224,7 +233,8 @@ class QValueActor(TensorDictSequential):
         else:
             net = TensorDictModule(module, [OBSERVATION] if in_keys is None else list(in_keys), [value_key])
         if choice.value_shape[-1] == "n":
-            check_width(owner, net, value_key, num_values(choice.spec) if choice.spec is not None else None)
+            leaf = action_leaf(choice.spec, choice.out_keys[0], owner)
+            check_width(owner, net, value_key, None if leaf is None else num_values(leaf))
         TensorDictSequential.__init__(self, net, *between, choice)
         self.spec = choice.spec
         self.action_space = choice.action_space

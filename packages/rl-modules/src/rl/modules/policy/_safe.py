@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensordict import TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictSequential,
+)
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Composite, TensorSpec
 from rl.modules._keys import key_list, parts
+from rl.modules.policy._fit import spec_by_key
 
-__all__ = ["SafeModule", "SafeProbabilisticModule", "SafeSequential"]
+__all__ = ["SafeModule", "SafeProbabilisticModule", "SafeProbabilisticTensorDictSequential", "SafeSequential"]
 
 
 class SafeModule(TensorDictModule):
@@ -117,11 +123,30 @@ class SafeSequential(TensorDictSequential):
         return merged
 
 
+class SafeProbabilisticTensorDictSequential(ProbabilisticTensorDictSequential, SafeSequential):
+    """A `tensordict.nn.ProbabilisticTensorDictSequential` with the specs of its parts.
+
+    The last part is a `SafeProbabilisticModule`, or another module with a distribution; ``get_dist`` returns it.
+
+    Example:
+        >>> import torch
+        >>> from rl.core.specs import Bounded
+        >>> from tensordict import TensorDict
+        >>> net = SafeModule(torch.nn.Linear(3, 2), ["observation"], ["param"])
+        >>> head = SafeProbabilisticModule(["param"], ["action"], spec=Bounded(-1.0, 1.0, (2,)), safe=True)
+        >>> policy = SafeProbabilisticTensorDictSequential(net, head)
+        >>> policy.spec.keys()
+        ['action']
+        >>> td = policy(TensorDict(observation=100 * torch.ones(4, 3), batch_size=[4]))
+        >>> bool((td["action"].abs() <= 1).all()), policy.get_dist(td).batch_shape
+        (True, torch.Size([4]))
+    """
+
+
 def _by_key(module: Any, spec: TensorSpec | None, *, safe: bool) -> Composite | None:
     """The spec as a composite with the out keys of a module; with `safe` they are projected after each call."""
     keys = key_list(module.out_keys)
-    if spec is not None and not isinstance(spec, Composite):
-        spec = Composite({keys[0]: spec})
+    spec = spec_by_key(spec, keys[0])
     if safe:
         if spec is None or not any(key in spec for key in keys):
             names = " or ".join(key_str(key) for key in keys)

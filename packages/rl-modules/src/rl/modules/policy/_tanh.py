@@ -36,7 +36,7 @@ class TanhModule(TensorDictModuleBase):
 
     Raises:
         ContractError: if the numbers of keys differ; in the call, if an entry is absent.
-        SpecError: if a spec has no finite bounds, `low` is not below `high`, or all out keys have a spec and `low` or
+        SpecError: if a spec has no finite bounds, `low` is above `high`, or all out keys have a spec and `low` or
             `high` is given, too.
 
     Example:
@@ -73,8 +73,8 @@ class TanhModule(TensorDictModuleBase):
             if key in specs:
                 ends = bounds(specs[key], "TanhModule")
             lower, upper = (torch.as_tensor(end, dtype=torch.get_default_dtype()) for end in ends)
-            if not bool((lower < upper).all()):
-                raise SpecError(f"TanhModule needs low < high, got {ends[0]} and {ends[1]} for {key_str(key)}")
+            if not bool((lower <= upper).all()):
+                raise SpecError(f"TanhModule needs low <= high, got {ends[0]} and {ends[1]} for {key_str(key)}")
             self.register_buffer(f"_middle_{place}", (lower + upper) / 2, persistent=False)
             self.register_buffer(f"_half_{place}", (upper - lower) / 2, persistent=False)
 

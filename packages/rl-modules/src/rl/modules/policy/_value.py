@@ -11,7 +11,7 @@ from rl.core.contract import Contract, Key
 from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple
 from rl.modules._keys import key_list
 from rl.modules.policy._actor import reads_of
-from rl.modules.policy._fit import check_width
+from rl.modules.policy._fit import check_width, output_width
 
 __all__ = ["ValueOperator"]
 
@@ -54,5 +54,6 @@ class ValueOperator(TensorDictModule):
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        writes = tuple(Key(key, (1,), "expected return, units of reward") for key in key_list(self.out_keys))
-        return Contract(reads_of(self.in_keys), writes)
+        doc = "expected return, units of reward"
+        writes = (Key(key, (output_width(self, key) or 1,), doc) for key in key_list(self.out_keys))
+        return Contract(reads_of(self.in_keys), tuple(writes))

@@ -1,0 +1,99 @@
+"""Names of TorchRL that a package here does not have, and what to use or to read instead."""
+
+from __future__ import annotations
+
+__all__ = ["instead_of"]
+
+_HOWTO = "docs/howto/"
+_NOT_YET = "it is not available; docs/coming-from-torchrl.md lists what is not"
+
+_INSTEAD = {
+    "specs are in rl.core, rarer ones in rl.core.specs; see docs/specs.md": (
+        "Binary Bounded BoundedContinuous BoundedDiscrete Categorical Choice Composite MultiCategorical"
+        " MultiOneHot NonTensor OneHot Stacked StackedComposite TensorSpec Unbounded UnboundedContinuous"
+        " UnboundedDiscrete"
+    ),
+    "use rl.core.step_mdp": "step_mdp",
+    "use rl.core.interfaces.Storage, or a class of rl.replay.storages": "Storage",
+    "use rl.core.interfaces.Writer, or a class of rl.replay.writers": "Writer",
+    "use rl.trainers.Logger, whose methods may differ; see docs/coming-from-torchrl.md": "Logger",
+    "use rl.trainers.CSVLogger, or `rl train --loggers csv`": "CSVLogger",
+    "use rl.trainers.TensorBoardLogger, or `rl train --loggers tensorboard`": "TensorboardLogger",
+    "make a logger with its class, such as rl.trainers.CSVLogger(folder)": "get_logger generate_exp_name",
+    "write a logger of your own, as docs/plugins.md shows": (
+        "WandbLogger MLFlowLogger TrackioLogger ProcessLogger RayLogger LoggerMonitor"
+    ),
+    f"use `rl eval RUN --video FILE`, or video_key= of rl.collectors.Evaluator; see {_HOWTO}training.md": (
+        "VideoRecorder PixelRenderTransform TensorDictRecorder render_policy"
+    ),
+    f"a recipe is one function, without hooks; see {_HOWTO}training.md": (
+        "Trainer TrainerHookBase BatchSubSampler ClearCudaCache CountFramesLog DefaultOptimizationStepper"
+        " EarlyStopping LRSchedulerHook LogScalar LogTiming LogValidationReward OptimizationStepper"
+        " OptimizerHook ReplayBufferTrainer RewardNormalizer SelectKeys TargetNetUpdaterHook UTDRHook"
+        " UpdateWeights ValueEstimatorHook"
+    ),
+    f"use rl.trainers.save_checkpoint and load_checkpoint; see {_HOWTO}training.md": "Checkpoint",
+    f"put a frozen network into a function, which is a transform; see {_HOWTO}transforms.md": (
+        "R3MTransform VIPTransform VIPRewardTransform VC1Transform"
+    ),
+    "use rl.envs.VecNorm": "VecNormV2 RunningMeanStd",
+    "use rl.envs.GymEnv: Gymnasium is the only back end": "set_gym_backend gym_backend",
+    f"use rl.envs.EnvBase; see {_HOWTO}environment.md": "GymLikeEnv ModelBasedEnvBase EnvMetaData",
+    f"use `rl plugins --all`, which lists environments; see {_HOWTO}simulators/index.md": "get_available_libraries",
+    "use rl.collectors.MultiAsyncCollector with one environment": "AsyncCollector",
+    "use rl.core.interfaces.Collector": "BaseCollector",
+    f"weights are shared or sent by a weight updater; see {_HOWTO}weights.md": (
+        "WeightSyncScheme WeightStrategy SharedMemWeightSyncScheme MultiProcessWeightSyncScheme"
+        " NoWeightSyncScheme RayWeightSyncScheme RPCWeightSyncScheme DistributedWeightSyncScheme"
+        " TransportBackend RemoteModuleWeightUpdater"
+    ),
+    "use rl.modules.EGreedyModule": "EGreedyWrapper",
+    "use rl.modules.AdditiveGaussianModule": "AdditiveGaussianWrapper",
+    "use rl.modules.OrnsteinUhlenbeckProcessModule": "OrnsteinUhlenbeckProcessWrapper",
+    "use rl.modules.NormalParamExtractor after the network": "NormalParamWrapper",
+    "use rl.modules.QValueModule": "QValueHook DistributionalQValueHook",
+    "call make_tensordict_primer of the module, as of rl.modules.LSTMModule": "get_env_transforms_from_module",
+    "use rl.objectives.SoftUpdate or rl.objectives.HardUpdate": "TargetNetUpdater",
+    "use rl.objectives.TD0Estimator": "TD0Estimate next_state_value",
+    "use rl.objectives.TD1Estimator": "TD1Estimate",
+    "use rl.objectives.TDLambdaEstimator": "TDLambdaEstimate",
+    f"use the function of that name in rl.replay; see {_HOWTO}replay.md": (
+        "Trajectory TrajectoryPredicate filter_trajectories iter_trajectories traj find_start_stop_traj"
+    ),
+    f"use dumps and loads of a buffer, one safetensors file; see {_HOWTO}replay.md": (
+        "TED2Flat TED2Nested Flat2TED Nested2TED H5Split H5Combine StorageCheckpointerBase"
+        " TensorStorageCheckpointer ListStorageCheckpointer FlatStorageCheckpointer"
+        " NestedStorageCheckpointer H5StorageCheckpointer"
+    ),
+    f"data sets are in rl.replay.datasets, and load_dataset takes a name; see {_HOWTO}offline.md": (
+        "AtariDQNExperienceReplay BaseDatasetExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay"
+        " load_dataset LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay"
+        " OpenXExperienceReplay register_dataset RobosetExperienceReplay VD4RLExperienceReplay"
+    ),
+    _NOT_YET: (
+        "DreamerEnv DreamerDecoder DreamerActor DreamerActorLoss DreamerModelLoss DreamerValueLoss"
+        " DreamerV3ActorLoss DreamerV3ModelLoss DreamerV3ValueLoss WorldModel WorldModelEnv WorldModelLoss"
+        " WorldModelWrapper ImaginedEnv ObsDecoder ObsEncoder RSSMPosterior RSSMPrior RSSMRollout"
+        " GPWorldModel RBFController CEMPlanner MPPIPlanner MPCPlannerBase MCTSForest Tree TensorDictMap"
+        " QueryModule EXP3Score PUCTScore UCBScore UCB1TunedScore FinancialRegimeEnv GenesisEnv"
+        " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
+        " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"
+        " SMACv2Env SMACv2Wrapper SatelliteEnv ToyVLAEnv LLMHashingEnv LLMMaskedCategorical"
+        " LMHeadActorValueOperator Tokenizer History ContentBase PairwiseDataset PromptData"
+        " PromptTensorDictTokenizer RewardData RolloutFromModel TensorDictTokenizer TokenizedDatasetLoader"
+        " TopKRewardSelector AdaptiveKLController ConstantKLController"
+    ),
+}
+"""What to do, and the names of TorchRL to which it applies; packages that have a name do not ask."""
+
+
+def instead_of(name: str) -> str | None:
+    """What to use or to read instead of a name of TorchRL; None for any other name.
+
+    Example:
+        >>> instead_of("TargetNetUpdater")
+        'use rl.objectives.SoftUpdate or rl.objectives.HardUpdate'
+        >>> instead_of("GymEnv") is None
+        True
+    """
+    return next((remedy for remedy, names in _INSTEAD.items() if name in names.split()), None)
