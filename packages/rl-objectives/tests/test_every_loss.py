@@ -1,5 +1,7 @@
 """What all losses have in common: keyword calls, one compiled graph, batches of one element, windows, names."""
 
+import warnings
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -14,8 +16,10 @@ from rl.objectives import (
     GAE,
     A2CLoss,
     ClipPPOLoss,
+    DiscreteSACLoss,
     DistributionalDQNLoss,
     DQNLoss,
+    HardUpdate,
     ImpalaLoss,
     KLPENPPOLoss,
     LossModule,
@@ -23,6 +27,7 @@ from rl.objectives import (
     QRDQNLoss,
     ReinforceLoss,
     RNDLoss,
+    SoftUpdate,
     TD0Estimator,
     TD1Estimator,
     TDLambdaEstimator,
@@ -137,6 +142,86 @@ def test_optional_entries_by_keyword_and_a_single_output():
             return TensorDict(loss=self.net(self.read(tensordict)[0]["x"]).mean())
 
     assert Single()(x=torch.ones(3, 1)).shape == ()
+
+
+class OfTheClass(LossModule):
+    in_keys, out_keys = ["x", ("next", "y")], ["loss", "size"]
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+
+    def forward(self, tensordict):
+        error = self.net(tensordict["x"]) - tensordict["next", "y"]
+        return TensorDict(loss=error.square().mean(), size=torch.tensor(float(len(error))))
+
+
+class OfTheLoss(LossModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+        self.in_keys, self.out_keys = OfTheClass.in_keys, OfTheClass.out_keys
+
+    forward = OfTheClass.forward
+
+
+class AsProperties(OfTheClass):
+    in_keys = property(lambda self: [*OfTheClass.in_keys])
+    out_keys = property(lambda self: [*OfTheClass.out_keys])
+
+
+@pytest.mark.parametrize("kind", [OfTheClass, OfTheLoss, AsProperties])
+def test_a_loss_may_be_a_forward_and_its_keys(kind):
+    loss = kind()
+    x, y = torch.randn(2, 3, 1)
+    batch = TensorDict(x=x, next=TensorDict(y=y), batch_size=[3])
+    expected = (loss.net(x) - y).square().mean()
+    torch.testing.assert_close(loss(batch)["loss"], expected)
+    found, size = loss(x=x, next_y=y)
+    torch.testing.assert_close(found, expected)
+    assert size == 3
+    assert loss.in_keys == loss.contract.in_keys == ["x", ("next", "y")]
+    assert loss.out_keys == loss.contract.out_keys == ["loss", "size"]
+    with pytest.raises(ArgumentError, match="reads no 'z'; it reads x, next_y"):
+        loss(z=x)
+    loss.set_keys(done="over")
+    found.backward()
+    assert all(one.grad is not None for one in loss.parameters())
+
+
+def test_outputs_may_be_selected():
+    loss, batch = make("DQNLoss", (7,))
+    tensors = {"_".join(as_tuple(key)): batch[key] for key in loss.in_keys}
+    whole, known = loss(batch), loss.out_keys
+    with pytest.raises(ValueError, match="DQNLoss returns no 'loss_value'; it returns 'loss', 'td_error'"):
+        loss.select_out_keys("loss", "loss_value")
+    assert loss.out_keys == known
+    assert loss.select_out_keys("loss") is loss
+    assert list(loss(batch).keys()) == loss.out_keys == ["loss"]
+    torch.testing.assert_close(loss(**tensors), whole["loss"])
+    assert loss.reset_out_keys().out_keys == known
+    torch.testing.assert_close(loss(batch), whole)
+
+
+def test_reset_networks_have_other_parameters_and_targets_that_equal_them():
+    loss = soft_actor_critic()
+    before = [one.clone() for one in loss.actor_network.parameters()]
+    for one in (*loss.actor_network.parameters(), *loss.qvalue_network.parameters()):
+        one.data.fill_(9.0)
+    loss.reset_parameters_recursive()
+    for old, one in zip(before, loss.actor_network.parameters(), strict=True):
+        assert not torch.isclose(old, one).all()
+        assert one.abs().max() < 1
+    members = loss.qvalue_network.members
+    assert not torch.isclose(members[0].module.weight, members[1].module.weight).any()
+    for one, other in zip(loss.qvalue_network.parameters(), loss.target_qvalue_network.parameters(), strict=True):
+        torch.testing.assert_close(one.detach(), other)
+
+
+def test_keys_of_our_losses_follow_from_their_networks():
+    loss, _ = make("DQNLoss")
+    with pytest.raises(AttributeError, match="in_keys of DQNLoss follow from its networks and keys: use set_keys"):
+        loss.in_keys = ["x"]
 
 
 @every
@@ -323,3 +408,91 @@ def test_an_observed_advantage_is_refused_by_name(key):
             ContractError, match=rf"the batch has \('next', '{key}'\), so that '{key}' is an observation"
         ):
             module(batch)
+
+
+def soft_actor_critic():
+    critic = TensorDictModule(nn.Linear(4, 3), ["observation"], ["action_value"])
+    return DiscreteSACLoss(actor(), critic)
+
+
+DELAYED = {"DiscreteSACLoss": soft_actor_critic, **{name: LOSSES[name] for name in LOSSES if "DQN" in name}}
+
+
+def warnings_of(loss, calls=25, update=lambda: None):
+    """Messages of training calls."""
+    _, batch = make("DQNLoss")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(calls):
+            loss(batch)
+            update()
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("name", DELAYED)
+def test_a_target_network_that_nothing_moves_is_reported_once_at_the_tenth_training_call(name):
+    loss = DELAYED[name]()
+    with torch.no_grad():
+        assert warnings_of(loss) == []
+    assert warnings_of(loss.eval()) == []
+    loss.train()
+    assert warnings_of(loss, 9) == []
+    (message,) = warnings_of(loss)
+    target = "target_qvalue_network" if name == "DiscreteSACLoss" else "target_value_network"
+    assert message.startswith(
+        f"{name} was called 10 times in training, and nothing has moved {target}: make SoftUpdate"
+    )
+
+
+def test_parameters_of_networks_have_the_names_of_torchrl():
+    loss = soft_actor_critic()
+    for name in ("actor_network", "qvalue_network", "target_qvalue_network"):
+        found = list(getattr(loss, f"{name}_params").flatten_keys().values())
+        assert [*map(id, found)] == [*map(id, getattr(loss, name).parameters())]
+        assert [*map(id, getattr(loss, f"{name}_params").parameters())] == [*map(id, found)]
+    alone = DQNLoss(q(3), delay_value=False)
+    followed, trained = alone.target_value_network_params, alone.value_network_params
+    with torch.no_grad():
+        alone.value_network.module[0].weight.add_(1.0)
+    torch.testing.assert_close(followed, trained.data)
+    assert not any(one.requires_grad for one in followed.values(True, True))
+    for name in ("other_network_params", "target_params", "_params", "actor_network_params"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(alone, name)
+
+
+@pytest.mark.parametrize("updater", [lambda loss: SoftUpdate(loss, tau=0.1), HardUpdate])
+def test_an_updater_of_a_loss_or_of_what_holds_it_silences_the_report(updater):
+    alone, inside, other = (DELAYED["DQNLoss"]() for _ in range(3))
+    kept = [updater(alone), updater(nn.ModuleList([inside]))]
+    assert warnings_of(alone) == warnings_of(inside) == []
+    assert len(warnings_of(other)) == 1
+    assert len(kept) == 2
+
+
+def test_targets_moved_by_hand_and_losses_without_targets_are_not_reported():
+    loss = DELAYED["DQNLoss"]()
+
+    @torch.no_grad()
+    def move():
+        for target, trained in zip(
+            loss.target_value_network.parameters(), loss.value_network.parameters(), strict=True
+        ):
+            target.lerp_(trained, 0.1)
+
+    assert warnings_of(loss, update=move) == []
+    assert warnings_of(DQNLoss(q(3), delay_value=False)) == []
+
+
+def test_compiled_and_functional_calls_work_while_targets_are_watched():
+    torch.compiler.reset()
+    loss, batch = make("DQNLoss")
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    for _ in range(12):
+        expected = compiled(batch)  # a warning would be an error
+    loss, _ = make("DQNLoss")
+    parameters = {name: one.detach().clone() for name, one in loss.state_dict().items()}
+    gradient = torch.func.grad(lambda values: torch.func.functional_call(loss, values, (batch,))["loss"])
+    for _ in range(5):
+        torch.testing.assert_close(torch.func.functional_call(loss, parameters, (batch,)), expected)
+        assert gradient(parameters)["value_network.module.0.weight"].any()

@@ -16,8 +16,11 @@ from rl.objectives import (
     ClipPPOLoss,
     DQNLoss,
     HardUpdate,
+    OnlineDTLoss,
     PPOLoss,
+    REDQLoss,
     ReinforceLoss,
+    RNDLoss,
     SoftUpdate,
     TDLambdaEstimator,
 )
@@ -93,6 +96,10 @@ def test_two_widths_are_no_width_of_the_values_clip(actor, critic):
         ClipPPOLoss(actor, critic, clip_epsilon=(0.2, 0.3), clip_value=True)
 
 
+def test_a_values_clip_of_false_is_none(actor, critic):
+    assert ClipPPOLoss(actor, critic, clip_value=False).clip_value is None
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda a, c, n, **x: A2CLoss(a, c, **x), lambda a, c, n, **x: ReinforceLoss(a, c, **x),
@@ -156,6 +163,14 @@ def test_coefficients_of_each_step_are_in_their_range_too(kind, name):
 def test_arguments_out_of_range_are_errors_of_ours(actor, critic, network, make):
     with pytest.raises(SpecError):
         make(actor, critic, network)
+
+
+@pytest.mark.parametrize("make", [lambda a, c, n: PPOLoss(a, c), lambda a, c, n: DQNLoss(n), lambda a, c, n: GAE()])
+def test_a_name_without_a_key_is_a_value_error_too(actor, critic, network, make):
+    module = make(actor, critic, network)
+    with pytest.raises(ValueError, match=r"has no key 'rewards'.*did you mean 'reward'") as caught:
+        module.set_keys(rewards="r")
+    assert isinstance(caught.value, ContractError)
 
 
 @pytest.mark.parametrize(
@@ -227,3 +242,24 @@ def test_a_target_of_another_shape_is_not_broadcast_to(make, width):
         update.step()
     for old, new in zip(before, loss.target_value_network.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "dropped", "refused"),
+    [
+        (A2CLoss, "advantage_norm", None, 3),
+        (PPOLoss, "advantage_norm", None, 3),
+        (lambda a, c, **x: RNDLoss(nn.Linear(3, 2), nn.Linear(3, 2), **x), "obs_rms", None, 3),
+        (lambda a, c, **x: RNDLoss(nn.Linear(3, 2), nn.Linear(3, 2), **x), "update_fraction", 1.0, 0.25),
+        (REDQLoss, "gSDE", False, True),
+        (lambda a, c, **x: OnlineDTLoss(a, **x), "scalar_output_mode", None, "exclude"),
+    ],
+    ids=["a2c", "ppo", "rnd", "rnd-fraction", "redq", "dt"],
+)
+def test_an_argument_that_torchrl_alone_has_is_dropped_where_it_changes_nothing(make, name, dropped, refused, actor):
+    critic = TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_value"])
+    if name == "gSDE":
+        critic = TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_action_value"])
+    make(actor, critic, **{name: dropped})
+    with pytest.raises(ArgumentError, match=rf"unexpected keyword argument '?{name}.*: (use|not available yet)"):
+        make(actor, critic, **{name: refused})

@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from rl.core.errors import ArgumentError, ShapeError, SpecError
-from rl.objectives import distance_loss, group_optimizers, hold_out_net, hold_out_params
+from rl.objectives import KLAdaptiveLR, distance_loss, group_optimizers, hold_out_net, hold_out_params
 
 
 def test_a_network_that_is_held_out_gets_no_gradient_and_is_restored():
@@ -74,3 +74,32 @@ def test_the_distance_has_the_name_and_the_arguments_of_torchrl():
         distance_loss(one, two, "l2", strict_shape=False)
     with pytest.raises(SpecError, match="knows no loss 'l3'"):
         distance_loss(one, two, "l3")
+
+
+def test_the_step_size_follows_the_divergence_within_its_bounds():
+    weight = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": weight[:1], "lr": 1e-3}, {"params": weight[1:], "lr": 4e-5}], lr=1.0)
+    schedule = KLAdaptiveLR(optimizer, target_kl=0.01, factor=2.0, min_lr=3e-5, max_lr=1.5e-3)
+    expected = [
+        (0.021, [5e-4, 3e-5]),  # above twice the target
+        (0.02, [5e-4, 3e-5]),
+        (0.005, [5e-4, 3e-5]),
+        (0.0, [5e-4, 3e-5]),  # a policy that did not move
+        (torch.tensor(0.004), [1e-3, 6e-5]),
+        (1e-9, [1.5e-3, 1.2e-4]),
+    ]
+    for kl, rates in expected:
+        schedule.step(kl)
+        assert schedule.get_last_lr() == pytest.approx(rates)
+    other = KLAdaptiveLR(optimizer, 0.01)
+    other.load_state_dict(schedule.state_dict())
+    assert other.last_kl == 1e-9
+    with pytest.raises(SpecError, match="divergence of nan"):
+        schedule.step(float("nan"))
+
+
+@pytest.mark.parametrize("given", [{"target_kl": 0}, {"factor": 1.0}, {"min_lr": 0.1}, {"max_lr": float("inf")}])
+def test_an_adaptive_step_size_refuses_what_is_out_of_range(given):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    with pytest.raises(SpecError, match=f"KLAdaptiveLR got {next(iter(given)) if 'max_lr' not in given else 'min_lr'}"):
+        KLAdaptiveLR(optimizer, **{"target_kl": 0.01, **given})

@@ -309,6 +309,15 @@ def test_estimators_by_name(kind):
     assert estimator_class(kind)(gamma=0.5).gamma == 0.5
 
 
+@pytest.mark.parametrize("kind", WITHOUT_ACTOR, ids=str)
+def test_the_key_of_a_log_probability_may_be_named_to_every_estimator(kind):
+    estimator = estimator_class(kind)()
+    before = estimator.contract
+    estimator.set_keys(sample_log_prob="mu")
+    assert estimator.tensor_keys.sample_log_prob == "mu"
+    assert estimator.contract == before
+
+
 @pytest.mark.parametrize("name", ["gamma", "lmbda"])
 def test_coefficients_outside_their_range_are_refused(name):
     with pytest.raises(SpecError, match=rf"GAE got {name}=1.5; it must be in \[0, 1\]"):

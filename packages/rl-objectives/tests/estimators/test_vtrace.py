@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.objectives import ClipPPOLoss, DQNLoss, PPOLoss
@@ -329,6 +329,6 @@ def test_a_loss_without_an_actor_refuses_it():
     network = TensorDictModule(nn.Linear(3, 2), in_keys=["observation"], out_keys=["action_value"])
     loss = DQNLoss(network)
     before = loss.value_estimator
-    with pytest.raises(SpecError, match="DQNLoss cannot use VTrace, which needs log-probabilities of a policy"):
+    with pytest.raises(UnsupportedError, match="DQNLoss cannot use VTrace, which needs log-probabilities of a policy"):
         loss.make_value_estimator(ValueEstimators.VTrace)
     assert loss.value_estimator is before

@@ -1,5 +1,7 @@
 """A2CLoss and ReinforceLoss against a loop by hand, and policies with several actions."""
 
+from functools import partial
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -14,7 +16,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from rl.core.errors import ShapeError, SpecError
 from rl.core.testing import check_loss
-from rl.objectives import GAE, A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss, SoftUpdate
+from rl.objectives import GAE, A2CLoss, ClipPPOLoss, KLPENPPOLoss, PPOLoss, ReinforceLoss, SoftUpdate
 
 HEADS = ["move", ("arm", "force")]
 
@@ -139,6 +141,31 @@ def test_several_actions_are_scored_as_a_whole(kind):
     (gradient,) = torch.autograd.grad(out["loss_objective"], actor[0].module.net.weight, retain_graph=True)
     (expected,) = torch.autograd.grad(-(log_prob * batch["advantage"].squeeze(-1)).mean(), actor[0].module.net.weight)
     torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("kind", [PPOLoss, A2CLoss, partial(KLPENPPOLoss, beta=0.0)])
+def test_a_composite_distribution_may_be_a_partial_of_one_part_in_padded_batches(kind, named):
+    torch.manual_seed(0)
+    make = partial(CompositeDistribution, distribution_map={"move": Categorical}, name_map={"move": ("action", "move")})
+    head = ProbabilisticTensorDictModule(
+        ["params"], [("action", "move")], distribution_class=make, return_log_prob=True
+    )
+    body = TensorDictModule(nn.Linear(3, 2), ["observation"], [("params", "move", "logits")])
+    actor, critic = ProbabilisticTensorDictSequential(body, head), networks()[1]
+    batch = actor(TensorDict(observation=torch.randn(8, 3), batch_size=[8])).detach()
+    batch.update({"advantage": torch.randn(8, 1), "value_target": torch.randn(8, 1)})
+    log_prob = Categorical(logits=body.module(batch["observation"].clone())).log_prob(batch["action", "move"])
+    ratio = log_prob if kind is A2CLoss else (log_prob - batch["action", "move_log_prob"]).exp()
+    expected = -(ratio * batch["advantage"].squeeze(-1))[:5].mean()
+    batch["collector", "mask"] = torch.arange(8) < 5
+    batch["observation"][5:] = batch["params", "move", "logits"][5:] = torch.nan
+    loss = kind(actor, critic)
+    if named:
+        loss.set_keys(action=("action", "move"), sample_log_prob=("action", "move_log_prob"))
+    torch.testing.assert_close(loss(batch)["loss_objective"], expected)
+    (gradient,) = torch.autograd.grad(loss(batch)["loss_objective"], body.module.weight)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, body.module.weight)[0])
 
 
 def test_reinforce_scores_several_actions_as_a_whole():

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
 from rl.core.testing import check_loss
 from rl.objectives import DistributionalDQNLoss, SoftUpdate
 from rl.objectives.functional import categorical_divergence, project_distribution
@@ -261,11 +261,12 @@ def test_it_learns_the_distribution_of_a_coin():
     reward = torch.tensor([[0.0], [2.0]])
     after = {"observation": torch.ones(2, 1), "reward": reward, "done": ends, "terminated": ends}
     batch = TensorDict({"observation": torch.ones(2, 1), "action": torch.zeros(2, dtype=torch.int64), "next": after}, 2)
-    optimizer = torch.optim.Adam(loss.parameters(), lr=0.1)
+    optimizer, target = torch.optim.Adam(loss.parameters(), lr=0.1), SoftUpdate(loss, tau=0.1)
     for _ in range(200):
         optimizer.zero_grad()
         loss(batch)["loss"].backward()
         optimizer.step()
+        target.step()
     p = loss.value_network.module.logits.detach().softmax(1).flatten()
     torch.testing.assert_close(p, torch.tensor([0.5, 0.0, 0.5]), atol=0.01, rtol=0)
 
@@ -314,5 +315,7 @@ def test_arguments_outside_their_range_are_refused(options, text):
 def test_other_layouts_and_estimators_are_refused():
     with pytest.raises(ShapeError, match=r"expected \[\*B, n_atoms, n_actions\]"):
         DistributionalDQNLoss(network(outputs=9 * ACTIONS), support=SUPPORT)(make_batch(4))
-    with pytest.raises(SpecError, match="cannot use TDLambdaEstimator: the target of a distribution is one step"):
+    with pytest.raises(
+        UnsupportedError, match="cannot use TDLambdaEstimator: the target of a distribution is one step"
+    ):
         make_loss().make_value_estimator("td-lambda")

@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl.core import specs
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
 from rl.core.testing import check_loss
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate, ValueEstimators
 from rl.objectives.value.functional import td_lambda_return_estimate
@@ -249,7 +249,7 @@ def test_lambda_returns_are_targets_too(network):
 
 
 def test_an_estimator_of_state_values_is_refused(network):
-    with pytest.raises(SpecError, match="DQNLoss cannot use GAE"):
+    with pytest.raises(UnsupportedError, match="DQNLoss cannot use GAE"):
         DQNLoss(network).make_value_estimator(ValueEstimators.GAE)
 
 

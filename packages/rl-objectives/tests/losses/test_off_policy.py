@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import mse_loss, one_hot, smooth_l1_loss
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
 from rl.core.specs import Bounded
 from rl.core.testing import check_loss
 from rl.objectives import (
@@ -29,8 +29,11 @@ from rl.objectives import (
     REDQLoss,
     SACLoss,
     SoftUpdate,
+    TD1Estimator,
     TD3Loss,
+    TDLambdaEstimator,
     TQCLoss,
+    ValueEstimators,
 )
 
 OBS, ACT, N = 3, 2, 4
@@ -299,6 +302,109 @@ def test_crossq_values_both_ends_in_one_call():
     assert loss.qvalue_network.training
 
 
+def acted(actor, observation):
+    """The action that `actor` draws, and its log-probability ``[*B, 1]``."""
+    dist = actor.get_dist(TensorDict(observation=observation, batch_size=observation.shape[:-1]))
+    action = dist.rsample()
+    return action, dist.log_prob(action).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("name", ["sac", "redq"])
+def test_a_delayed_actor_chooses_the_next_action(name):
+    loss, batch = make(name, gamma=0.9, alpha_init=0.3, loss_function="l2", delay_actor=True), make_batch(16)
+    for one in loss.target_actor_network.parameters():
+        one.data.add_(0.2)
+    torch.manual_seed(3)
+    out = loss(batch)
+    torch.manual_seed(3)
+    after, reward, alive = outcome(batch)
+    action, log_prob = acted(loss.target_actor_network, after)
+    values = torch.stack([q(one, after, action) for one in loss.target_qvalue_network.members])
+    chosen = values if name == "sac" else values[torch.randperm(4)[:2]]
+    target = (reward + 0.9 * alive * (chosen.amin(0) - 0.3 * log_prob)).detach()
+    fit = [mse_loss(q(one, batch["observation"], batch["action"]), target) for one in loss.qvalue_network.members]
+    torch.testing.assert_close(out["loss_qvalue"], sum(fit))
+    action, log_prob = acted(loss.actor_network, batch["observation"])  # the trained one, for its own loss
+    values = torch.stack([q(one, batch["observation"], action) for one in loss.qvalue_network.members])
+    best = values.amin(0) if name == "sac" else values.mean(0)
+    torch.testing.assert_close(out["loss_actor"], (0.3 * log_prob - best).mean())
+
+
+def test_a_delayed_actor_chooses_the_actions_whose_value_a_value_network_fits():
+    loss, batch = make("sac-value", alpha_init=0.3, loss_function="l2", delay_actor=True), make_batch(16)
+    for one in loss.target_actor_network.parameters():
+        one.data.add_(0.2)
+    out = loss(batch)
+    action, log_prob = acted(loss.target_actor_network, batch["observation"])
+    values = torch.stack([q(one, batch["observation"], action) for one in loss.qvalue_network.members])
+    expected = mse_loss(loss.value_network.module(batch["observation"]), (values.amin(0) - 0.3 * log_prob).detach())
+    torch.testing.assert_close(out["loss_value"], expected)
+
+
+def test_a_delayed_discrete_actor_gives_the_probabilities_of_next_actions():
+    options = {"gamma": 0.9, "alpha_init": 0.3, "loss_function": "l2"}
+    loss, batch = make("discrete-sac", **options, delay_actor=True), make_batch(16, name="discrete-sac")
+    loss.target_actor_network[0].module.weight.data.mul_(-2)
+    after, reward, alive = outcome(batch)
+    log_pi = loss.target_actor_network[0].module(after).log_softmax(-1)
+    worst = torch.min(*[one.module(after) for one in loss.target_qvalue_network.members])
+    target = (reward + 0.9 * alive * (log_pi.exp() * (worst - 0.3 * log_pi)).sum(-1, keepdim=True)).detach()
+    fit = [
+        mse_loss(one.module(batch["observation"]).gather(-1, batch["action"].unsqueeze(-1)), target)
+        for one in loss.qvalue_network.members
+    ]
+    torch.testing.assert_close(loss(batch)["loss_qvalue"], sum(fit))
+
+
+@pytest.mark.parametrize("name", ["sac", "sac-value", "redq", "discrete-sac"])
+def test_an_updater_moves_a_delayed_actor_and_nothing_trains_it(name):
+    loss = make(name, delay_actor=True)
+    assert not any(one.requires_grad for one in loss.target_actor_network.parameters())
+    update = SoftUpdate(loss, tau=0.5)
+    before = [one.clone() for one in loss.target_actor_network.parameters()]
+    for one in loss.actor_network.parameters():
+        one.data.add_(1.0)
+    update.step()
+    for old, new in zip(before, loss.target_actor_network.parameters(), strict=True):
+        torch.testing.assert_close(new - old, torch.full_like(old, 0.5))
+
+
+def errors(loss, batch, kind, **arguments):
+    """``td_error`` of each step, ``[*B, 1]``, with an estimator."""
+    loss.make_value_estimator(kind, **arguments)
+    torch.manual_seed(5)
+    loss.critic_loss(batch)
+    return batch["td_error"].unsqueeze(-1)
+
+
+MULTI_STEP = [(ValueEstimators.TD1, TD1Estimator, {}), (ValueEstimators.TDLambda, TDLambdaEstimator, {"lmbda": 0.8})]
+
+
+@pytest.mark.parametrize(("kind", "estimator", "more"), MULTI_STEP, ids=["td1", "td-lambda"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "tqc"])
+def test_returns_of_several_steps_are_those_of_the_estimator(name, kind, estimator, more):
+    loss, batch = make(name).double(), make_batch(3, 5, name=name, dtype=torch.float64)
+    reward = batch["next", "reward"].add_(100)  # targets are above all values, which makes errors differences
+    smallest = reward - errors(loss, batch, "td0", gamma=0.0)
+    endless = batch.clone()
+    endless["next", "terminated"].zero_()
+    value = torch.zeros_like(reward)
+    next_value = errors(loss, endless, "td0", gamma=1.0) + smallest - reward
+    found = errors(loss, batch, kind, gamma=0.9, **more) + smallest
+    batch.update({"state_value": value, "next": {"state_value": next_value}})
+    torch.testing.assert_close(found, estimator(gamma=0.9, **more)(batch)["value_target"])
+
+
+def test_returns_of_several_steps_need_time_order():
+    loss, batch = make("sac"), make_batch(12)
+    loss.make_value_estimator("td-lambda")
+    batch["index"] = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ContractError, match="TDLambdaEstimator needs steps in time order"):
+        loss(batch)
+    with pytest.raises(UnsupportedError, match="TQCLoss cannot use TDLambdaEstimator"):
+        make("tqc").make_value_estimator("td-lambda")
+
+
 # ---- what all have in common
 
 
@@ -459,8 +565,8 @@ def test_bounds_of_td3():
     assert loss.high.tolist() == [2.0, 2.0]
     with pytest.raises(SpecError, match="action_spec, or bounds"):
         TD3Loss(deterministic(), critic())
-    with pytest.raises(SpecError, match="the first are smaller"):
-        make("td3", bounds=(1.0, 1.0))
+    with pytest.raises(SpecError, match="no lower one is above"):
+        make("td3", bounds=(2.0, 1.0))
     with pytest.raises(SpecError, match="noise_clip"):
         make("td3", noise_clip=-1.0)
 
@@ -481,12 +587,21 @@ def test_wrong_networks_and_layouts():
         make("sac")(wrong)
     with pytest.raises(ContractError, match="'observation'"):
         make("ddpg")(make_batch(4).exclude("observation"))
-    with pytest.raises(SpecError, match="cannot use GAE"):
-        make("sac").make_value_estimator("gae")
     with pytest.raises(SpecError, match="sub_sample_len"):
-        make("redq", sub_sample_len=9)
+        make("redq", sub_sample_len=0)
     with pytest.raises(ShapeError, match="Independent"):
         SACLoss(policy(Normal), critic())(make_batch(4))
+
+
+@pytest.mark.parametrize("kind", [ValueEstimators.GAE, ValueEstimators.MAGAE, ValueEstimators.VTrace])
+@pytest.mark.parametrize("name", NAMES)
+def test_estimators_that_a_loss_cannot_use_are_errors_that_torchrl_users_catch(name, kind):
+    loss = make(name)
+    before = loss.value_estimator
+    with pytest.raises(UnsupportedError, match="cannot use") as caught:
+        loss.make_value_estimator(kind)
+    assert isinstance(caught.value, NotImplementedError)
+    assert loss.value_estimator is before
 
 
 def test_several_actions_of_a_composite_policy():
@@ -617,6 +732,30 @@ def test_a_composite_distribution_may_have_one_part(kind, parts):
     out = kind(actor, network)(batch)
     assert all(value.isfinite() for value in out.values())
     sum(value for name, value in out.items() if name.startswith("loss")).backward()
+
+
+def test_one_key_may_name_all_parts_of_an_action():
+    torch.manual_seed(0)
+
+    class Whole(OfParts):
+        def forward(self, observation, action):
+            return super().forward(observation, action["move"], action["turn"])
+
+    params = [("params", name, entry) for name in ("move", "turn") for entry in ("loc", "scale")]
+    maps = {"distribution_map": dict.fromkeys(("move", "turn"), Gauss)}
+    body = TensorDictModule(Heads(2), ["observation"], params)
+    losses = []
+    for keys, network in ((["move", "turn"], OfParts(2)), (["action"], Whole(2))):
+        head = ProbabilisticTensorDictModule(
+            ["params"], keys, distribution_class=CompositeDistribution, distribution_kwargs=maps
+        )
+        critic = TensorDictModule(network, ["observation", *keys], ["state_action_value"])
+        losses.append(SACLoss(ProbabilisticTensorDictSequential(body, head), critic))
+    apart, whole = losses
+    whole.load_state_dict(apart.state_dict())
+    batch = make_batch(8).exclude("action")
+    parts = TensorDict(move=torch.rand(8, 1), turn=torch.rand(8, 1), batch_size=[8])
+    torch.testing.assert_close(whole(batch.clone().set("action", parts)), apart(batch.clone().update(parts)))
 
 
 def test_the_target_entropy_is_that_of_the_legal_actions():

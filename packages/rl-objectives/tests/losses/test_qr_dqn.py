@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
 from rl.core.testing import check_loss
 from rl.objectives import QRDQNLoss
 from rl.objectives.functional import quantile_huber
@@ -165,5 +165,5 @@ def test_other_layouts_arguments_and_estimators_are_refused():
         quantile_huber(torch.ones(1, 2), torch.ones(1, 2), -1)
     with pytest.raises(ShapeError, match="would broadcast"):
         quantile_huber(torch.ones(1, 2), torch.ones(3, 2))
-    with pytest.raises(SpecError, match="cannot use TD1Estimator"):
+    with pytest.raises(UnsupportedError, match="cannot use TD1Estimator"):
         make_loss().make_value_estimator("td1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -17,7 +19,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from rl.core.errors import ShapeError, SpecError
 from rl.core.specs import Bounded
-from rl.objectives import BCLoss, CQLLoss, DiscreteCQLLoss, DiscreteIQLLoss, IQLLoss, TD3BCLoss
+from rl.objectives import BCLoss, CQLLoss, DiscreteCQLLoss, DiscreteIQLLoss, IQLLoss, SoftUpdate, TD3BCLoss
 
 B, OBS, ACT, GAMMA = 16, 3, 2, 0.9
 
@@ -143,6 +145,18 @@ def test_iql_is_its_formula():
     assert all(p.grad is None for p in loss.qvalue_network.parameters())
 
 
+@pytest.mark.parametrize(("expectile", "sign"), [(0.0, -1), (1.0, 1)])
+def test_the_ends_of_the_expectile_fit_the_worst_and_the_best_action(expectile, sign):
+    loss = IQLLoss(gaussian(), q_network(), v_network(), expectile=expectile)
+    data = batch(torch.rand(B, ACT))
+    advantage = loss.target_qvalue_network(data.clone())["state_action_value"].amin(0)
+    advantage = advantage - loss.value_network.module(data["observation"])
+    torch.testing.assert_close(loss(data)["loss_value"], (sign * advantage).clamp_min(0).square().mean())
+    for wrong in (-0.1, 1.1, None):
+        with pytest.raises(SpecError, match=r"expectile=.*; it is in \[0, 1\]"):
+            IQLLoss(gaussian(), q_network(), v_network(), expectile=wrong)
+
+
 def test_discrete_iql_is_its_formula():
     policy, value = discrete(), v_network()
     critic = TensorDictModule(nn.Linear(OBS, 4), ["observation"], ["action_value"])
@@ -172,11 +186,12 @@ def test_the_conservative_penalty_lowers_values_outside_of_the_data():
     torch.manual_seed(0)
     data = batch(torch.full((B, ACT), 0.5) + 0.01 * torch.randn(B, ACT))
     loss = CQLLoss(gaussian(), q_network(), action_spec=Bounded(-1, 1, shape=(ACT,)), min_q_weight=5.0)
-    optimizer = torch.optim.Adam(loss.qvalue_network.parameters(), 1e-2)
+    optimizer, target = torch.optim.Adam(loss.qvalue_network.parameters(), 1e-2), SoftUpdate(loss, tau=0.1)
     for _ in range(200):
         optimizer.zero_grad()
         loss.critic_loss(data)["loss_cql"].backward()
         optimizer.step()
+        target.step()
     there = loss.qvalue_network(data.clone())["state_action_value"]
     elsewhere = loss.qvalue_network(data.clone().set("action", -torch.ones(B, ACT)))["state_action_value"]
     assert (there > elsewhere + 1).all()
@@ -206,6 +221,27 @@ def test_the_penalty_of_cql_is_its_formula():
         soft = 0.5 * torch.logsumexp(values / 0.5 - density, 0)
         total = total + soft - value(data["action"])
     torch.testing.assert_close(out["loss_cql"], total.mean())
+
+
+@pytest.mark.parametrize("options", [{}, {"max_q_backup": True}, {"deterministic_backup": False}])
+def test_a_delayed_actor_of_cql_chooses_the_next_action(options):
+    make = {"action_spec": Bounded(-1, 1, shape=(ACT,)), "gamma": GAMMA, **options}
+    delayed = CQLLoss(gaussian(), q_network(), delay_actor=True, **make)
+    other = deepcopy(delayed)
+    other.actor_network = deepcopy(delayed.target_actor_network)
+    with torch.no_grad():
+        for one in other.target_actor_network.parameters():
+            one.add_(1.0)
+        for one in delayed.actor_network.parameters():
+            one.add_(1.0)
+    plain = CQLLoss(other.actor_network, list(delayed.qvalue_network.members), **make)
+    plain.target_qvalue_network = delayed.target_qvalue_network
+    data, found = batch(torch.rand(B, ACT)), {}
+    for name, loss in {"delayed": delayed, "plain": plain, "other": other}.items():
+        torch.manual_seed(0)
+        found[name] = loss.critic_loss(data)["target_value"]
+    torch.testing.assert_close(found["delayed"], found["plain"])
+    assert not torch.isclose(found["delayed"], found["other"])
 
 
 def test_the_weight_of_the_penalty_is_learned():

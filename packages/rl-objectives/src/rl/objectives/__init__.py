@@ -7,7 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core import compile_with_warmup
     from rl.objectives.__about__ import __version__
-    from rl.objectives._utils import distance_loss, group_optimizers, hold_out_net, hold_out_params
+    from rl.objectives._utils import KLAdaptiveLR, distance_loss, group_optimizers, hold_out_net, hold_out_params
     from rl.objectives.estimators._gae import GAE
     from rl.objectives.estimators._kinds import ValueEstimators
     from rl.objectives.estimators._multi_agent_gae import MultiAgentGAE
@@ -63,6 +63,7 @@ __all__ = [
     "IPPOLoss",
     "IQLLoss",
     "ImpalaLoss",
+    "KLAdaptiveLR",
     "KLPENPPOLoss",
     "LossModule",
     "MAPPOLoss",

@@ -6,17 +6,17 @@ from rl.core.arguments import Needless, foreign_arguments, module_arguments
 
 __all__ = [
     "a2c_loss",
-    "discrete_sac_loss",
     "distance_loss",
     "dqn_loss",
+    "dt_loss",
     "estimator",
     "impala_loss",
     "multi_agent_gae",
     "off_policy_loss",
     "ppo_loss",
     "reinforce_loss",
+    "rnd_loss",
     "rolling",
-    "sac_loss",
     "td_estimator",
     "update",
     "vtrace",
@@ -71,19 +71,22 @@ _POLICY: dict[str, Needless] = {
     "actor": ("use actor_network=", None),
     "critic": ("use critic_network=", None),
 }
+_ADVANTAGE_NORM: dict[str, Needless] = {
+    "advantage_norm": ("not available yet: divide the advantage of the batch by its scale before the loss", None)
+}
 _COEFFICIENTS: dict[str, Needless] = {
     "entropy_coef": ("use entropy_coeff=", None),
     "critic_coef": ("use critic_coeff=", None),
 }
 impala_loss = module_arguments({**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS})
 reinforce_loss = module_arguments(_POLICY)
-a2c_loss = module_arguments({**_POLICY, **_COEFFICIENTS})
+a2c_loss = module_arguments({**_POLICY, **_COEFFICIENTS, **_ADVANTAGE_NORM})
 ppo_loss = module_arguments(
     {
         **_POLICY,
         **_COEFFICIENTS,
         "log_explained_variance": ("use diagnostics=False", True),
-        "advantage_norm": ("use normalize_advantage=", None),
+        **_ADVANTAGE_NORM,
         "delay_actor": ("not available yet: use a copy of the actor", False),
         "max_importance_ratio": ("not available yet: use ClipPPOLoss(clip_epsilon=...)", None),
     }
@@ -95,25 +98,27 @@ dqn_loss = module_arguments(
         "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto", True),
     }
 )
+_SCALARS: dict[str, Needless] = {"scalar_output_mode": ("use reduction=", None)}
+dt_loss = module_arguments({**_NETWORKS, **_SCALARS})
+rnd_loss = module_arguments(
+    {
+        **_NETWORKS,
+        "obs_rms": ("use a VecNorm or a RunningValueNorm before the loss, which normalizes what it reads", None),
+        "obs_clip": ("needless: it is of obs_rms; clip what the loss reads", ...),
+        "update_fraction": ("not available yet: give the loss a part of the batch", 1.0, 1),
+    }
+)
 _OFF_POLICY: dict[str, Needless] = {
     **_NETWORKS,
     "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
     "priority_key": ("use set_keys(priority=...)", None),
     "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto", True),
     "deactivate_vmap": ("needless: networks never run under vmap", False, True),
-    "scalar_output_mode": ("use reduction=", None),
+    **_SCALARS,
+    "gSDE": ("not available yet: the actor explores by its own distribution", False),
     "skip_done_states": ("needless: the value of a terminal state is never part of a target", False, True),
 }
 off_policy_loss = module_arguments(_OFF_POLICY)
-sac_loss = module_arguments(
-    {
-        **_OFF_POLICY,
-        "delay_actor": ("needless: the next action is that of the policy itself", False),
-    }
-)
-discrete_sac_loss = module_arguments(
-    {**_OFF_POLICY, "delay_actor": ("needless: the next action is that of the policy itself", False)}
-)
 update = foreign_arguments(replaced={"loss_module": "use loss="})
 rolling = foreign_arguments(
     needless={"rolling_gamma": ("not available yet: a tensor gamma is always that of each step", None, True)}

@@ -1,10 +1,11 @@
-"""Helpers of training loops: networks and parameters without gradient, optimizers as one, the distance of a loss."""
+"""Helpers of training loops: networks without gradient, optimizers as one, step sizes, the distance of a loss."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+import math
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar, final
 
 from tensordict import TensorDictBase
 from torch import Tensor, nn
@@ -12,9 +13,9 @@ from torch.optim import Optimizer
 
 from rl.core.errors import SpecError
 from rl.objectives import _foreign
-from rl.objectives.functional._regression import check_distance, distance
+from rl.objectives.functional._regression import check_distance, distance, is_number
 
-__all__ = ["distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"]
+__all__ = ["KLAdaptiveLR", "distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"]
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741 - a type
 
@@ -111,3 +112,83 @@ def distance_loss(v1: Tensor, v2: Tensor, loss_function: str) -> Tensor:
         tensor([4.])
     """
     return distance(v1, v2, check_distance(loss_function, "distance_loss"))
+
+
+@final
+class KLAdaptiveLR:
+    """Step sizes of an optimizer that follow the divergence of the policy's updates.
+
+    Rudin et al., "Learning to walk in minutes using massively parallel deep reinforcement learning", 2022; rsl_rl:
+    after an update with a divergence above ``2 * target_kl`` the step size is divided by `factor`, and
+    multiplied by it below ``target_kl / 2``. A divergence of 0, of a policy that did not move, changes nothing.
+
+    Args:
+        optimizer: Optimizer whose parameter groups change.
+        target_kl: Divergence of an update that is meant, above 0, nats.
+        factor: Change of the step size, above 1.
+        min_lr: Smallest step size, above 0.
+        max_lr: Largest step size.
+
+    Raises:
+        SpecError: if an argument is out of its range, or in `step` a divergence is not finite.
+
+    Example:
+        >>> import torch
+        >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.004)
+        >>> schedule = KLAdaptiveLR(optimizer, target_kl=0.01, factor=2.0)
+        >>> for kl in (0.05, 0.015, 0.001):  # as `ClipPPOLoss` writes ``kl_approx``
+        ...     schedule.step(kl)
+        ...     print(schedule.get_last_lr())
+        [0.002]
+        [0.002]
+        [0.004]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        target_kl: float,
+        *,
+        factor: float = 1.5,
+        min_lr: float = 1e-5,
+        max_lr: float = 1e-2,
+    ) -> None:
+        ranges = {
+            f"target_kl={target_kl!r}; it is a number above 0": is_number(target_kl) and 0 < target_kl < math.inf,
+            f"factor={factor!r}; it is a number above 1": is_number(factor) and 1 < factor < math.inf,
+            f"min_lr={min_lr!r} and max_lr={max_lr!r}; they are above 0, the smaller one first": (
+                is_number(min_lr) and is_number(max_lr) and 0 < min_lr <= max_lr < math.inf
+            ),
+        }
+        for text, holds in ranges.items():
+            if not holds:
+                raise SpecError(f"KLAdaptiveLR got {text}")
+        self.optimizer = optimizer
+        self.target_kl, self.factor, self.min_lr, self.max_lr = target_kl, factor, min_lr, max_lr
+        self.last_kl: float | None = None
+
+    def step(self, kl: float | Tensor) -> None:
+        """Set the step sizes after an update with the mean divergence `kl`."""
+        kl = float(kl)
+        if not math.isfinite(kl):
+            raise SpecError(f"KLAdaptiveLR got a divergence of {kl}; the update before has failed")
+        scale = 1.0
+        if kl > 2 * self.target_kl:
+            scale = 1 / self.factor
+        elif 0 < kl < self.target_kl / 2:
+            scale = self.factor
+        for group in self.optimizer.param_groups:
+            group["lr"] = min(self.max_lr, max(self.min_lr, float(group["lr"]) * scale))
+        self.last_kl = kl
+
+    def get_last_lr(self) -> list[float]:
+        """Return the step size of each parameter group."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last divergence; the step sizes are part of the optimizer's state."""
+        return {"last_kl": self.last_kl}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.last_kl = state["last_kl"]

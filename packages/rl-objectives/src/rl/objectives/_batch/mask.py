@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.contract import Key
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.keys import BUFFER_KEYS, NestedKey, key_str, next_key
 
 __all__ = [
     "DISCOUNT",
@@ -54,11 +54,6 @@ STEPS: NestedKey = "steps_to_next_obs"
 """Key under which ``MultiStepTransform`` of rl-replay and ``MultiStep`` write the number of steps."""
 
 
-_WEIGHT: NestedKey = "priority_weight"
-_OF_LOSSES = (DISCOUNT, STEPS, VALIDITY_MASK, LEARNING_MASK, SEQUENCE_ID, _WEIGHT)
-"""Names that replay buffers write, and that an environment may have for an observation."""
-
-
 def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
     """An optional entry that losses read; None if it is absent, or is an observation.
 
@@ -73,7 +68,7 @@ def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
         tensor([[9.8000]])
     """
     found: Tensor | None = td.get(key, None)
-    if found is None or key not in _OF_LOSSES:
+    if found is None or key not in BUFFER_KEYS:
         return found
     return found if td.get(next_key(key), None) is None else None
 
@@ -201,7 +196,7 @@ def without_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tenso
     if mask is None or not mask.numel():
         return list(leaves)
     first = mask.flatten().to(torch.uint8).argmax().unsqueeze(0)
-    return [leaf.where(fitted(mask, leaf), leaf.flatten(0, mask.ndim - 1).index_select(0, first)) for leaf in leaves]
+    return [leaf.where(fitted(mask, leaf), leaf.flatten(0, mask.ndim - 1)[first]) for leaf in leaves]
 
 
 def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,6 +78,7 @@ def _is_composite(actor: Any) -> bool:
     """Whether the distribution of an actor is a `CompositeDistribution`."""
     parts: Any = actor.modules() if isinstance(actor, nn.Module) else ()
     kinds = (getattr(part, "distribution_class", None) for part in parts)
+    kinds = (kind.func if isinstance(kind, partial) else kind for kind in kinds)
     return any(isinstance(kind, type) and issubclass(kind, CompositeDistribution) for kind in kinds)
 
 
@@ -272,6 +274,8 @@ class ActorCall:
         groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
         self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
         self._lowered = lower_distribution(actor)
+        if self._lowered is not None and any(as_tuple(key) in groups for key in self._lowered.in_keys):
+            self._lowered = None
         if self._lowered is not None:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
         elif not callable(getattr(actor, "get_dist", None)):

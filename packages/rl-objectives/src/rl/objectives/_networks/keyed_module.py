@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rl.core.contract import Contract
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, UnknownNameError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.objectives._networks.calls import ActorCall, HeadCall, KeyMismatchError, NetworkCall
 from rl.objectives._networks.ensemble import FrozenCall
@@ -104,18 +104,23 @@ class KeyedModule(nn.Module, ABC):
             names: a key for each name; keys below ``next`` are given without it.
 
         Raises:
-            ContractError: if a name is unknown or a key starts with ``next``; nothing is changed then.
+            ContractError: if a key starts with ``next``; nothing is changed then.
+            UnknownNameError: if a name is unknown; it is a `ContractError` and a `ValueError`.
         """
         for name, key in names.items():
             if name not in self._keys:
                 close = nearest(name, self._keys)
                 hint = f"; did you mean {close!r}?" if close is not None else ""
-                raise ContractError(f"{type(self).__name__} has no key {name!r}; it has {', '.join(self._keys)}{hint}")
+                known = ", ".join(self._keys)
+                raise UnknownNameError(f"{type(self).__name__} has no key {name!r}; it has {known}{hint}")
             if not isinstance(key, list) and as_tuple(key)[0] == NEXT:
                 raise ContractError(
                     f"{type(self).__name__} adds 'next' itself: give {name}={key_str(unwrap(as_tuple(key)[1:]))}"
                 )
-        new = {name: [*map(unwrap, key)] if isinstance(key, list) else unwrap(key) for name, key in names.items()}
+        new: dict[str, Any] = {}
+        for name, key in names.items():  # one key of a composite action is a list of one
+            several = isinstance(key, list) or isinstance(self._keys[name], list)
+            new[name] = [unwrap(one) for one in (key if isinstance(key, list) else [key])] if several else unwrap(key)
         self._keys = {**self._keys, **new}
         self._derived_from = None
         self.derive_early()

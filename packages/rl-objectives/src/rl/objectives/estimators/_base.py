@@ -90,6 +90,7 @@ class ValueEstimatorBase(KeyedModule):
         "terminated": "terminated",
         "advantage": "advantage",
         "value_target": "value_target",
+        "sample_log_prob": "action_log_prob",  # of `VTrace`; the others take the name too
         "mask": MASK,
     }
     gamma: float | Tensor

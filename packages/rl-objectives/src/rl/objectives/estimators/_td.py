@@ -7,15 +7,16 @@ from typing import final
 
 from torch import Tensor, nn
 
+from rl.core.errors import UnsupportedError
 from rl.objectives import _foreign
-from rl.objectives.estimators._base import TDEstimatorBase
+from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.functional._td import (
     td0_return_estimate,
     vec_td1_return_estimate,
     vec_td_lambda_return_estimate,
 )
 
-__all__ = ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"]
+__all__ = ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator", "check_td"]
 
 
 @final
@@ -123,4 +124,27 @@ class TDLambdaEstimator(TDEstimatorBase):
         """The target, ``[*B, T, F]`` as all arguments are."""
         return vec_td_lambda_return_estimate(
             self.gamma, self.lmbda, next_value, reward, done, terminated, time_dim=time_dim
+        )
+
+
+def check_td(estimator: ValueEstimatorBase, owner: str, *, one_step: bool) -> None:
+    """Raise unless the target of an estimator needs only the values of the next states.
+
+    Args:
+        estimator: the estimator.
+        owner: the loss, for messages.
+        one_step: Whether the loss fits distributions, whose targets are one step.
+
+    Raises:
+        UnsupportedError: if it needs more.
+    """
+    if one_step and not isinstance(estimator, TD0Estimator):
+        raise UnsupportedError(
+            f"{owner} cannot use {type(estimator).__name__}: the target of a distribution is one step, TD0; for n steps"
+            " store multi-step transitions (MultiStepTransform)"
+        )
+    if not isinstance(estimator, TDEstimatorBase):
+        raise UnsupportedError(
+            f"{owner} cannot use {type(estimator).__name__}, which needs the value of the policy at each state; it"
+            " takes TD0, TD1, TDLambda, or a TDEstimatorBase"
         )

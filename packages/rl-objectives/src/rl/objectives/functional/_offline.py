@@ -25,7 +25,7 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
 
     Args:
         difference: target minus prediction, any shape.
-        expectile: weight of positive differences, in (0, 1); negative ones have ``1 - expectile``.
+        expectile: weight of positive differences, in [0, 1]; negative ones have ``1 - expectile``.
 
     Example:
         >>> expectile_loss(torch.tensor([2.0, -2.0]), 0.75)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import update_wrapper
 from types import FunctionType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.contract import Contract
-from rl.core.errors import ArgumentError, SpecError
-from rl.core.keys import NEXT, NestedKey, as_tuple, nearest, next_key
+from rl.core.contract import Contract, Key
+from rl.core.errors import ArgumentError, SpecError, UnknownNameError, UnsupportedError
+from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, check_sequences
@@ -31,6 +32,7 @@ from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.estimators._kinds import ValueEstimators, estimator_class
 from rl.objectives.functional._regression import check_not_empty, check_reduction
+from rl.objectives.targets._target_networks import TargetWatch
 
 __all__ = ["Entries", "LossModule"]
 
@@ -41,17 +43,27 @@ class LossModule(KeyedModule):
     """Base of losses: reads a batch and returns scalars; entries that start with ``loss`` are minimized.
 
     A loss holds the given networks, not copies. A target network is held as ``target_NAME`` next to ``NAME``: it is
-    part of ``state_dict()``, not of ``parameters()``.
+    part of ``state_dict()``, not of ``parameters()``. ``NAME_params`` and ``target_NAME_params`` are the parameters and
+    buffers of a network as a TensorDict, as in TorchRL, for an optimizer of its own; without a target network the
+    latter are those of the network, without gradient.
 
     A subclass sets `default_keys`, and implements `_derive`, which returns the contract, and `forward`, which reads
     entries with `read`. The last line of its ``__init__`` is ``self.derive_early()``. An example is in
-    docs/howto/losses.md.
+    docs/howto/losses.md. In place of `_derive` it may set ``in_keys`` and ``out_keys``, on the class or on the loss.
 
     Args:
         reduction: ``"mean"`` (or None), ``"sum"`` or ``"none"`` over the batch.
 
     Raises:
         SpecError: if the reduction is unknown.
+
+    Example:
+        >>> class Norm(LossModule):
+        ...     in_keys, out_keys = ["x"], ["loss_norm"]
+        ...     def forward(self, tensordict):
+        ...         return TensorDict(loss_norm=tensordict["x"].norm())
+        >>> Norm()(x=torch.tensor([3.0, 4.0]))
+        tensor(5.)
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
@@ -74,6 +86,82 @@ class LossModule(KeyedModule):
         self._networks_before: dict[str, nn.Module] = {}
         self._states: tuple[State, ...] = ()
         self._order = OrderWatch()
+        self._declared: dict[str, list[NestedKey]] = {}
+        self._selected: list[NestedKey] | None = None
+        self._target_watch = TargetWatch()
+
+    def _derive(self) -> Contract:
+        reads, writes = (self._declared_keys(name) for name in ("in_keys", "out_keys"))
+        return Contract(tuple(map(Key, reads)), tuple(Key(key, batched=False) for key in writes))
+
+    def _declared_keys(self, name: str) -> Sequence[NestedKey]:
+        """``in_keys`` or ``out_keys`` of a subclass without `_derive`, as it sets them."""
+        inherited = getattr(type(self), name) is getattr(LossModule, name)
+        return self._declared.get(name, []) if inherited else getattr(self, name)
+
+    def _declare(self, name: str, keys: Sequence[NestedKey]) -> None:
+        if type(self)._derive is not LossModule._derive:  # noqa: SLF001 - whether a subclass has one
+            raise AttributeError(f"{name} of {type(self).__name__} follow from its networks and keys: use set_keys")
+        self._declared[name] = list(keys)
+        self._derived_from = None
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Keys that must be in the batch, in order; a subclass without `_derive` sets them."""
+        return self.contract.in_keys
+
+    @in_keys.setter
+    def in_keys(self, keys: Sequence[NestedKey]) -> None:
+        self._declare("in_keys", keys)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Keys that are returned, in order; a subclass without `_derive` sets them."""
+        return self.contract.out_keys if self._selected is None else list(self._selected)
+
+    @out_keys.setter
+    def out_keys(self, keys: Sequence[NestedKey]) -> None:
+        self._declare("out_keys", keys)
+
+    def select_out_keys(self, *out_keys: NestedKey) -> Self:
+        """Return only some outputs; everything is computed as before.
+
+        Args:
+            out_keys: Keys of the outputs, among those of the contract.
+
+        Returns:
+            The loss itself.
+
+        Raises:
+            UnknownNameError: if the loss has no such output; nothing is changed then.
+        """
+        known = self.contract.out_keys
+        wrong = [key for key in map(unwrap, out_keys) if key not in known]
+        if wrong:
+            there = ", ".join(map(key_str, known))
+            raise UnknownNameError(
+                f"{type(self).__name__} returns no {', '.join(map(key_str, wrong))}; it returns {there}"
+            )
+        self._selected = [*map(unwrap, out_keys)]
+        return self
+
+    def reset_out_keys(self) -> Self:
+        """Return all outputs again."""
+        self._selected = None
+        return self
+
+    def reset_parameters_recursive(self) -> None:
+        """Give the networks new initial parameters, and target networks those of the networks that they follow."""
+        for network in self.children():
+            for part in network.modules():
+                reset: Any = getattr(part, "reset_parameters", None)
+                if reset is not None:
+                    reset()
+        networks = dict(self.named_children())
+        for name, network in networks.items():
+            target = networks.get(f"target_{name}")
+            if target is not None:
+                target.load_state_dict(network.state_dict())
 
     def _to_networks(self, value: Tensor) -> Tensor:
         """A tensor of the loss itself on the device of its networks, where the batches are."""
@@ -98,7 +186,8 @@ class LossModule(KeyedModule):
         """
         if tensordict is not None and not tensors:
             with profiled(type(self).__name__):
-                return super().__call__(tensordict)
+                out = super().__call__(tensordict)
+            return out if self._selected is None else out.select(*self._selected)
         if tensordict is not None or not tensors:
             given = f"a batch and {', '.join(tensors)}" if tensors else "no batch"
             raise ArgumentError(
@@ -123,6 +212,16 @@ class LossModule(KeyedModule):
         for name, value in tensors.items():
             td.set(named[name].name, value)
         return td
+
+    def __getattr__(self, name: str) -> Any:
+        networks, wanted = self.__dict__.get("_modules", {}), name.removesuffix("_params")
+        if wanted != name:
+            network, trained = networks.get(wanted), networks.get(wanted.removeprefix("target_"))
+            if network is not None:
+                return TensorDict.from_module(network, as_module=True)
+            if trained is not None:
+                return TensorDict.from_module(trained).data
+        return super().__getattr__(name)
 
     @abstractmethod
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -179,10 +278,16 @@ class LossModule(KeyedModule):
             found |= self._without_idle(tensordict, found, mask, steps)
         elif (name := agent_mask_key(self._keys)) is not None:
             found.pop(next_key(name), None)  # it has a meaning beside the mask before the step alone
+        self._count_call()
         learned = learning_steps(tensordict, owner)
         if learned is None or mask is None:
             return found, mask if learned is None else learned
         return found, mask & fitted(learned, mask)
+
+    def _count_call(self) -> None:
+        """Count a call for the warning about target networks; a compiled loss would be compiled for each number."""
+        if not torch.compiler.is_compiling() and not self._target_watch.over:
+            self._target_watch.count(self)
 
     def _optional(self, tensordict: TensorDictBase, entries: Entries, name: str) -> Tensor | None:
         """An optional entry of those that `read` returned, by the name of its key; None if it is an observation."""
@@ -244,7 +349,8 @@ class LossModule(KeyedModule):
 
         Raises:
             UnknownComponentError: if no estimator has that name.
-            SpecError: if an argument is out of its range, or the loss cannot use that estimator.
+            SpecError: if an argument is out of its range.
+            UnsupportedError: if the loss cannot use that estimator; it is a `SpecError` and a `NotImplementedError`.
         """
         if not isinstance(value_type, ValueEstimatorBase):
             estimator = self._make_estimator(value_type or self.default_value_estimator, arguments)
@@ -267,7 +373,7 @@ class LossModule(KeyedModule):
         if not getattr(make, "needs_actor", False):
             networks.pop("actor_network", None)
         elif "actor_network" not in {**networks, **arguments}:
-            raise SpecError(
+            raise UnsupportedError(
                 f"{type(self).__name__} cannot use {make.__name__}, which needs log-probabilities of a policy that"
                 " this loss does not have; take another estimator, such as TD0 or TDLambda"
             )

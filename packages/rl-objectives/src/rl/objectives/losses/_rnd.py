@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, key_str, next_key
+from rl.objectives import _foreign
 from rl.objectives._batch.mask import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional._distillation import distillation_error
@@ -22,6 +23,7 @@ __all__ = ["RNDLoss"]
 
 
 @final
+@_foreign.rnd_loss
 class RNDLoss(LossModule):
     """Random network distillation: a predictor learns the features of a fixed random network.
 

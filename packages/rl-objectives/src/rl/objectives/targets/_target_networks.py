@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError, issue_warning
 from rl.objectives import _foreign
 
-__all__ = ["HardUpdate", "SoftUpdate", "make_target"]
+__all__ = ["HardUpdate", "SoftUpdate", "TargetWatch", "make_target"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -48,12 +48,59 @@ def make_target(module: M, owner: str) -> M:
     return deepcopy(module).requires_grad_(requires_grad=False)
 
 
+#: training calls of a loss before a warning that nothing moves its target networks
+UNMOVED_CALLS = 10
+
+
+class TargetWatch:
+    """Warns once about a loss that is trained while its target networks stay as they are.
+
+    Attributes:
+        over: Whether nothing is left to watch: an updater was made, a warning was given, or there is no target network.
+    """
+
+    def __init__(self) -> None:
+        self.over = False
+        self._calls = 0
+        self._first: list[tuple[int, int]] = []
+
+    def count(self, loss: nn.Module) -> None:
+        """Count a call of `loss`, if it is one of training."""
+        if not (loss.training and torch.is_grad_enabled()):
+            return
+        self._calls += 1
+        if self._calls == 1:
+            self._first = _versions(loss)
+            self.over = not self._first
+        elif self._calls == UNMOVED_CALLS:
+            self.over = True
+            if self._first == _versions(loss):  # else something other than an updater has moved or replaced them
+                names = ", ".join(name for name, _, _ in _pairs(loss))
+                owner = type(loss).__name__
+                issue_warning(
+                    f"{owner} was called {UNMOVED_CALLS} times in training, and nothing has moved {names}:"
+                    " make SoftUpdate(loss, tau=0.005) or HardUpdate(loss) and call its step after each step of the"
+                    " optimizer. Without a target network (delay_value=False, delay_qvalue=False) none is needed",
+                    UserWarning,
+                )
+
+
+def _versions(loss: nn.Module) -> list[tuple[int, int]]:
+    """What tells whether a tensor of a target network was changed in place, or is another one."""
+    tensors = (one for _, target, _ in _pairs(loss) for one in (*target.parameters(), *target.buffers()))
+    return [(id(one), one._version) for one in tensors]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public name
+
+
 class _Update:
     """Finds the pairs ``NAME`` and ``target_NAME`` among the direct children of a loss."""
 
     def __init__(self, loss: nn.Module) -> None:
         self._loss = loss
         self._tensors()
+        for part in loss.modules():
+            watch = getattr(part, "_target_watch", None)
+            if isinstance(watch, TargetWatch):
+                watch.over = True
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors of all target networks, and of their trained networks."""

@@ -32,6 +32,7 @@ from rl.objectives._networks.calls import NetworkCall, actor_keys, input_key
 from rl.objectives._networks.composite import joint, listed
 from rl.objectives._networks.ensemble import Ensemble, FrozenCall
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives.estimators._td import check_td
 from rl.objectives.functional._regression import check_distance, distance, reduce
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
@@ -91,6 +92,9 @@ def chosen_values(values: Tensor, action: Tensor, key: NestedKey, owner: str) ->
 class OffPolicyLoss(LossModule):
     """Base of losses of an actor and critics that learn from replayed steps, in any order.
 
+    With `TD1Estimator` or `TDLambdaEstimator`, batches are ``[*B, T]`` in time order. The returns are those of the
+    actions in the batch, not corrected for the present policy.
+
     A subclass implements `_derive_actor`, `_next_value`, `_actor_part` and `_writes`; critics, targets, weights and
     masks are handled here. The critic's entry ``td_error`` is written into the batch.
 
@@ -122,6 +126,8 @@ class OffPolicyLoss(LossModule):
     _critic_reads: ClassVar[str] = "state_action_value"
     """Name of the key that the critics write."""
     _loss_name: ClassVar[str] = "loss_qvalue"
+    _distributional: ClassVar[bool] = False
+    """Whether the critics write distributions of values."""
 
     actor_network: nn.Module
     target_actor_network: nn.Module | None
@@ -148,14 +154,12 @@ class OffPolicyLoss(LossModule):
         assert isinstance(network, nn.Module)
         setattr(self, self._critic_name, network)
         setattr(self, f"target_{self._critic_name}", make_target(network, owner) if delay_critic else None)
+        self.delay_actor = delay_actor
+        setattr(self, f"delay_{self._critic_name.removesuffix('_network')}", delay_critic)
         self.make_value_estimator(gamma=gamma)
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        if not isinstance(estimator, TDEstimatorBase) or estimator.needs_time:
-            raise SpecError(
-                f"{type(self).__name__} cannot use {type(estimator).__name__}: steps are in any order, so that it takes"
-                " TD0; for returns of several steps write them with MultiStepTransform"
-            )
+        check_td(estimator, type(self).__name__, one_step=self._distributional)
 
     # ---- written by the subclass
 
@@ -274,9 +278,11 @@ class OffPolicyLoss(LossModule):
         return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
 
     def _acted(self, action: Any) -> Entries:
-        """The entries of an action, or of a TensorDict of several."""
+        """The entries of an action, or of a TensorDict of several, which one key may name as a whole."""
         keys = self._keys["action"]
-        return {key: action.get(key) for key in keys} if isinstance(keys, list) else {keys: action}
+        if not isinstance(keys, list):
+            return {keys: action}
+        return {key: action.get(key, action if len(keys) == 1 else None) for key in keys}
 
     def _predicted(self, batch: Batch) -> Tensor:
         """Values of the actions that were taken, ``[n, *B, 1]``."""
@@ -290,6 +296,7 @@ class OffPolicyLoss(LossModule):
         done, terminated = end_flags(batch.tensordict, done, ended, keys, batch.mask, type(self).__name__)
         estimator = self._estimators[0]
         assert isinstance(estimator, TDEstimatorBase)
+        time = estimator.find_time(batch.tensordict, done)
         reward = entries[next_key(keys["reward"])]
         discount = estimator.row_discount(
             *(self._optional(batch.tensordict, entries, name) for name in ("discount", "steps_to_next_obs"))
@@ -301,7 +308,7 @@ class OffPolicyLoss(LossModule):
         if next_value.shape[-1] != 1 and reward.shape == like.shape:  # a distribution
             reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
             discount = None if discount is None else discount.expand_as(next_value)
-        return estimator.discounted(discount)(next_value, reward, done, terminated, -1)
+        return estimator.discounted(discount)(next_value, reward, done, terminated, time)
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():

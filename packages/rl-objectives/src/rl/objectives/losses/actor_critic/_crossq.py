@@ -18,7 +18,7 @@ __all__ = ["CrossQLoss"]
 
 
 @final
-@_foreign.sac_loss
+@_foreign.off_policy_loss
 class CrossQLoss(SoftLoss):
     """CrossQ: soft actor-critic whose critics value both ends of a step in one call, without target networks.
 

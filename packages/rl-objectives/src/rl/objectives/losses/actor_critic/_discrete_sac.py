@@ -22,7 +22,7 @@ __all__ = ["DiscreteSACLoss"]
 
 
 @final
-@_foreign.discrete_sac_loss
+@_foreign.off_policy_loss
 class DiscreteSACLoss(SoftLoss):
     """Soft actor-critic for discrete actions: expectations over the actions instead of samples.
 
@@ -42,6 +42,7 @@ class DiscreteSACLoss(SoftLoss):
         fixed_alpha: keep the first temperature.
         target_entropy_weight: share of the largest entropy that is the target if `target_entropy` is ``"auto"``.
         target_entropy: nats, or ``"auto"``.
+        delay_actor: Whether the next action is that of a copy, ``target_actor_network``, which `SoftUpdate` moves.
         delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
         gamma: discount, in [0, 1].
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
@@ -87,6 +88,7 @@ class DiscreteSACLoss(SoftLoss):
         fixed_alpha: bool = False,
         target_entropy_weight: float = 0.98,
         target_entropy: float | str = "auto",
+        delay_actor: bool = False,
         delay_qvalue: bool = True,
         gamma: float = 0.99,
         reduction: str | None = "mean",
@@ -106,6 +108,7 @@ class DiscreteSACLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            delay_actor=delay_actor,
         )
         del action_space, num_actions  # of TorchRL: the batch and the critics say them
         self.target_entropy_weight = target_entropy_weight
@@ -125,7 +128,7 @@ class DiscreteSACLoss(SoftLoss):
         return chosen_values(values, batch.entries[key], key, type(self).__name__)
 
     def _next_value(self, batch: Batch) -> Tensor:
-        log_probs = self._log_probs(self._policy(batch.after, batch.size))
+        log_probs = self._log_probs(self._target_policy(batch.after, batch.size))
         (values,) = self._target_critic(batch.after, batch.size)
         return expected_soft_value(values, log_probs, self.alpha)
 

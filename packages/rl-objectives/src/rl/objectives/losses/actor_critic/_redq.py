@@ -18,7 +18,7 @@ __all__ = ["REDQLoss"]
 
 
 @final
-@_foreign.sac_loss
+@_foreign.off_policy_loss
 class REDQLoss(SoftLoss):
     """Randomized ensembled double Q-learning: soft actor-critic with many critics and a random subset in the target.
 
@@ -32,13 +32,14 @@ class REDQLoss(SoftLoss):
         qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
             with new initial parameters. Or a list of critics.
         num_qvalue_nets: number of critics.
-        sub_sample_len: number of critics whose minimum is the next value, drawn for each batch.
+        sub_sample_len: Number of critics whose minimum is the next value, drawn for each batch; all if there are fewer.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         alpha_init: first temperature, above 0.
         min_alpha: smallest temperature; None for no bound.
         max_alpha: largest temperature; None for no bound.
         fixed_alpha: keep the first temperature.
         target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        delay_actor: Whether the next action is that of a copy, ``target_actor_network``, which `SoftUpdate` moves.
         delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
         gamma: discount, in [0, 1].
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
@@ -50,9 +51,9 @@ class REDQLoss(SoftLoss):
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> critic = TensorDictModule(nn.Linear(2, 1), ["action"], ["state_action_value"])
-        >>> REDQLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, num_qvalue_nets=1, sub_sample_len=2)
+        >>> REDQLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, sub_sample_len=0)
         Traceback (most recent call last):
-        rl.core.errors.SpecError: REDQLoss got sub_sample_len=2; it is at least 1 and at most num_qvalue_nets=1
+        rl.core.errors.SpecError: REDQLoss got sub_sample_len=0; it is at least 1
     """
 
     def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
@@ -68,16 +69,14 @@ class REDQLoss(SoftLoss):
         max_alpha: float | None = None,
         fixed_alpha: bool = False,
         target_entropy: float | str = "auto",
+        delay_actor: bool = False,
         delay_qvalue: bool = True,
         gamma: float = 0.99,
         reduction: str | None = "mean",
         action_spec: Any = None,
     ) -> None:
-        if not 1 <= sub_sample_len <= num_qvalue_nets:
-            raise SpecError(
-                f"REDQLoss got sub_sample_len={sub_sample_len}; it is at least 1 and at most"
-                f" num_qvalue_nets={num_qvalue_nets}"
-            )
+        if sub_sample_len < 1:
+            raise SpecError(f"REDQLoss got sub_sample_len={sub_sample_len}; it is at least 1")
         super().__init__(
             actor_network,
             qvalue_network,
@@ -91,12 +90,13 @@ class REDQLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            delay_actor=delay_actor,
         )
         del action_spec  # of TorchRL, for the automatic entropy; the batch says it
         self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
 
     def _next_value(self, batch: Batch) -> Tensor:
-        action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
         values = self._values(self._target_critic, batch.after, action, batch.size)
         chosen = torch.randperm(self.num_qvalue_nets, device=values.device)[: self.sub_sample_len]
         return soft_value(values[chosen], log_prob, self.alpha)

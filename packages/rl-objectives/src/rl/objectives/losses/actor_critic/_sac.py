@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from rl.core.contract import Key
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import scalar
-from rl.objectives._networks.calls import ActorCall, NetworkCall
+from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional import soft_value
 from rl.objectives.functional._regression import distance, reduce
 from rl.objectives.losses.actor_critic._base import Batch, sampled
@@ -21,7 +22,7 @@ from rl.objectives.targets._target_networks import make_target
 __all__ = ["SACLoss"]
 
 
-@_foreign.sac_loss
+@_foreign.off_policy_loss
 class SACLoss(SoftLoss):
     """Soft actor-critic, with an automatic temperature, and optionally with a value network.
 
@@ -47,6 +48,8 @@ class SACLoss(SoftLoss):
         max_alpha: largest temperature; None for no bound.
         fixed_alpha: keep the first temperature; ``loss_alpha`` is 0 then.
         target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        delay_actor: Whether the next action, and with a value network the action whose value it fits, is that of a
+            copy, ``target_actor_network``, which `SoftUpdate` moves.
         delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``, without a value network.
         delay_value: the same for a value network, ``target_value_network``.
         gamma: discount, in [0, 1].
@@ -100,6 +103,7 @@ class SACLoss(SoftLoss):
         max_alpha: float | None = None,
         fixed_alpha: bool = False,
         target_entropy: float | str = "auto",
+        delay_actor: bool = False,
         delay_qvalue: bool = True,
         delay_value: bool = True,
         gamma: float = 0.99,
@@ -119,9 +123,10 @@ class SACLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            delay_actor=delay_actor,
         )
         del action_spec  # of TorchRL, for the automatic entropy; the batch says it
-        self.value_network = value_network
+        self.value_network, self.delay_value = value_network, delay_value
         if value_network is None or not delay_value:
             self.target_value_network = None
         else:
@@ -129,14 +134,14 @@ class SACLoss(SoftLoss):
         self.derive_early()
 
     def _derive_actor(self) -> list[NestedKey]:
-        self._policy = ActorCall(self.actor_network)
+        inputs = super()._derive_actor()
         network = getattr(self, "value_network", None)  # set after the first derivation
         self._value = None if network is None else NetworkCall(network, {"value": self._keys["value"]})
         if self._value is None:
-            return self._policy.in_keys
+            return inputs
         followed = self.target_value_network or self.value_network
         self._target_value = NetworkCall(followed, {"value": self._keys["value"]})
-        return [*self._policy.in_keys, *self._value.in_keys]
+        return [*inputs, *self._value.in_keys]
 
     def _writes(self) -> tuple[Key, ...]:
         value = () if self._value is None else (scalar("loss_value", "distance of values and soft values"),)
@@ -145,12 +150,18 @@ class SACLoss(SoftLoss):
     def _next_value(self, batch: Batch) -> Tensor:
         if self._value is not None:
             return self._target_value(batch.after, batch.size)[0]
-        action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
         return soft_value(self._values(self._target_critic, batch.after, action, batch.size), log_prob, self.alpha)
 
     def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
         if self._value is None:
             return {}
+        if self._target_policy is not self._policy:
+            with torch.no_grad():
+                action, log_prob = sampled(self._target_policy(batch.entries, batch.size), type(self).__name__)
+                soft = soft_value(
+                    self._values(self._critic_call, batch.entries, action, batch.size), log_prob, self.alpha
+                )
         (value,) = self._value(batch.entries, batch.size)
         elements = distance(value, soft, self.loss_function).squeeze(-1)
         return {"loss_value": reduce(elements, self.reduction, batch.mask)}

@@ -45,6 +45,7 @@ class SoftLoss(OffPolicyLoss):
         max_alpha: float | None,
         fixed_alpha: bool,
         target_entropy: float | str,
+        delay_actor: bool = False,
     ) -> None:
         super().__init__(
             actor_network,
@@ -52,7 +53,7 @@ class SoftLoss(OffPolicyLoss):
             num_qvalue_nets,
             loss_function=loss_function,
             delay_critic=delay_critic,
-            delay_actor=False,
+            delay_actor=delay_actor,
             gamma=gamma,
             reduction=reduction,
         )
@@ -73,6 +74,8 @@ class SoftLoss(OffPolicyLoss):
 
     def _derive_actor(self) -> list[NestedKey]:
         self._policy = ActorCall(self.actor_network)
+        followed = self.target_actor_network
+        self._target_policy = self._policy if followed is None else ActorCall(followed)
         return self._policy.in_keys
 
     def _combined(self, values: Tensor) -> Tensor:

@@ -151,6 +151,6 @@ def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
             )
         bounds = (leaf.low, leaf.high)
     low, high = (torch.as_tensor(one, dtype=torch.get_default_dtype()).clone() for one in bounds)
-    if bool((low >= high).any()):
-        raise SpecError(f"TD3Loss got bounds {low.tolist()} and {high.tolist()}; the first are smaller")
+    if bool((low > high).any()):
+        raise SpecError(f"TD3Loss got bounds {low.tolist()} and {high.tolist()}; no lower one is above its upper one")
     return low, high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ __all__ = ["TQCLoss"]
 
 
 @final
-@_foreign.sac_loss
+@_foreign.off_policy_loss
 class TQCLoss(SoftLoss):
     """Truncated quantile critics: soft actor-critic whose critics write quantiles, the largest of which are dropped.
 
@@ -54,6 +54,8 @@ class TQCLoss(SoftLoss):
         Traceback (most recent call last):
         rl.core.errors.SpecError: TQCLoss got top_quantiles_to_drop_per_net=-1; it is at least 0
     """
+
+    _distributional: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
         self,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str
+from rl.objectives import _foreign
 from rl.objectives._batch.mask import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks.calls import ActorCall, NetworkCall, input_key
 from rl.objectives._networks.composite import joint
@@ -38,6 +39,7 @@ class _SequenceLoss(LossModule):
 
 
 @final
+@_foreign.dt_loss
 class DTLoss(_SequenceLoss):
     """Decision transformer: the distance of the policy's actions to those of the data set.
 
@@ -105,6 +107,7 @@ class DTLoss(_SequenceLoss):
 
 
 @final
+@_foreign.dt_loss
 class OnlineDTLoss(_SequenceLoss):
     """Online decision transformer: the likelihood of the data set's actions, with an entropy bonus.
 

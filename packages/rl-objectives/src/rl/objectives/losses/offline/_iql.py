@@ -43,7 +43,7 @@ class IQLLoss(OffPolicyLoss):
         num_qvalue_nets: number of critics.
         loss_function: of the critics, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         temperature: inverse temperature of the weights of actions, at least 0; 0 is behaviour cloning.
-        expectile: in (0, 1); above 0.5 values are those of better actions.
+        expectile: Expectile of the values of actions that is fitted, in [0, 1]; 0.5 is their mean, 1 the best.
         gamma: discount, in [0, 1].
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
 
@@ -74,7 +74,7 @@ class IQLLoss(OffPolicyLoss):
 
     default_keys: ClassVar[dict[str, NestedKey]] = {**OffPolicyLoss.default_keys, "value": "state_value"}
 
-    value_network: nn.Module | None = None
+    value_network: nn.Module
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class IQLLoss(OffPolicyLoss):
         owner = type(self).__name__
         if not (is_number(temperature) and temperature >= 0):
             raise SpecError(f"{owner} got temperature={temperature!r}; it is a number of at least 0")
-        if not (is_number(expectile) and 0 < expectile < 1):
-            raise SpecError(f"{owner} got expectile={expectile!r}; it is in (0, 1)")
+        if not (is_number(expectile) and 0 <= expectile <= 1):
+            raise SpecError(f"{owner} got expectile={expectile!r}; it is in [0, 1]")
         super().__init__(
             actor_network,
             qvalue_network,

@@ -220,7 +220,7 @@ class ClipPPOLoss(PPOLoss):
         critic_network: writes ``state_value`` ``[*B, 1]``.
         clip_epsilon: half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and
             above 1, in (0, 1) and above 0 (Yu et al., "DAPO", 2025, eq. 8).
-        clip_value: as for `PPOLoss`; True is `clip_epsilon`, a number then.
+        clip_value: as for `PPOLoss`; True is `clip_epsilon`, a number then, and False is None.
         others: those of `PPOLoss`.
 
     Raises:
@@ -262,6 +262,8 @@ class ClipPPOLoss(PPOLoss):
             if pair is not None:
                 raise SpecError(f"{owner} got clip_value=True with clip_epsilon={pair}; give clip_value as a number")
             clip_value = sides[0]
+        if clip_value is False:
+            clip_value = None
         super().__init__(actor_network, critic_network, clip_value=clip_value, **others)
         self.clip_epsilon: float | tuple[float, float] = clip_epsilon if pair is None else pair
 

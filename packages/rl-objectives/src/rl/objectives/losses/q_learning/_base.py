@@ -27,7 +27,7 @@ from rl.objectives._batch.mask import (
 )
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
-from rl.objectives.estimators._td import TD0Estimator
+from rl.objectives.estimators._td import check_td
 from rl.objectives.functional._regression import reduce
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
@@ -92,20 +92,11 @@ class QLoss(LossModule):
         if not isinstance(value_network, TensorDictModuleBase) and not hasattr(value_network, "in_keys"):
             value_network = TensorDictModule(value_network, in_keys=["observation"], out_keys=["action_value"])
         self.action_space = _action_space(action_space, self._keys["action"], owner)
-        self.double_dqn, self.value_network = double_dqn, value_network
+        self.double_dqn, self.delay_value, self.value_network = double_dqn, delay_value, value_network
         self.target_value_network = make_target(value_network, owner) if delay_value else None
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        if self._distributional and not isinstance(estimator, TD0Estimator):
-            raise SpecError(
-                f"{type(self).__name__} cannot use {type(estimator).__name__}: the target of a distribution is one"
-                " step, TD0; for n steps store multi-step transitions (MultiStepTransform)"
-            )
-        if not isinstance(estimator, TDEstimatorBase):
-            raise SpecError(
-                f"{type(self).__name__} cannot use {type(estimator).__name__}, which needs the value of the"
-                " policy at each state; it takes TD0, TD1, TDLambda, or a TDEstimatorBase"
-            )
+        check_td(estimator, type(self).__name__, one_step=self._distributional)
 
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
         """Outputs of the network that values next states, of those that it writes; here for distributions."""
