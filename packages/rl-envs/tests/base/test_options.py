@@ -20,6 +20,7 @@ from rl.envs import (
     GymEnv,
     MountainCarEnv,
     ObservationNorm,
+    ParallelEnv,
     PendulumEnv,
     SerialEnv,
     StepCounter,
@@ -49,9 +50,11 @@ def test_a_reset_to_a_state_continues_as_the_episode_did(kind):
     [
         lambda: PendulumEnv([3], seed=1),
         lambda: SerialEnv(3, lambda: PendulumEnv(seed=1)),
+        lambda: ParallelEnv(3, lambda: PendulumEnv(seed=1), processes=2),
+        lambda: ParallelEnv(3, lambda: PendulumEnv(seed=1), processes=2, shared_memory=False),
         lambda: TransformedEnv(PendulumEnv([3], seed=1), ObservationNorm(loc=1.0, scale=2.0)),
     ],
-    ids=["native", "serial", "transformed"],
+    ids=["native", "serial", "parallel", "messages", "transformed"],
 )
 def test_a_state_is_set_where_the_mask_says(wrap):
     env = wrap()
@@ -65,6 +68,7 @@ def test_a_state_is_set_where_the_mask_says(wrap):
     assert (root["observation"][1] == td["observation"][1]).all()
     scale, loc = (2.0, 1.0) if type(env) is TransformedEnv else (1.0, 0.0)
     torch.testing.assert_close(root["observation"][[0, 2], 0], wanted[[0, 2]].cos() * scale + loc)
+    env.close()
 
 
 def test_what_cannot_be_set_is_refused():

@@ -128,7 +128,7 @@ def _closed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_closed, "is closed; make a new one"),
+        (_closed, "is closed; make a new one. The shutdown of a collector closes its environment"),
         (lambda: GymWrapper([gymnasium.make("CartPole-v1")] * 2), "one environment several times"),
         (lambda: SerialEnv(2, [PendulumEnv().__enter__] * 2), "make a new one each time"),
         (lambda: SerialEnv(2, PendulumEnv()), "takes a function"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium
 import numpy as np
@@ -78,6 +79,16 @@ class Pair(EnvBase):
         pass
 
 
+BACKENDS = {
+    "one process": lambda makers: makers[0](),
+    "serial": lambda makers: SerialEnv(2, makers),
+    "parallel": lambda makers: ParallelEnv(2, makers, processes=2),
+    "parallel, two in a process": lambda makers: ParallelEnv(2, makers, processes=1),
+    "messages": lambda makers: ParallelEnv(2, makers, processes=2, shared_memory=False),
+    "pool": AsyncEnvPool,
+    "threads": lambda makers: AsyncEnvPool(makers, backend="threading"),
+}
+
 MAKERS = {
     "gym": cartpole,
     "state": PendulumEnv,
@@ -122,8 +133,9 @@ def test_rollouts_equal_those_of_a_serial_environment(both):
     assert (both[0].lowered() is None) == (both[1].lowered() is None)
 
 
-def test_partial_resets_held_steps_and_views_leave_the_others_alone():
-    env = ParallelEnv(4, PendulumEnv, processes=2)
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_partial_resets_held_steps_and_views_leave_the_others_alone(shared_memory):
+    env = ParallelEnv(4, PendulumEnv, processes=2, shared_memory=shared_memory)
     root = env.reset()
     mask = torch.tensor([False, False, True, False]).unsqueeze(-1)
     fresh = env.reset(root.clone().set("_reset", mask))
@@ -142,12 +154,20 @@ def test_partial_resets_held_steps_and_views_leave_the_others_alone():
     env.close()
 
 
-def test_attributes_and_methods_of_the_environments():
-    env = ParallelEnv(3, Walk, create_env_kwargs=[{"limit": 1.0}, {"limit": 2.0}, {"limit": 3.0}], processes=2)
-    assert env.limit == [1.0, 2.0, 3.0]
-    assert env.scaled(10) == [10.0, 20.0, 30.0]
-    with pytest.raises(AttributeError, match="neither ParallelEnv nor Walk"):
+@pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
+def test_attributes_and_methods_of_the_environments(kind):
+    env = kind(3, Walk, create_env_kwargs=[{"limit": 1.0}, {"limit": 2.0}, {"limit": 3.0}])
+    outer = TransformedEnv(env, StepCounter())
+    assert env.limit == outer.limit == [1.0, 2.0, 3.0]
+    assert env.scaled(10) == outer.scaled(factor=10) == [10.0, 20.0, 30.0]
+    with pytest.raises(AttributeError, match=f"neither {kind.__name__} nor Walk.* has an attribute 'absent'"):
         _ = env.absent
+    assert not hasattr(outer, "absent")
+    env.close()
+
+
+def test_an_environment_with_processes_cannot_be_copied():
+    env = ParallelEnv(2, Walk, processes=1)
     with pytest.raises(RLError, match="cannot be copied or pickled"):
         env.__getstate__()
     env.close()
@@ -232,6 +252,77 @@ def test_faults_of_environments_and_workers_are_named():
     env.close()
     with pytest.raises(RLError, match="closed"):
         env.reset()
+
+
+class Slow(PendulumEnv):
+    def _step_leaves(self, root):
+        time.sleep(0.5)
+        return super()._step_leaves(root)
+
+
+@pytest.mark.parametrize("backend", ["parallel", "messages", "pool", "threads"])
+def test_a_call_while_another_thread_steps_is_refused(backend):
+    env = BACKENDS[backend]([Slow, Slow])
+    with ThreadPoolExecutor(1) as other:
+        root = env.rand_action(env.reset())
+        running = other.submit(env.step, root.clone())
+        time.sleep(0.1)
+        for call in (env.reset, lambda: env.step(root.clone()), lambda: env.batch_locked and env.absent):
+            with pytest.raises(RLError, match="is in use by another thread: give each thread"):
+                call()
+        assert running.result()["next", "reward"].shape == (2, 1)
+        assert torch.equal(env.reset()["done"], other.submit(env.reset).result()["done"])  # one after the other
+    env.close()
+
+
+def test_an_exception_without_a_text_is_reported():
+    class Mute(ValueError):
+        def __str__(self):
+            raise TypeError("no text")
+
+    class Broken(Walk):
+        def _step(self, tensordict):
+            raise Mute
+
+    for backend in ("parallel", "threads"):
+        env = BACKENDS[backend]([Broken, Walk])
+        with pytest.raises(WorkerError, match=r"worker 0 raised Mute: \(its str\(\) raised TypeError\)"):
+            env.rollout(2)
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda: os._exit(1), r"exit code 1; what it printed may say why"),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            r"signal SIGKILL; the system kills processes where memory runs out",
+        ),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "signal SIGTERM"),
+    ],
+)
+def test_the_end_of_a_worker_is_described_by_its_cause(end, said):
+    class Ends(Walk):
+        def _step(self, tensordict):
+            end()
+
+    env = ParallelEnv(2, [Walk, Ends], processes=2)
+    with pytest.raises(WorkerError, match=rf"worker 1 has ended \({said}\)\. Close this object and make a new one"):
+        env.rollout(2)
+    env.close()
+
+
+@pytest.mark.parametrize("backend", ["serial", "parallel", "messages", "pool"])
+def test_all_environments_have_a_static_seed(backend):
+    env = BACKENDS[backend]([lambda: TransformedEnv(PendulumEnv(), StepCounter())] * 2)
+    assert env.set_seed(3, static_seed=True) == 3
+    first, second = env.reset()["th"].tolist()
+    assert first == second
+    assert env.set_seed(3) != 3
+    first, second = env.reset()["th"].tolist()
+    assert first != second
+    env.close()
 
 
 def test_spawned_workers():
@@ -376,21 +467,20 @@ class Late(gymnasium.Env):
         return self.late if self.steps == self.when else np.ones(3, np.float32), 1.0, False, False, {}
 
 
-BACKENDS = {
-    "one process": lambda make: make(),
-    "serial": lambda make: SerialEnv(2, make),
-    "parallel": lambda make: ParallelEnv(2, make, processes=2),
-    "parallel, two in a process": lambda make: ParallelEnv(2, make, processes=1),
-    "messages": lambda make: ParallelEnv(2, make, processes=2, shared_memory=False),
-    "pool": lambda make: AsyncEnvPool([make] * 2),
-    "threads": lambda make: AsyncEnvPool([make] * 2, backend="threading"),
-}
+@pytest.mark.parametrize("backend", list(BACKENDS)[1:])
+def test_bounds_of_a_batch_contain_those_of_its_environments(backend):
+    env = BACKENDS[backend]([lambda n=n: TransformedEnv(PendulumEnv(), StepCounter(n)) for n in (3, 5)])
+    assert env.observation_spec["step_count"].space.high.flatten().tolist() == [5, 5]
+    data = env.rollout(6, break_when_any_done=False)
+    assert data["next", "step_count"].squeeze(-1).tolist() == [[1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 1]]
+    env.check_env_specs()
+    env.close()
 
 
 @pytest.mark.parametrize("late", [np.array([7.0], np.float32), np.zeros((1, 3), np.float32), None])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_late_observation_of_another_shape_is_refused(backend, late):
-    env = BACKENDS[backend](lambda: GymWrapper(Late(late)))
+    env = BACKENDS[backend]([lambda: GymWrapper(Late(late))] * 2)
     with pytest.raises((SpecError, ShapeError, WorkerError), match="observation"):
         env.rollout(5, break_when_any_done=False)
     env.close()

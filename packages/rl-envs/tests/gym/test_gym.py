@@ -211,6 +211,8 @@ def test_pixels(counting_gym):
     assert data["pixels"].shape == (2, 2, 4, 5, 3)
     assert data["next", "pixels"][0, :, 0, 0, 0].tolist() == [1, 2]
     assert env.observation_keys == ["observation", "pixels"]
+    assert env.from_pixels
+    assert not GymWrapper(counting_gym()).from_pixels
     with pytest.raises(SpecError, match="render_mode='rgb_array'"):
         GymWrapper(counting_gym(), from_pixels=True)
 

@@ -8,9 +8,19 @@ import pytest
 import torch
 from gymnasium import spaces as S
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import RLError, SpecError, WorkerError
 from rl.core.specs import Bounded, Unbounded
-from rl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, TransformedEnv
+from rl.envs import (
+    ActionScaling,
+    AsyncEnvPool,
+    GymWrapper,
+    ParallelEnv,
+    PendulumEnv,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
 from rl.envs.gym._spaces import places
 
 
@@ -164,6 +174,18 @@ def test_boxes_of_wide_unsigned_integers(dtype, ours, form):
     assert td["action"].flatten().tolist() == sim.acts[0].tolist()
 
 
+@pytest.mark.parametrize("form", ["one", "list"])
+def test_boxes_without_elements_keep_their_shape_and_bounds(form):
+    seen, acts = S.Dict(none=S.Box(-1, 1, (0,)), rows=S.Box(0, 9, (0, 3), np.uint8)), S.Box(-1, 1, (0,))
+    sim = Sim(seen, seen.sample(), acts=acts)
+    env = TransformedEnv(GymWrapper([sim] if form == "list" else sim), ActionScaling())
+    data = env.rollout(3)
+    assert data["next", "none"].shape == (*env.batch_size, 3, 0)
+    assert data["rows"].shape == (*env.batch_size, 3, 0, 3)
+    assert sim.acts[0].shape == (0,)
+    assert isinstance(env.base_env.observation_spec_unbatched["none"], Bounded)
+
+
 def test_integers_that_torch_cannot_hold_are_refused():
     with pytest.raises(SpecError, match=r"exceeds int64.*declare lower bounds"):
         GymWrapper(Sim(S.Box(0, 2**64 - 1, (1,), np.uint64), 0))
@@ -192,16 +214,36 @@ def starts(form):
     return TransformedEnv(TransformedEnv(env, StepCounter()), RewardSum()) if form == "transformed" else env
 
 
-@pytest.mark.parametrize("form", ["one", "list", "transformed", "vector"])
+def start():
+    return starts("one")
+
+
+BATCHES = {
+    "serial": lambda: SerialEnv(2, start),
+    "processes": lambda: ParallelEnv(2, start, processes=2),
+    "two in a process": lambda: ParallelEnv(2, start, processes=1),
+    "messages": lambda: ParallelEnv(2, start, processes=1, shared_memory=False),
+    "view": lambda: ParallelEnv(3, start, processes=2)[1:],
+    "pool": lambda: AsyncEnvPool([start] * 2),
+    "threads": lambda: AsyncEnvPool([start] * 2, backend="threading"),
+    "pool, messages": lambda: AsyncEnvPool([start] * 2, shared_memory=False),
+}
+
+
+@pytest.mark.parametrize("form", ["one", "list", "transformed", "vector", *BATCHES])
 def test_options_are_those_of_one_reset(form):
-    env = starts(form)
+    env = BATCHES[form]() if form in BATCHES else starts(form)
     root = env.reset(options={"at": 5})
     assert (root["observation"] >= 5).all()
+    assert torch.equal(env.step(env.rand_action(root))["next", "observation"], root["observation"])
     if env.batch_size:
         mask = torch.tensor([[True], [False]])
         root = env.reset(root.set("_reset", mask), options={"at": 7})
         assert root["observation"].int().flatten().tolist() == [7, 5]
+        root = env.reset(root.set("_reset", ~mask))
+        assert root["observation"].int().flatten().tolist() == [7, 0]
     assert (env.reset()["observation"] < 1).all()
+    getattr(env, "_parent", env).close()
 
 
 def test_a_state_repeats_the_options_of_its_episode():
@@ -219,6 +261,13 @@ def test_a_state_repeats_the_options_of_its_episode():
 def test_an_environment_without_options_says_so():
     with pytest.raises(RLError, match=r"PendulumEnv.reset takes no options"):
         PendulumEnv().reset(options={"at": 1})
+    with pytest.raises(RLError, match=r"PendulumEnv.reset takes no options"):
+        SerialEnv(2, PendulumEnv).reset(options={"at": 1})
+    env = ParallelEnv(2, PendulumEnv, processes=1)
+    with pytest.raises(WorkerError, match=r"PendulumEnv.reset takes no options"):
+        env.reset(options={"at": 1})
+    assert env.reset()["th"].shape == (2,)
+    env.close()
 
 
 @pytest.mark.parametrize("where", ["observation", "nested", "action", "info"])

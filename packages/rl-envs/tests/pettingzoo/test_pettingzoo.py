@@ -101,6 +101,7 @@ def entry(td, group, index, key):
 
 def members(env):
     """(group, index in it or None, agent) of each agent."""
+    assert env.n_agents == len(env.pettingzoo_env.possible_agents)
     for group, agents in env.group_map.items():
         stacked = env.full_reward_spec[group, "reward"].ndim == 2
         for index, agent in enumerate(agents):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
 
 from rl.core.errors import RLError, SpecError
 from rl.core.testing import check_transform
 from rl.envs import (
+    ActionChunkTransform,
     ActionDiscretizer,
     ActionMask,
     ActionScaling,
@@ -26,8 +29,11 @@ from rl.envs import (
     FiniteTensorDictCheck,
     FlattenObservation,
     FlattenTensorDict,
+    Hash,
     InitTracker,
     LineariseRewards,
+    ModuleTransform,
+    NextStateReconstructor,
     ObservationNorm,
     PendulumEnv,
     PermuteTransform,
@@ -37,6 +43,7 @@ from rl.envs import (
     RewardNorm,
     RewardScaling,
     RewardSum,
+    RNDTransform,
     SelectTransform,
     SignTransform,
     SqueezeTransform,
@@ -62,6 +69,10 @@ def halved(x):
     return x[..., ::2]
 
 
+def scale(*prefix):
+    return TensorDictModule(nn.Softsign(), [(*prefix, "observation")], [(*prefix, "scaled")])
+
+
 def nested(*keys):
     return [("nested", key) for key in keys]
 
@@ -85,10 +96,13 @@ PENDULUM = {
     "flatten": lambda: Compose(UnsqueezeTransform(-1), FlattenObservation(-2, -1)),
     "init-tracker": InitTracker,
     "linearise": lambda: LineariseRewards(["reward"], weights=[2.0]),
+    "hash": lambda: Hash(["observation"], ["hash"]),
+    "module": lambda: ModuleTransform(module=scale(), no_grad=True),
     "observation-norm": lambda: ObservationNorm(1.0, 2.0, standard_normal=True),
     "observation-norm-inverse": lambda: ObservationNorm(1.0, 2.0, in_keys_inv=["action"]),
     "permute": lambda: Compose(UnsqueezeTransform(-1), PermuteTransform([-1, -2])),
     "remove-empty": RemoveEmptySpecs,
+    "rnd": lambda: RNDTransform(nn.Linear(3, 4), nn.Linear(3, 4)).freeze(),
     "rename": lambda: RenameTransform(["observation"], [("agent", "obs")], ["action"], [("agent", "torque")]),
     "rename-copy": lambda: RenameTransform(["done", "reward"], ["over", "pay"], create_copy=True),
     "reward-clipping": lambda: RewardClipping(-1, 1),
@@ -135,6 +149,8 @@ NESTED = {
     "flatten": lambda: Compose(
         UnsqueezeTransform(-1, nested("observation")), FlattenObservation(-2, -1, nested("observation"))
     ),
+    "hash": lambda: Hash(nested("observation"), nested("hash")),
+    "module": lambda: ModuleTransform(module=scale("nested"), no_grad=True),
     "linearise": lambda: LineariseRewards(nested("reward"), weights=[2.0]),
     "observation-norm": lambda: ObservationNorm(1.0, 2.0, nested("observation"), standard_normal=True),
     "permute": lambda: Compose(
@@ -152,10 +168,26 @@ NESTED = {
     "success": lambda: SuccessReward(*nested("done", "reward")),
     "unary": lambda: UnaryTransform(nested("observation"), nested("more"), fn=doubled),
 }
-READS_VALUES = {"finite"}
+CHUNK_KEYS = {"action": ("action",), "chunk": ("vla_action", "chunk"), "pad": ("action_is_pad",)}
+NESTED_DONE = ("next", "nested", "done")
+SEQUENCES = {
+    "action-chunk": lambda: ActionChunkTransform(3),
+    "next-state": lambda: NextStateReconstructor(traj_key=None, fill_value=0.0),
+}
+NESTED |= {
+    "action-chunk": lambda: ActionChunkTransform(
+        3, **{f"{name}_key": ("nested", *key) for name, key in CHUNK_KEYS.items()}, done_key=("nested", "done")
+    ),
+    "next-state": lambda: NextStateReconstructor(
+        nested("observation"), traj_key=None, done_key=NESTED_DONE, fill_value=0.0
+    ),
+}
+READS_VALUES = {"finite", "hash"}
 REFUSED_ON_BATCHES = {"init-tracker", "step-counter", "vec-norm", "vec-norm-every", "reward-norm"}
-REFUSED_ON_BATCHES |= {"target", "target-constant"}
-BATCHES = {name: make for name, make in {**PENDULUM, **BOTH_WAYS}.items() if name not in REFUSED_ON_BATCHES}
+REFUSED_ON_BATCHES |= {"target", "target-constant", "rnd"}
+BATCHES = {
+    name: make for name, make in {**PENDULUM, **BOTH_WAYS, **SEQUENCES}.items() if name not in REFUSED_ON_BATCHES
+}
 NEEDS_BOUNDS = {"action-discretizer", "action-discretizer-one-hot", "action-scaling"}
 
 
@@ -186,6 +218,35 @@ def test_it_keeps_the_rules_with_discrete_actions(name, batch):
 def test_it_keeps_the_rules_on_a_batch(name):
     other = NESTED[name]() if name in NESTED else None
     check_transform(BATCHES[name](), rollout(), nested=other, compiles=name not in READS_VALUES)
+
+
+@pytest.mark.parametrize("name", sorted(set(BATCHES) - {"device"}))
+def test_a_call_writes_what_it_returns_into_the_batch(name):
+    torch.manual_seed(0)
+    batch, transform = rollout(), BATCHES[name]()
+    below, expected = batch["next"], transform.forward(batch.copy())
+    out = transform(batch)
+    assert out is batch
+    assert out["next"] is below
+    assert set(batch.keys(True, True)) == set(expected.keys(True, True))
+    assert all(torch.equal(batch[key], expected[key]) for key in expected.keys(True, True))
+
+
+def test_a_call_that_changes_the_device_or_batch_size_returns_a_new_batch():
+    for transform in (DeviceCastTransform("cpu"), FlattenTensorDict(inverse=False)):
+        batch, before = rollout(), rollout()
+        out = transform(batch)
+        assert out is not batch
+        assert (batch == before).all()
+        assert (batch.batch_size, batch.device) == (before.batch_size, before.device)
+
+
+def test_rows_of_a_buffer_keep_their_values_where_a_transform_writes_into_samples():
+    replay = pytest.importorskip("rl.replay")
+    buffer = replay.ReplayBuffer(storage=replay.ListStorage(1), batch_size=1, collate_fn=lambda rows: rows[0])
+    buffer.append_transform(RewardScaling(0.0, 2.0))
+    buffer.add(rollout())
+    assert (buffer.sample()["next", "reward"] == buffer.sample()["next", "reward"]).all()
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_BOUNDS))

@@ -118,9 +118,9 @@ def test_the_table_has_every_transform_with_in_keys():
 def test_a_key_below_next_is_mapped_there_alone(name, where):
     key, make = MAKE[name]
     batch = rollout()
-    expected = make([key])(batch)["next"]
+    expected = make([key])(batch.copy())["next"]
     transform = make(alone(key))
-    out = transform(batch) if where == "batch" else through_buffer(transform, batch)
+    out = transform(batch.copy()) if where == "batch" else through_buffer(transform, batch)
     assert set(out["next"].keys(True, True)) == set(expected.keys(True, True))
     for entry in expected.keys(True, True):
         torch.testing.assert_close(out["next"][entry], expected[entry], rtol=0, atol=0)
@@ -149,7 +149,7 @@ def test_both_spellings_are_those_of_the_plain_key(name):
     batch = rollout()
     if key == "reward":
         batch["reward"] = batch["next", "reward"] / 2
-    expected, out = make([key])(batch), make([key, *alone(key)])(batch)
+    expected, out = make([key])(batch.copy()), make([key, *alone(key)])(batch)
     for entry in expected.keys(True, True):
         if name != "RewardSum" or entry != "episode_reward":
             torch.testing.assert_close(out[entry], expected[entry], rtol=0, atol=0)

@@ -25,6 +25,23 @@ def recorded(env, steps, transforms):
     return TransformedEnv(env, Compose(*transforms)).rollout(steps, break_when_any_done=False)
 
 
+@pytest.mark.parametrize("batch", [[], [4]], ids=str)
+def test_statistics_of_entries_without_elements(batch):
+    def env(*transforms):
+        return TransformedEnv(CartPoleEnv(batch, seed=0), Compose(nothing, *transforms, StepCounter(3)))
+
+    def nothing(td):
+        return td.set("none", td["observation"][..., :0])
+
+    fixed = ObservationNorm(in_keys=["none"])
+    data = env(VecNorm(["none", "observation"])).rollout(7, break_when_any_done=False)
+    assert data["next", "none"].shape == (*batch, 7, 0)
+    measured = env(fixed)
+    fixed.init_stats(5)
+    assert fixed.loc.shape == (0,)
+    assert measured.rollout(2)["none"].shape == (*batch, 2, 0)
+
+
 @pytest.mark.parametrize("decay", [1.0, 0.9])
 def test_running_statistics_are_those_of_all_values(decay):
     norm = VecNorm(["observation", "reward"], ["observation", "scaled"], decay=decay)
@@ -76,7 +93,7 @@ def test_denorm_and_observation_norm_invert_and_repeat_the_map():
     norm = VecNorm(["observation"])
     TransformedEnv(PendulumEnv([3], seed=0), norm).rollout(50)
     batch = PendulumEnv([3], seed=1).rollout(4)
-    scaled = norm(batch)
+    scaled = norm(batch.copy())
     torch.testing.assert_close(norm.denorm(scaled)["next", "observation"], batch["next", "observation"])
     torch.testing.assert_close(norm.to_observation_norm()(batch)["observation"], scaled["observation"])
 

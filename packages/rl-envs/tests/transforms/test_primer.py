@@ -7,7 +7,7 @@ from rl.core import recurrent_mode, set_recurrent_mode
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.core.testing import check_env
-from rl.envs import InitTracker, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv
+from rl.envs import InitTracker, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv, gSDENoise
 
 H, C = ("recurrent_state", "h"), "c"
 
@@ -67,6 +67,17 @@ def test_random_entries_lie_in_their_spec():
     assert not torch.equal(first, second)
 
 
+@pytest.mark.parametrize("shape", [None, (2000,)])
+def test_the_noise_of_gsde_is_standard_normal_and_drawn_in_each_episode(shape):
+    noise = gSDENoise(state_dim=3, action_dim=1, shape=shape)
+    env = TransformedEnv(PendulumEnv(batch_size=(2000,)), noise)
+    first, second = env.reset()["_eps_gSDE"], env.reset()["_eps_gSDE"]
+    assert first.shape == (2000, 1, 3)
+    assert abs(first.mean()) < 0.05
+    assert abs(first.std() - 1) < 0.05
+    assert not torch.equal(first, second)
+
+
 def test_specs_may_be_nested_or_named():
     primer = TensorDictPrimer(Composite(recurrent_state=Composite(h=Unbounded((1, 3)))), c=Unbounded((2,)))
     assert list(primer.primers) == [H, C]
@@ -83,6 +94,7 @@ def test_serial_environments_have_it_each():
     ("make", "message"),
     [
         (TensorDictPrimer, "nothing to write"),
+        (lambda: gSDENoise(state_dim=3), "gSDENoise needs state_dim and action_dim, got 3 and None"),
         (lambda: TensorDictPrimer({"h": torch.zeros(2)}), "takes specs by key, got Tensor under 'h'"),
         (
             lambda: TensorDictPrimer({"h": Unbounded((2,))}, default_value=torch.zeros(3)),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,12 +18,16 @@ from rl.envs import (
     CatTensors,
     Compose,
     EnvBase,
+    FlattenAction,
     FlattenObservation,
     GymEnv,
+    GymWrapper,
     InitTracker,
     PendulumEnv,
     RenameTransform,
     RewardSum,
+    SerialEnv,
+    SqueezeTransform,
     Stack,
     StepCounter,
     TargetReturn,
@@ -29,6 +35,7 @@ from rl.envs import (
     Transform,
     TransformedEnv,
     UnaryTransform,
+    UnsqueezeTransform,
 )
 
 
@@ -260,7 +267,7 @@ def test_stepping_from_entries_of_ones_own_is_explained():
 
 def test_on_a_batch():
     batch = TensorDict(observation=torch.ones(3, 2), next={"observation": torch.zeros(3, 2)}, batch_size=[3])
-    out = Scale()(batch)
+    out = Scale().forward(batch)
     assert out["observation"][0, 0].item() == 2.0
     assert batch["observation"][0, 0].item() == 1.0
     check_transform(Scale(), batch)
@@ -350,7 +357,7 @@ def test_a_hook_that_nothing_calls_is_refused(hook, ours):
         (lambda: FlattenObservation(-2, -1, in_keys=["observation"]), r"map the spec of 'observation', float32 \[3\]"),
         (lambda: CatTensors(["observation", "th"], del_keys=False), r"join entries of the shapes .*'th'.*: \(\)"),
         (lambda: Stack(["th", "thdot"], "both"), "remove 'th', 'thdot', which .* next step: give del_keys=False"),
-        (lambda: ActionMask(mask_key="observation"), "mask of booleans, and 'observation' is float32"),
+        (lambda: ActionMask(mask_key="observation"), "mask of booleans or integers, and 'observation' is float32"),
     ],
 )
 def test_what_does_not_fit_the_specs_is_named_when_it_is_appended(transform, message):
@@ -363,6 +370,25 @@ def test_places_of_a_chain():
     assert [type(one) for one in env.insert_transform(0, StepCounter()).transform] == [StepCounter, RewardSum]
     with pytest.raises(SpecError, match="insert a transform at 3: there are 2"):
         env.insert_transform(3, InitTracker())
+
+
+def test_a_transform_that_is_not_there_or_is_needed_cannot_be_removed():
+    with pytest.raises(SpecError, match="cannot remove the transform at -1: there are 0"):
+        Compose().pop()
+    env = TransformedEnv(
+        PendulumEnv(), Compose(StepCounter(5), RenameTransform(["step_count"], ["clock"], create_copy=True))
+    )
+    with pytest.raises(SpecError, match="remove the transform at 2: there are 2"):
+        env.transform.pop(2)
+    counter = env.transform[0]
+    with pytest.raises(SpecError, match="has the key 'step_count', which the environment does not write"):
+        env.transform.pop(0)
+    assert counter.parent is env
+    assert "clock" in env.rollout(2).keys()
+    assert isinstance(env.transform.pop(), RenameTransform)
+    assert env.transform.pop() is counter
+    assert counter.parent is None
+    assert set(env.rollout(2).keys()) == set(PendulumEnv().rollout(2).keys())
 
 
 @pytest.mark.parametrize("hook", ["_reset", "_step", "_inv"])
@@ -382,6 +408,56 @@ def test_random_moves_stay_legal_where_games_end_at_different_times():
     data = env.rollout(60, break_when_any_done=False)
     assert data["next", "done"][:, 5:].any(1).all()
     assert data["action_mask"].gather(-1, data["action"].unsqueeze(-1)).all()
+
+
+MASKS = {
+    "multi-binary": gym.spaces.MultiBinary(3),
+    "box-int8": gym.spaces.Box(0, 1, (3,), np.int8),
+    "box-uint8": gym.spaces.Box(0, 9, (3,), np.uint8),
+    "box-int64": gym.spaces.Box(0, 1, (3,), np.int64),
+}
+
+
+class Masked(gym.Env):
+    """Allows the actions ``masks[t % 3]`` at step t."""
+
+    def __init__(self, space, masks=((1, 0, 0), (0, 1, 1), (0, 0, 1))):
+        self.action_space = gym.spaces.Discrete(3)
+        self.observation_space = gym.spaces.Dict(action_mask=space)
+        self.masks = np.array(masks, space.dtype)
+
+    def _seen(self):
+        return {"action_mask": self.masks[self.count % 3]}
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self._seen(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("space", MASKS.values(), ids=MASKS)
+def test_action_mask_keeps_random_actions_within_integer_masks(space):
+    env = TransformedEnv(GymWrapper(Masked(space), categorical_action_encoding=True), ActionMask())
+    data = env.rollout(60)
+    assert not data["action_mask"].dtype.is_floating_point
+    assert data["action_mask"].gather(-1, data["action"].unsqueeze(-1)).all()
+    assert set(data["action"][1::3].tolist()) == {1, 2}
+    several = TransformedEnv(SerialEnv(2, lambda: GymWrapper(Masked(space))), ActionMask())
+    root = several.rand_step(several.reset())
+    root = several.reset(root["next"].set("_reset", torch.tensor([[True], [False]])))
+    for _ in range(20):
+        assert root["action_mask"].tolist() == [[1, 0, 0], [0, 1, 1]]
+        assert (several.full_action_spec.rand()["action"] <= root["action_mask"]).all()
+
+
+def test_action_mask_refuses_integers_other_than_0_and_1_by_key():
+    env = TransformedEnv(GymWrapper(Masked(MASKS["box-uint8"], ((1, 0, 0), (0, 2, 1), (0, 0, 1)))), ActionMask())
+    env.reset()
+    with pytest.raises(ContractError, match=r"mask of 0 and 1, and 'action_mask' has the values \[0, 1, 2\]"):
+        env.rollout(3)
 
 
 def test_an_assigned_transform_takes_effect():
@@ -477,7 +553,7 @@ def test_a_dimension_of_the_action_that_cannot_move_is_scaled_to_the_middle():
     assert (data["next", "observation"][..., 1] == 1).all()
     assert data["next", "observation"].isfinite().all()
     raw = Fixed().rollout(5)
-    unit = scaling(raw)["action"]
+    unit = scaling.forward(raw)["action"]
     torch.testing.assert_close(unit[..., 0], raw["action"][..., 0] - 1)
     assert (unit[..., 1] == 0).all()
 
@@ -492,3 +568,50 @@ def test_target_returns_fall_by_each_reward_and_begin_again():
     assert (constant.rollout(5)["next", "goal"] == 7).all()
     with pytest.raises(SpecError, match="mode must be 'reduce' or 'constant'"):
         TargetReturn(1.0, "half")
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_positive_dimensions_count_after_the_batch_of_the_environment(batch):
+    def shapes(sign):
+        chain = Compose(
+            UnsqueezeTransform(0 if sign else -2, ["observation"], None, ["action"], allow_positive_dim=sign),
+            FlattenAction(0 if sign else -2, 1 if sign else -1, allow_positive_dim=sign),
+            UnsqueezeTransform(2 if sign else -1, ["observation"], ["wide"], allow_positive_dim=sign),
+            FlattenObservation(0 if sign else -3, 1 if sign else -2, ["wide"], ["flat"], allow_positive_dim=sign),
+            SqueezeTransform(0 if sign else -2, ["observation"], allow_positive_dim=sign),
+        )
+        env = TransformedEnv(PendulumEnv(batch), chain)
+        data = env.rollout(2)
+        return {str(key): data[key].shape for key in data.keys(True, True)}, env.observation_spec, env.action_spec
+
+    assert shapes(True) == shapes(False)
+
+
+def test_positive_dimensions_without_an_environment_are_those_of_the_tensor():
+    td = TensorDict(x=torch.zeros(2, 1, 4), y=torch.zeros(2, 1, 4), batch_size=[2])
+    SqueezeTransform(1, ["x"], allow_positive_dim=True)(td)
+    UnsqueezeTransform(1, ["y"], allow_positive_dim=True)(td)
+    assert (td["x"].shape, td["y"].shape) == ((2, 4), (2, 1, 1, 4))
+
+
+@pytest.mark.parametrize("hook", ["_call", "_reset", "_step", "_inv"])
+def test_the_hooks_of_a_chain_are_those_of_its_transforms_in_order(hook):
+    calls = []
+
+    class Spy(Transform):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def _note(self, *entries):
+            calls.append(self.name)
+            return entries[-1]
+
+        _call = _step = _inv = _note
+
+        def _reset(self, root, mask=None):
+            return self._note(mask, root)
+
+    td = TensorDict(x=torch.zeros(2))
+    assert getattr(Compose(Spy("a"), Spy("b")), hook)(*[td] * (2 if hook == "_step" else 1)) is td
+    assert calls == (["b", "a"] if hook == "_inv" else ["a", "b"])

@@ -45,6 +45,7 @@ def test_steps_are_those_of_the_library(scenario, kwargs, steps):
     raw.seed(3)
     root, seen = env.reset(), raw.reset()
     torch.manual_seed(0)
+    assert env.n_agents == raw.n_agents
     order = [agent.name for agent in raw.agents]
     places = {name: (group, index) for group, names in env.group_map.items() for index, name in enumerate(names)}
 

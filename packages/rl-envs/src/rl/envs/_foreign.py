@@ -15,12 +15,13 @@ __all__ = [
     "exclude",
     "flatten_action",
     "gym_env",
+    "hashed",
     "isaac_lab",
+    "module_transform",
     "open_spiel",
     "parallel_env",
     "pendulum",
     "pettingzoo",
-    "positive_dim",
     "primer",
     "register_gym",
     "reward_sum",
@@ -110,37 +111,38 @@ transformed_env = foreign_arguments(
 serial_env = foreign_arguments(
     needless={
         "pin_memory": (_PROCESS, False),
-        "share_individual_td": (_PROCESS, None),
-        "shared_memory": (_PROCESS, True),
-        "memmap": (_PROCESS, False),
+        "share_individual_td": (_PROCESS, None, True, False),
+        "shared_memory": (_PROCESS, True, False),
+        "memmap": (_PROCESS, False, True),
         "policy_proof": ("needless: every result has memory of its own", None),
         "device": ("use the device of the environments inside", None),
         "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
         "num_threads": ("use torch.set_num_threads", None),
         "num_sub_threads": (_PROCESS, 1),
-        "serial_for_single": ("needless: one environment may be used by itself", False),
-        "non_blocking": ("needless: transfers wait where they have to", False),
+        "serial_for_single": ("needless: one environment may be used by itself", False, True),
+        "non_blocking": ("needless: transfers wait where they have to", False, True),
         "mp_start_method": (_PROCESS, None),
-        "use_buffers": ("needless: every result has memory of its own", None),
-        "metadata_from_workers": (_PROCESS, False),
-        "consolidate": (_PROCESS, True),
-        "daemon": (_PROCESS, False),
+        "use_buffers": ("needless: every result has memory of its own", None, True, False),
+        "metadata_from_workers": (_PROCESS, False, True),
+        "consolidate": (_PROCESS, True, False),
+        "daemon": (_PROCESS, False, True),
         "shutdown_timeout": (_PROCESS, 10.0),
     }
 )
 parallel_env = foreign_arguments(
     needless={
         "pin_memory": ("needless: call to(device) on the result", False),
-        "share_individual_td": ("needless: each entry is one tensor in shared memory", None),
-        "memmap": ("needless: shared memory is a nameless file", False),
+        "share_individual_td": ("needless: each entry is one tensor in shared memory", None, True, False),
+        "memmap": ("needless: shared memory is a nameless file", False, True),
         "policy_proof": ("needless: every result has memory of its own", None),
         "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
         "num_sub_threads": ("use num_threads=", 1),
-        "serial_for_single": ("needless: one environment may be used by itself", False),
-        "non_blocking": ("use async_step_send and async_step_recv", False),
-        "use_buffers": ("use shared_memory=", None),
-        "metadata_from_workers": ("needless: specs are those of the workers", False),
-        "consolidate": ("needless: results are in shared memory", True),
+        "serial_for_single": ("needless: one environment may be used by itself", False, True),
+        "non_blocking": ("needless: transfers wait where they have to", False, True),
+        "use_buffers": ("needless: shared_memory= says where data is exchanged", None, True, False),
+        "use_shared_mem": ("use shared_memory=", True),
+        "metadata_from_workers": ("needless: specs are those of the workers", False, True),
+        "consolidate": ("needless: results are in shared memory", True, False),
     }
 )
 async_env_pool = foreign_arguments(
@@ -166,9 +168,6 @@ reward_sum = foreign_arguments(
         "reset_keys": ("needless: a partial reset is read from '_reset'", None),
         "reward_spec": ("not available yet: sums are part of observation_spec", False),
     }
-)
-positive_dim = foreign_arguments(
-    needless={"allow_positive_dim": ("use negative dimensions, counted from the end", False)}
 )
 vec_norm = foreign_arguments(
     needless={
@@ -214,7 +213,6 @@ register_gym = foreign_arguments(
     }
 )
 unsqueeze = foreign_arguments(
-    needless={"allow_positive_dim": ("use negative dimensions, counted from the end", False)},
     replaced={"unsqueeze_dim": "use dim="},
 )
 action_projection = foreign_arguments(
@@ -222,7 +220,6 @@ action_projection = foreign_arguments(
 )
 flatten_action = foreign_arguments(
     needless={
-        "allow_positive_dim": ("use negative dimensions, counted from the end", False),
         "action_shape": ("needless: it is that of the environment's spec", None),
         "in_keys": ("needless: a batch has the flat action already", None),
         "out_keys": ("needless: a batch has the flat action already", None),
@@ -236,4 +233,16 @@ target_return = foreign_arguments(
 )
 timer = foreign_arguments(
     needless={"time_key": ("use out_keys=, which names all three", "time")},
+)
+hashed = foreign_arguments(
+    needless={"use_raw_nontensor": ("not available yet: functions get texts and tensors", False)},
+)
+_RAY = "not available yet: the module runs in the process of the environment"
+module_transform = foreign_arguments(
+    needless={
+        "use_ray_service": (_RAY, False),
+        "num_gpus": (_RAY, None),
+        "num_cpus": (_RAY, None),
+        "actor_name": (_RAY, None),
+    }
 )

@@ -6,6 +6,7 @@ from rl.core.component import Command, Component
 from rl.core.hookspecs import hookimpl
 
 _TRANSFORMS = {
+    "action-chunk": ("ActionChunkTransform", "Writes the next actions of each step."),
     "action-discretizer": (
         "ActionDiscretizer",
         "Gives the caller a choice among intervals in place of each element of a bounded action.",
@@ -41,8 +42,19 @@ _TRANSFORMS = {
     "flatten-tensordict": ("FlattenTensorDict", "Flattens the dimensions of a batch into one."),
     "frame-skip": ("FrameSkipTransform", "Repeats each action and adds up the rewards."),
     "gray-scale": ("GrayScale", "Replaces colours by their luminance."),
+    "gsde-noise": ("gSDENoise", "Draws the noise of gSDE when an episode begins."),
+    "hash": ("Hash", "Writes the hash of each value."),
     "init-tracker": ("InitTracker", "Writes whether a step is the first after a reset."),
     "linearise-rewards": ("LineariseRewards", "Weighted sum of the rewards of several objectives."),
+    "module": ("ModuleTransform", "Runs a module on what an environment writes, or on what it reads."),
+    "next-observation-delta": (
+        "NextObservationDelta",
+        "Stores next observations as differences of low precision.",
+    ),
+    "next-state-reconstructor": (
+        "NextStateReconstructor",
+        "Writes the next observations of sampled sequences.",
+    ),
     "noop-reset-env": ("NoopResetEnv", "Takes a number of steps with action 0 after each reset."),
     "observation-norm": ("ObservationNorm", "Affine map of observations."),
     "permute": ("PermuteTransform", "Permutes the last dimensions."),
@@ -56,6 +68,7 @@ _TRANSFORMS = {
     "reward-norm": ("RewardNorm", "Divides rewards by the running standard deviation of the discounted return."),
     "reward-scaling": ("RewardScaling", "Affine map of rewards."),
     "reward-sum": ("RewardSum", "Adds up rewards from the start of each episode, undiscounted."),
+    "rnd": ("RNDTransform", "Writes an intrinsic reward of random network distillation."),
     "select": ("SelectTransform", "Keeps the selected observations and removes the others."),
     "sign": ("SignTransform", "Replaces entries by their sign."),
     "squeeze": ("SqueezeTransform", "Removes a dimension of size 1."),

@@ -90,8 +90,9 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     # ---- delegated to the environment
 
-    def set_seed(self, seed: int) -> int:
-        return self.base_env.set_seed(seed)
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
+        following = self.base_env.set_seed(seed)
+        return seed if static_seed else following
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the environment, if it has one."""

@@ -17,7 +17,7 @@ from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
-from rl.core.specs import Bounded, Composite, Unbounded
+from rl.core.specs import Bounded, Composite, Unbounded, set_group_sizes
 from rl.envs import _foreign
 from rl.envs.base._checks import (
     as_batch_size,
@@ -176,11 +176,11 @@ class EnvBase(SpecNames):
 
     def _set_options(self, options: Mapping[str, Any] | None) -> None:
         """Give `options` to the resets of the simulator until it is called with None."""
-        del options
-        raise RLError(
-            f"{self._rl.owner}.reset takes no options: give them to the constructor, or to the simulator's own reset in"
-            " a wrapper of it"
-        )
+        if options is not None:
+            raise RLError(
+                f"{self._rl.owner}.reset takes no options: give them to the constructor, or to the simulator's own"
+                " reset in a wrapper of it"
+            )
 
     def _close(self) -> None:
         """Release the resources of the environment; called once."""
@@ -206,7 +206,8 @@ class EnvBase(SpecNames):
             set_state: begin in the state entries (`state_keys`) of `tensordict`, in environments whose state is in
                 the TensorDict.
             options: Argument of the simulator's own ``reset(options=)``, in this reset alone; `GymEnv` and `GymWrapper`
-                take it, also inside of a `TransformedEnv`.
+                take it, also inside of a `TransformedEnv`, and of a `SerialEnv`, `ParallelEnv` or `AsyncEnvPool`, which
+                hand it to each of their environments.
 
         Returns:
             `tensordict`, updated, or a new one: observations, state, and done flags, which are false.
@@ -220,8 +221,8 @@ class EnvBase(SpecNames):
         rules = self._rl
         rules.check_open()
         if options is not None:
-            self._set_options(options)
             try:
+                self._set_options(options)
                 return self.reset(tensordict, set_state=set_state)
             finally:
                 self._set_options(None)
@@ -234,6 +235,7 @@ class EnvBase(SpecNames):
             masks = rules.flags.take_masks(tensordict, self.full_done_spec, rules.owner)
         if masks is not None and not any(bool(mask.any()) for mask in masks.values()):
             return tensordict if tensordict is not None else TensorDict({}, self.batch_size)
+        unchecked = self.debug or not rules.reset_checked
         given = tensordict if masks is None else self.__mask_entries(masks)
         if state is None:
             fresh = self._reset(given)
@@ -241,14 +243,16 @@ class EnvBase(SpecNames):
             fresh = self._set_state(state if given is None or masks is None else state.update(given))
         rules.check_result(fresh, given, "_reset")
         rules.flags.clear(fresh, self.full_done_spec)
+        set_group_sizes(fresh, rules.groups)
         check_not_done(fresh, rules.flags.done_keys, masks, rules.owner)
-        if self.debug or not rules.reset_checked:
+        if unchecked:
             rules.check_reset(fresh, masks)
+        rules.update_masks(self, look=unchecked or masks is None)
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
             leaves: Any = {key: fresh.get(key) for key in leaf_keys(fresh)}
             current: Any = tensordict
             merged = merge_reset(current, leaves, {(): self.__any_mask(masks), **masks})
-            fresh = TensorDict(merged, batch_size=self.batch_size, device=self.device)
+            fresh = rules.tensordict(merged)
         return fresh if tensordict is None else tensordict.update(fresh)
 
     def __given_state(self, tensordict: TensorDictBase | None) -> TensorDict:
@@ -273,7 +277,7 @@ class EnvBase(SpecNames):
                     f"{self._rl.owner}.reset(set_state=True): {key_str(key)} must be {list(wanted)}, got"
                     f" {list(value.shape)}: a state has the batch of the TensorDict in front"
                 )
-        return TensorDict(entries, batch_size=self.batch_size, device=self.device)
+        return self._rl.tensordict(entries)
 
     def __takes(self, tensordict: TensorDictBase | None) -> TypeGuard[TensorDictBase]:
         """Whether `tensordict` has another batch than this environment, which takes any."""
@@ -306,7 +310,7 @@ class EnvBase(SpecNames):
         """The masks by key, for ``_reset``; at the root their union."""
         keyed: Any = {unwrap((*level, "_reset")): mask for level, mask in masks.items()}
         keyed.setdefault("_reset", self.__any_mask(masks))
-        return TensorDict(keyed, batch_size=self.batch_size, device=self.device)
+        return self._rl.tensordict(keyed)
 
     def __any_mask(self, masks: Masks) -> Tensor:
         """Elements of which any part is reset, ``[*B, 1]``."""
@@ -343,10 +347,12 @@ class EnvBase(SpecNames):
             raise
         rules.check_result(outcome, tensordict, "_step")
         rules.flags.complete(outcome, self.full_done_spec, rules.owner)
+        set_group_sizes(outcome, rules.groups)
         if mask is not None:
             self.__hold(tensordict, outcome, mask)
         if unchecked:
             rules.check_step(outcome)
+        rules.update_masks(self, look=unchecked)
         kept = tensordict.get("next", None)
         if kept is not None:
             written = set(leaf_keys(outcome))
@@ -535,6 +541,7 @@ class EnvBase(SpecNames):
             batch_size=(count, *self.batch_size),
             device=self.device,
         )
+        set_group_sizes(actions, self._rl.groups, 0)
         return actions if tensordict is None else tensordict.expand(count, *self.batch_size).clone().update(actions)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -550,17 +557,32 @@ class EnvBase(SpecNames):
         outcome.update(self.full_reward_spec.zero()).update(self.full_done_spec.zero())
         return root.set("next", outcome)
 
-    def set_seed(self, seed: int) -> int:
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
         """Seed the environment, from the next reset on.
 
         Random *actions* come from torch's global generator: seed them with ``torch.manual_seed``.
+
+        Args:
+            seed: An integer.
+            static_seed: Whether the seed for the next environment is `seed` itself, so that all environments of a batch
+                have the same one.
 
         Returns:
             A seed for the next environment.
         """
         number = as_integer(seed, f"{type(self).__name__}.set_seed", "seed")
         self._set_seed(number)
-        return _next_seed(number)
+        return number if static_seed else _next_seed(number)
+
+    def share_memory(self) -> Self:
+        """Move the tensors of the environment to memory that processes share; data of steps is not concerned."""
+        for value in vars(self).values():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, EnvBase):
+                    one.share_memory()
+                elif isinstance(one, Tensor):
+                    one.share_memory_()
+        return self
 
     def append_transform(self, transform: Any) -> EnvBase:
         """Return a `TransformedEnv` of this environment."""

@@ -45,7 +45,8 @@ def _domain(spec: TensorSpec) -> str:
     if isinstance(low, Tensor) and isinstance(high, Tensor) and not low.is_meta:
         return f" in [{_ends(low)}, {_ends(high)}]"
     n = getattr(space, "n", None)
-    return f" of {type(spec).__name__}({n})" if n is not None else f" of {type(spec).__name__}"
+    legal = "" if getattr(spec, "mask", None) is None else " that its mask allows"
+    return f" of {type(spec).__name__}" + (f"({n})" if n is not None else "") + legal
 
 
 def _ends(bound: Tensor) -> str:

@@ -159,19 +159,17 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         return self
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        leaves: Any = self._reset_leaves(None if tensordict is None else tensordict.get("_reset"))
-        return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
+        return self._rl.tensordict(self._reset_leaves(None if tensordict is None else tensordict.get("_reset")))
 
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
-        leaves: Any = self._set_state_leaves({key: tensordict.get(key) for key in self.state_keys})
-        return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
+        return self._rl.tensordict(self._set_state_leaves({key: tensordict.get(key) for key in self.state_keys}))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self._rl.compiled is None:
             leaves: Any = self._step_leaves(tensordict)  # pyright: ignore[reportArgumentType]  # a mapping too
         else:
             leaves = self._rl.compiled({key: tensordict.get(key) for key in leaf_keys(tensordict)})
-        return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
+        return self._rl.tensordict(leaves)
 
 
 class LeafForm:
@@ -215,6 +213,13 @@ class LeafForm:
                 f" torch.bool {tuple(self._flag_shape)}, as 'done'"
             )
         checked = rules.reset_checked and not self._env.debug
+        leaves = self._merged(current, mask, checked=checked)
+        if rules.masked or mask is None or not checked:
+            rules.update_masks(self._env, look=True)
+        return leaves
+
+    def _merged(self, current: Leaves | None, mask: Tensor | None, *, checked: bool) -> Leaves:
+        rules = self._rules
         if checked and mask is not None and current is not None and not rules.completes:
             rows = self._rows(current, mask)
             if rows is not None:
@@ -240,6 +245,8 @@ class LeafForm:
             except Exception:
                 check_action(root, self._env.full_action_spec, owner=rules.owner)  # says more if that is the cause
                 raise
+            if rules.masked:
+                rules.update_masks(self._env, look=False)
             return self._complete(outcome) if rules.completes else outcome
         check_action(root, self._env.full_action_spec, owner=rules.owner)
         outcome = self._step(root)
@@ -247,6 +254,7 @@ class LeafForm:
         if rules.completes:
             outcome = self._complete(outcome)
         rules.check_step(outcome)
+        rules.update_masks(self._env, look=True)
         return outcome
 
     def _complete(self, outcome: Leaves) -> Leaves:

@@ -17,7 +17,8 @@ from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.lowering import Lowered, lower
-from rl.core.specs import Composite
+from rl.core.recurrent import keep_modes
+from rl.core.specs import Composite, set_group_sizes
 from rl.envs.base._checks import check_entries
 from rl.envs.base._random_policy import RandomPolicy
 from rl.envs.base._specs import leaf_keys
@@ -59,18 +60,19 @@ def rollout(
     Returns:
         ``[*B, T]``, the last dimension named ``time``.
     """
-    if contiguous and callback is None and storing_device is None and stop != "all":
-        leaf = env.lowered() if () in env._rl.flags.levels else None
-        act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else lower(policy)
-        if leaf is not None and act is not None:
-            root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
-            if all(key in root for key in act.in_keys):  # else the other path says what is missing
-                return _leaf_rollout(env, leaf, root, max_steps, act, stop=stop, set_truncated=set_truncated)
-    steps = _steps(env, start, max_steps, policy, callback, stop=stop, device=storing_device)
-    if set_truncated:
-        last = steps[-1].copy()
-        steps[-1] = last.set("next", _truncate(env, last.get("next").copy()))
-    return _stack(env, steps, contiguous=contiguous)
+    with keep_modes():
+        if contiguous and callback is None and storing_device is None and stop != "all":
+            leaf = env.lowered() if () in env._rl.flags.levels else None
+            act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else lower(policy)
+            if leaf is not None and act is not None:
+                root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
+                if all(key in root for key in act.in_keys):  # else the other path says what is missing
+                    return _leaf_rollout(env, leaf, root, max_steps, act, stop=stop, set_truncated=set_truncated)
+        steps = _steps(env, start, max_steps, policy, callback, stop=stop, device=storing_device)
+        if set_truncated:
+            last = steps[-1].copy()
+            steps[-1] = last.set("next", _truncate(env, last.get("next").copy()))
+        return _stack(env, steps, contiguous=contiguous)
 
 
 def _steps(
@@ -165,8 +167,10 @@ def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictB
     env._rl.flags.check(below, env._rl.owner)
     names: Any = [*[None] * dim, "time"]
     size = (*env.batch_size, len(roots))
-    out = TensorDict(columns, size, names=names, device=env.device)
-    return out.set("next", TensorDict(below, size, names=names, device=env.device))
+    parts = [TensorDict(entries, size, names=names, device=env.device) for entries in (columns, below)]
+    for part in parts:
+        set_group_sizes(part, env._rl.groups, dim)
+    return parts[0].set("next", parts[1])
 
 
 def on_its_device(policy: Any, device: torch.device | None) -> Callable[[TensorDictBase], TensorDictBase]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from rl.core.errors import RLError, SpecError
-from rl.core.keys import as_tuple
+from rl.core.interfaces import Leaves
+from rl.core.keys import NestedKey, as_tuple
 from rl.core.mdp import StepMDP
-from rl.core.specs import TensorSpec
+from rl.core.specs import TensorSpec, group_sizes, set_group_sizes
 from rl.envs.base._checks import check_entries, check_not_done
 from rl.envs.base._flags import Flags, Masks
 from rl.envs.base._specs import ROLES, EnvSpecs, leaf_keys
@@ -33,6 +35,8 @@ class StepRules:
     compiled: Callable[[Any], Any] | None = None
     """The compiled step on leaves."""
     compile_options: dict[str, Any] | None = None
+    legal_actions: Callable[[Any], Mapping[NestedKey, Tensor]] | None = None
+    """Masks of legal actions, by action, that the action specs of the environments inside of this one have."""
 
     def __init__(self, owner: str, batch_size: torch.Size, device: torch.device | None) -> None:
         self.owner = owner
@@ -44,10 +48,27 @@ class StepRules:
         self.reset_checked = self.step_checked = False
         self.flags = Flags(self.specs.keys("done"))
         self.step_mdp: StepMDP | None = None
+        self._groups: dict[NestedKey, torch.Size] | None = None
         #: whether flags must be added to what the leaf form writes; known after the first reset
         self.completes = False
+        #: whether environments inside have masks of legal actions; known after a reset
+        self.masked = False
         #: the environment with another batch, if it takes any
         self.other_batch: dict[torch.Size, Any] = {}
+
+    @property
+    def groups(self) -> dict[NestedKey, torch.Size]:
+        """Batch sizes of groups."""
+        if self._groups is None:
+            self._groups = group_sizes(self.specs.batched(role) for role in ROLES if self.specs.has(role))
+        return self._groups
+
+    def tensordict(self, leaves: Leaves) -> TensorDict:
+        """Return the TensorDict of entries by key, with the batch sizes of groups."""
+        entries: Any = leaves
+        out = TensorDict(entries, batch_size=self.specs.batch_size, device=self.specs.device)
+        set_group_sizes(out, self.groups)
+        return out
 
     def rename(self, owner: str) -> None:
         """Set the name for messages."""
@@ -84,10 +105,27 @@ class StepRules:
             if self.specs.has(role):
                 self.assign(role, self.specs.unbatched(role))
 
+    def update_masks(self, env: Any, *, look: bool) -> None:
+        """Give the action spec the masks of legal actions that the environments inside have.
+
+        Args:
+            env: Environment of these rules.
+            look: Whether to look for masks where there were none before.
+        """
+        if self.legal_actions is None or not (look or self.masked):
+            return
+        masks = self.legal_actions(env)
+        self.masked = bool(masks)
+        for key, mask in masks.items():
+            self.specs.batched("action")[key].update_mask(mask)
+
     def check_open(self) -> None:
         """Raise an RLError if the environment was closed."""
         if self.closed:
-            raise RLError(f"{self.owner} is closed; make a new one")
+            raise RLError(
+                f"{self.owner} is closed; make a new one. The shutdown of a collector closes its environment: give each"
+                " collector one of its own, or a function that makes it"
+            )
 
     def check_batch(self, tensordict: TensorDictBase, method: str) -> None:
         """Raise a SpecError unless an input has the batch of the environment."""

@@ -51,6 +51,9 @@ def _with_flags(spec: Composite) -> Composite:
             raise SpecError(f"done_spec has the entry {key!r}; a done spec holds {', '.join(FLAGS)} only")
         groups.setdefault(tuple(prefix), {})[name] = spec[key]
     out = Composite({}, shape=spec.shape, device=spec.device)
+    for key, part in spec.items(include_nested=True):
+        if isinstance(part, Composite):
+            out[key] = part.empty()
     for prefix, found in groups.items():
         first = next(iter(found.values()))
         for name, one in found.items():

@@ -22,7 +22,7 @@ from rl.envs.base._base import PUBLIC_FORM
 from rl.envs.base._checks import check_action
 from rl.envs.batched._chunk import RESET, RESET_ROWS, STEP, STEP_AND_RESET
 from rl.envs.batched._members import makers_of
-from rl.envs.batched._workers_env import Group, WorkersEnv
+from rl.envs.batched._workers_env import Group, WorkersEnv, allow_one_thread
 
 __all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
 
@@ -32,8 +32,9 @@ _NAMES = {STEP: "async_step", RESET: "async_reset", STEP_AND_RESET: "async_step_
 
 @_foreign.async_env_pool
 class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
-    """Environments with equal specs, each in a worker of its own, that are stepped independently of each other.
+    """Environments in workers of their own that are stepped independently of each other.
 
+    Their specs are of the same form (see `SerialEnv`).
     A ``send`` method starts environments and returns at once; the ``recv`` method of the same name waits until
     `min_get` of them have answered, and returns these, in the order of their indices. The entry ``env_index`` (int64
     ``[n, *B]``) says which environment a row belongs to. A busy environment, which was sent to and not received,
@@ -145,7 +146,11 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         if tensordict is None or tensordict.batch_size == self.batch_size:
             return super().rand_action(tensordict)
         one = tensordict.ndim == len(self.batch_size) - 1
-        return tensordict.update(self.full_action_spec.rand()[0 if one else slice(tensordict.shape[0])])
+        rows: Any = tensordict.get("env_index", None)
+        if rows is None:
+            rows = torch.arange(1 if one else tensordict.shape[0])
+        first = rows.reshape(1 if one else rows.shape[0], -1)[:, 0].tolist()
+        return tensordict.update(self.full_action_spec.rand()[first[0] if one else first])
 
     def async_step_send(self, tensordict: TensorDictBase, env_index: int | Sequence[int] | None = None) -> None:
         """Start a step of some environments.
@@ -161,6 +166,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """
         self._send_rows(STEP, tensordict, env_index)
 
+    @allow_one_thread
     def async_step_recv(
         self, min_get: int | None = None, *, max_get: int | None = None, timeout: float | None = None
     ) -> TensorDictBase:
@@ -180,7 +186,8 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             WorkerTimeoutError: if fewer have answered in time; they are returned by the next call.
         """
         rows = self._collect(STEP, min_get, max_get, timeout)
-        outcome: Any = self._read(self._out, rows, step=True) if self._in else torch.cat(self._results(rows))
+        outcome: Any = self._read(self._out, rows, step=True) if self._in else self._joined_results(rows)
+        self._rl.update_masks(self, look=True)
         stepped = self._received(rows).set("next", outcome)
         self._lost.difference_update(rows)
         return stepped
@@ -191,6 +198,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """Start a step of some environments, after which done elements are reset; see `async_step_send`."""
         self._send_rows(STEP_AND_RESET, tensordict, env_index)
 
+    @allow_one_thread
     def async_step_and_maybe_reset_recv(
         self, min_get: int | None = None, *, max_get: int | None = None, timeout: float | None = None
     ) -> tuple[TensorDictBase, TensorDictBase]:
@@ -208,6 +216,8 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         else:
             pairs = self._results(rows)
             outcome, root = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+            root = self._keep_legal(root, rows)
+        self._rl.update_masks(self, look=True)
         stepped = self._received(rows).set("next", outcome)
         root = self.step_mdp(stepped).update(root)
         self._lost.difference_update(rows)
@@ -227,6 +237,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """
         self._send_rows(RESET, tensordict, env_index)
 
+    @allow_one_thread
     def async_reset_recv(
         self, min_get: int | None = None, *, max_get: int | None = None, timeout: float | None = None
     ) -> TensorDictBase:
@@ -236,13 +247,15 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             ``[n, *B]``: root entries of new episodes, and ``env_index``.
         """
         rows = self._collect(RESET, min_get, max_get, timeout)
-        fresh: Any = self._read(self._out, rows, step=False) if self._in else torch.cat(self._results(rows))
+        fresh: Any = self._read(self._out, rows, step=False) if self._in else self._joined_results(rows)
+        self._rl.update_masks(self, look=True)
         fresh = self._received(rows).update(fresh)
         self._lost.difference_update(rows)
         return fresh
 
     # ---- sending
 
+    @allow_one_thread
     def _send_rows(self, command: int, tensordict: TensorDictBase | None, env_index: Any) -> None:
         self._rl.check_open()
         if tensordict is None and env_index is None:
@@ -276,7 +289,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             self._workers.send(index, command)
         else:
             given = None if part is None else part.exclude("env_index").unsqueeze(0)
-            self._workers.request(index, _MESSAGES[kind], *([given, False] if kind == RESET else [given]))
+            self._workers.request(index, _MESSAGES[kind], *([given, False, None] if kind == RESET else [given]))
         self._busy[index] = kind
         self._sent[index] = None if part is None else part.exclude("_reset", *self.reset_keys)
 
@@ -314,11 +327,13 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _write(self, command: int, tensordict: TensorDictBase, rows: list[int]) -> int:
         """Write rows to the shared memory; return the command."""
-        places = self._masks if command == RESET else self._in
-        write_leaves(places, tensordict, f"{type(self).__name__}.{_NAMES[command]}_send", torch.tensor(rows))
+        owner, where = f"{type(self).__name__}.{_NAMES[command]}_send", torch.tensor(rows)
         if command != RESET:
+            write_leaves(self._in, tensordict, owner, where)
             return command
-        return RESET_ROWS if any(tensordict.get(key, None) is not None for key in self._masks) else RESET
+        masks = self._all_masks(tensordict)
+        write_leaves(self._masks, masks, owner, where)
+        return RESET_ROWS if masks else RESET
 
     # ---- receiving
 
@@ -369,11 +384,14 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         keys = leaves if step is None else self._keys(rows, step=step)
         entries: Any = {key: leaves[key][where] for key in keys}
         out = TensorDict(entries, batch_size=(len(rows), *self.batch_size[1:]), device=self.device)
-        set_group_sizes(out, {key: torch.Size((len(rows), *size[1:])) for key, size in self._groups.items()})
+        set_group_sizes(out, {key: torch.Size((len(rows), *size[1:])) for key, size in self._rl.groups.items()})
         return out
 
     def _results(self, rows: list[int]) -> list[Any]:
         return [self._workers.result(index) for index in rows]
+
+    def _joined_results(self, rows: list[int]) -> Any:
+        return self._keep_legal(torch.cat(self._results(rows)), rows)
 
     def _received(self, rows: list[int]) -> TensorDictBase:
         """What was sent to the environments, stacked, with ``env_index``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl.core.interfaces import Env, Leaves
@@ -12,14 +13,16 @@ from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import set_group_sizes
 from rl.core.workers import SharedLeaves, write_leaves
+from rl.envs.base._rules import partial_root
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import check_same_keys, described, groups_of
+from rl.envs.batched._members import check_same_keys, described, mask_shapes
 from rl.envs.batched._serial import SerialEnv
 
 __all__ = [
     "CALLABLE",
     "HELD",
     "INPUT",
+    "LEGAL",
     "MASK",
     "MISSING",
     "OUTPUT",
@@ -34,9 +37,9 @@ __all__ = [
 
 STEP, STEP_ROWS, RESET, RESET_ROWS, STEP_AND_RESET = range(5)
 """Numbers of the commands."""
-INPUT, OUTPUT, MASK, HELD, ROOT = "input", "output", "mask", "held", "root"
-"""First parts of the keys in shared memory: action and state, results, masks of resets, mask of a step, and the root
-entries after a step and the resets that follow it."""
+INPUT, OUTPUT, MASK, HELD, ROOT, LEGAL = "input", "output", "mask", "held", "root", "legal"
+"""First parts of the keys in shared memory: action and state, results, masks of resets, mask of a step, the root
+entries after a step and the resets that follow it, and masks of legal actions."""
 CALLABLE, MISSING = "a method", "missing"
 """What `Chunk.attribute` returns besides values."""
 
@@ -59,7 +62,6 @@ class Chunk:
         self._leaf = self.env.lowered()
         self._rewards = set(self.env.reward_keys)
         self._states = set(self.env.state_keys)
-        self._groups = groups_of(self.env)
         name = type(self.env.envs[0]).__name__
         self._names = {True: f"{name}.step", False: f"{name}.reset"}
         self._root: Leaves = _leaves(self.env.observation_spec.zero().update(self.env.full_done_spec.zero()))
@@ -112,6 +114,7 @@ class Chunk:
         done = [self._root[key] for key in self.env.done_keys if as_tuple(key)[-1] == "done"]
         if any(bool(flag.any()) for flag in done):
             self._reset_where({key: flag.clone() for key, flag in zip(self.env.reset_keys, done, strict=True)})
+            self._write_legal()
         write_leaves(self._parts[ROOT], self._root, self._names[False])
 
     def _write(self, entries: Leaves, *, step: bool) -> None:
@@ -122,24 +125,36 @@ class Chunk:
         else:  # a partial reset also has state entries that only a step writes
             check_same_keys(first - self._states, written - self._states, self._rows.start, "reset", self._names[step])
         write_leaves(self._parts[OUTPUT], entries, self._names[step])
+        self._write_legal()
+
+    def _write_legal(self) -> None:
+        for key, place in self._parts[LEGAL].items():
+            mask = self.env.full_action_spec[key].mask
+            if mask is not None:
+                place.copy_(mask)
 
     def _tensordict(self, leaves: Leaves) -> TensorDict:
         entries: Any = leaves
         out = TensorDict(entries, batch_size=self.env.batch_size)
-        set_group_sizes(out, self._groups)
+        set_group_sizes(out, self.env._rl.groups)  # noqa: SLF001  # its parts share its rules
         return out
 
     # ---- messages
 
     def describe(self) -> dict[str, Any]:
-        """Specs and batch of one environment, and whether it has a leaf form."""
+        """Batch of one environment, specs of all, and whether they have a leaf form."""
         first = self.env.envs[0]
-        return {**described(first), "leaf": self._leaf is not None, "name": repr(first)}
+        return {
+            **described(self.env),
+            "batch_size": first.batch_size,
+            "leaf": self._leaf is not None,
+            "name": repr(first),
+        }
 
     def map(self, layout: Mapping[NestedKey, Any]) -> None:
         """Map the shared memory."""
         assert self._shared is not None
-        self._parts = {part: {} for part in (INPUT, OUTPUT, MASK, HELD, ROOT)}
+        self._parts = {part: {} for part in (INPUT, OUTPUT, MASK, HELD, ROOT, LEGAL)}
         for (part, *key), leaf in self._shared.map(layout).items():
             self._parts[part][unwrap(tuple(key))] = leaf[self._rows]
 
@@ -151,24 +166,43 @@ class Chunk:
         """Keys of the root entries."""
         return set(self._root)
 
-    def reset(self, tensordict: TensorDictBase | None, set_state: bool) -> TensorDictBase:  # noqa: FBT001  # a message
-        """Reset the environments."""
-        fresh = self.env.reset(tensordict, set_state=set_state)
+    def reset(
+        self,
+        tensordict: TensorDictBase | None,
+        set_state: bool,  # noqa: FBT001  # a message
+        options: Mapping[str, Any] | None,
+    ) -> TensorDictBase:
+        """Reset the environments, all or those that the masks of `tensordict` mark."""
+        masks = [key for key in _leaves(tensordict) if as_tuple(key)[-1] == "_reset"] if tensordict is not None else []
+        root = tensordict if set_state else None
+        if tensordict is not None and masks:
+            known = self._tensordict(self._root) if self._parts else tensordict.exclude(*masks)
+            root = partial_root(self.env, tensordict.select(*masks)).update(known.exclude(*self.env.action_keys))
+            root.update(tensordict.select(*self.env.state_keys, strict=False))
+        fresh = self.env.reset(root, set_state=set_state, options=options)
         self._root = {key: leaf for key, leaf in _leaves(fresh).items() if key not in self.env.action_keys}
-        return fresh
+        return self._with_legal(fresh)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Step the environments; return the entries under ``next``."""
-        return self.env.step(tensordict).get("next")
+        return self._with_legal(self.env.step(tensordict).get("next"))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Step the environments; return the entries under ``next``, and the root after the resets that follow."""
         stepped, root = self.env.step_and_maybe_reset(tensordict)
-        return stepped.get("next"), root
+        return stepped.get("next"), self._with_legal(root)
 
-    def set_seed(self, number: int, seed: int) -> int:
+    def _with_legal(self, found: TensorDictBase) -> TensorDictBase:
+        """A result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""
+        masks: Any = {
+            key: torch.zeros(shape, dtype=torch.bool) if (mask := self.env.full_action_spec[key].mask) is None else mask
+            for key, shape in mask_shapes(self.env.full_action_spec).items()
+        }
+        return found.copy().set(LEGAL, TensorDict(masks, self.env.batch_size)) if masks else found
+
+    def set_seed(self, number: int, seed: int, static_seed: bool) -> int:  # noqa: FBT001  # a message
         """Seed one environment; return the seed for the next one."""
-        return self.env.envs[number].set_seed(seed)
+        return self.env.set_member_seed(number, seed, static_seed=static_seed)
 
     def state_dict(self) -> dict[str, Any]:
         """States of the environments, and the root entries here, without actions: those after a reset have none."""

@@ -11,12 +11,12 @@ import torch
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, key_str
-from rl.core.specs import Composite, group_sizes
+from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.envs.base._base import EnvBase
-from rl.envs.base._checks import describe
+from rl.envs.base._checks import expected_entry
 from rl.envs.base._specs import leaf_keys
 
-__all__ = ["check_equal", "check_same_keys", "described", "groups_of", "makers_of"]
+__all__ = ["check_same_keys", "described", "join_specs", "makers_of", "mask_shapes"]
 
 
 def makers_of(
@@ -48,7 +48,7 @@ def makers_of(
 
 
 def described(env: EnvBase) -> dict[str, Any]:
-    """Batch size and specs of an environment, as `check_equal` compares them."""
+    """Batch size and specs of an environment, as `join_specs` reads them."""
     specs = {
         "observation": env.observation_spec_unbatched,
         "action": env.full_action_spec_unbatched,
@@ -59,32 +59,75 @@ def described(env: EnvBase) -> dict[str, Any]:
     return {"batch_size": env.batch_size, "specs": specs}
 
 
-def groups_of(env: EnvBase) -> dict[NestedKey, torch.Size]:
-    """Batch sizes of the groups of an environment."""
-    reward, action = env.full_reward_spec, env.full_action_spec
-    return group_sizes([env.observation_spec, env.full_state_spec, env.full_done_spec, reward, action])
+def mask_shapes(spec: Composite) -> dict[NestedKey, torch.Size]:
+    """Shapes of masks of legal actions, for each action that may have one.
+
+    Args:
+        spec: Spec of the actions, with the batch.
+    """
+    return {key: spec[key].to_one_hot_spec().shape for key in leaf_keys(spec) if hasattr(spec[key], "mask")}
 
 
-def check_equal(first: Mapping[str, Any], other: Mapping[str, Any], number: int, owner: str) -> None:
-    """Raise a SpecError unless environment `number` has the batch size and the specs of environment 0."""
+def join_specs(first: Mapping[str, Any], other: Mapping[str, Any], number: int, owner: str) -> dict[str, Any]:
+    """Return the batch size and specs of the environments before `number`, and of this one, as those of one batch.
+
+    Where bounds of observations, rewards or states differ, those of the batch contain them all.
+
+    Args:
+        first: Batch size and specs of the environments before it.
+        other: Batch size and specs of environment `number`.
+        number: Index of the environment.
+        owner: Name of the component in messages.
+
+    Raises:
+        SpecError: if batch sizes, keys, shapes, dtypes, kinds of specs, or bounds of actions differ.
+    """
     if other["batch_size"] != first["batch_size"]:
         raise SpecError(
             f"{owner}: environment {number} has batch size {tuple(other['batch_size'])}, environment 0"
             f" {tuple(first['batch_size'])}"
         )
-    expected: Composite
+    specs: dict[str, Composite] = {}
     for role, expected in first["specs"].items():
-        got: Composite = other["specs"][role]
-        if got == expected:
+        got = other["specs"][role]
+        specs[role] = expected if got == expected else _join(expected, got, role, number, owner)
+    return {**first, "specs": specs}
+
+
+def _join(expected: Composite, got: Composite, role: str, number: int, owner: str) -> Composite:
+    joined, lines = expected.clone(), []
+    for key in sorted({*expected.keys(include_nested=True), *got.keys(include_nested=True)}, key=str):
+        one, two = expected.get(key, None), got.get(key, None)
+        if one == two or (isinstance(one, Composite) and isinstance(two, Composite) and one.shape == two.shape):
             continue
-        keys = {*leaf_keys(expected), *leaf_keys(got)}
-        odd = sorted((k for k in keys if expected.get(k, None) != got.get(k, None)), key=str)
-        lines = [
-            f"  {key_str(key)}: environment 0 has {describe(expected.get(key, None))}, environment {number} has"
-            f" {describe(got.get(key, None))}"
-            for key in odd
-        ]
+        union = None if role == "action" else _union(one, two)
+        if union is not None:
+            joined[key] = union
+            continue
+        texts = [_text(spec) for spec in (one, two)]
+        if texts[0] == texts[1]:
+            texts = [repr(spec) for spec in (one, two)]
+        lines.append(f"  {key_str(key)}: environment 0 has {texts[0]}, environment {number} has {texts[1]}")
+    if lines:
         raise SpecError(f"{owner}: the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines))
+    return joined
+
+
+def _union(one: Any, two: Any) -> TensorSpec | None:
+    """The smallest spec of which both are part, if they differ in their bounds only."""
+    kinds = {type(one), type(two)}
+    if not kinds <= {Bounded, Unbounded} or (one.shape, one.dtype, one.device) != (two.shape, two.dtype, two.device):
+        return None
+    if Unbounded in kinds:
+        return one if type(one) is Unbounded else two
+    low, high = torch.minimum(one.low, two.low), torch.maximum(one.high, two.high)
+    return Bounded(low, high, one.shape, one.device, one.dtype)
+
+
+def _text(spec: TensorSpec | None) -> str:
+    if isinstance(spec, Composite):
+        return f"a Composite {list(spec.shape)}"
+    return "nothing" if spec is None else expected_entry(spec)
 
 
 def check_same_keys(

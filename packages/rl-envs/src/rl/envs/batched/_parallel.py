@@ -20,14 +20,14 @@ from rl.envs.base._base import PUBLIC_FORM
 from rl.envs.base._leaf import LeafCalls, LeafForm
 from rl.envs.batched._members import makers_of
 from rl.envs.batched._view import EnvView
-from rl.envs.batched._workers_env import WorkersEnv
+from rl.envs.batched._workers_env import WorkersEnv, allow_one_thread
 
 __all__ = ["ParallelEnv", "cores"]
 
 
 @_foreign.parallel_env
 class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
-    """Environments with equal specs in worker processes, stepped at the same time.
+    """Environments with specs of the same form (see `SerialEnv`) in worker processes, stepped at the same time.
 
     Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. Each process steps its share of
     the environments one after the other, as a `SerialEnv`. Actions and results are in shared memory; a step costs one
@@ -102,11 +102,13 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         def reset(mask: Tensor | None) -> Leaves:
             return self._reset_masked({} if mask is None else {"_reset": mask})
 
-        def step(root: Leaves) -> Leaves:
-            return self._receive(*self._send_step(root))
+        return LeafForm(self, LeafCalls(reset, self._step_leaves))
 
-        return LeafForm(self, LeafCalls(reset, step))
+    @allow_one_thread
+    def _step_leaves(self, root: Leaves) -> Leaves:
+        return self._receive(*self._send_step(root))
 
+    @allow_one_thread
     def async_step_send(self, tensordict: TensorDictBase) -> None:
         """Begin a step; `async_step_recv` returns its outcome. In between no other method may be called.
 
@@ -121,12 +123,15 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             raise RLError("ParallelEnv.async_step_send needs shared memory; make it with shared_memory=True")
         self._pending = self._send_step(tensordict)
 
+    @allow_one_thread
     def async_step_recv(self) -> TensorDictBase:
         """Wait for the step that `async_step_send` began; return the entries under ``next``."""
         if self._pending is None:
             raise RLError("ParallelEnv.async_step_recv was called without async_step_send: send a step first")
         sent, self._pending = self._pending, None
-        return self._rl.flags.complete(self._tensordict(self._receive(*sent)), self.full_done_spec, "ParallelEnv")
+        found = self._rl.flags.complete(self._rl.tensordict(self._receive(*sent)), self.full_done_spec, "ParallelEnv")
+        self._rl.update_masks(self, look=False)
+        return found
 
     def share_memory(self) -> ParallelEnv:
         """Return the environment, whose data is in shared memory already.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
+from rl.core.keys import NestedKey
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
@@ -18,7 +19,7 @@ from rl.envs.base._checks import check_entries
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
 from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import check_equal, check_same_keys, described, makers_of
+from rl.envs.batched._members import check_same_keys, described, join_specs, makers_of, mask_shapes
 from rl.envs.batched._view import EnvView
 
 __all__ = ["SerialEnv"]
@@ -26,10 +27,14 @@ __all__ = ["SerialEnv"]
 
 @_foreign.serial_env
 class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
-    """Several environments with equal specs in this process, stepped one after the other.
+    """Several environments with specs of the same form in this process, stepped one after the other.
 
-    Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them
+    Keys, shapes, dtypes and action specs are equal; where other bounds differ, those of the batch contain them all. Its
+    batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them
     have one; a class that can step several of its kind at once (`GymWrapper`) does so there.
+
+    An attribute that this class does not have is read from every environment: ``env.name`` is a list, and
+    ``env.method(...)`` calls the method of each and returns a list. ``env[2:]`` is a view of some environments.
 
     Args:
         num_workers: number of environments.
@@ -61,14 +66,14 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
                 raise SpecError(f"SerialEnv: environment {number} is one of those before it; make a new one each time")
         self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
-        for number, env in enumerate(self.envs):
-            check_equal(described(first), described(env), number, "SerialEnv")
+        joined = described(first)
+        for number, env in enumerate(self.envs[1:], 1):
+            joined = join_specs(joined, described(env), number, "SerialEnv")
+        specs = joined["specs"]
         super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
-        self.observation_spec = first.observation_spec_unbatched
-        self.action_spec = first.full_action_spec_unbatched
-        self.reward_spec = first.full_reward_spec_unbatched
-        self.done_spec = first.done_spec_unbatched
-        self.state_spec = first.state_spec_unbatched
+        self.observation_spec, self.action_spec = specs["observation"], specs["action"]
+        self.reward_spec, self.done_spec, self.state_spec = specs["reward"], specs["done"], specs["state"]
+        self._rl.legal_actions = SerialEnv._legal_actions
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         if tensordict is None:
@@ -125,6 +130,15 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
             rows.append(None if masked and not bool(start.get("_reset").any()) else start_at(env, start))
         return self._stacked(rows, torch.stack, "reset")
 
+    def _legal_actions(self) -> dict[NestedKey, Tensor]:
+        found: dict[NestedKey, Tensor] = {}
+        for key, shape in mask_shapes(self.full_action_spec).items():
+            masks: list[Any] = [env.full_action_spec[key].mask for env in self.envs]
+            if any(mask is not None for mask in masks):
+                every = torch.ones(shape[1:], dtype=torch.bool, device=self.device)
+                found[key] = torch.stack([every if mask is None else mask for mask in masks])
+        return found
+
     def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
         if not isinstance(target, torch.dtype):
             for env in self.envs:
@@ -159,15 +173,23 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
                 check_same_keys(leaf_keys(filled[0]), leaf_keys(row), number, method, "SerialEnv")
             raise
 
-    def set_seed(self, seed: int) -> int:
-        """Seed each environment with the seed that the one before it returned."""
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
+        """Seed each environment with the seed that the one before it returned.
+
+        Args:
+            seed: Seed of the first environment.
+            static_seed: Whether all of them have this one.
+
+        Returns:
+            A seed for the next environment.
+        """
         for env in self.envs:
-            seed = env.set_seed(seed)
+            seed = env.set_seed(seed, static_seed=static_seed)
         return seed
 
-    def set_member_seed(self, number: int, seed: int) -> int:
+    def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:
         """Seed one environment; return the seed for the next one."""
-        return self.envs[number].set_seed(seed)
+        return self.envs[number].set_seed(seed, static_seed=static_seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environments."""
@@ -197,6 +219,27 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def __len__(self) -> int:
         return len(self.envs)
+
+    def __getattr__(self, name: str) -> Any:
+        envs = [] if name.startswith("_") else vars(self).get("envs", [])
+        try:
+            found = [getattr(env, name) for env in envs]
+        except AttributeError:
+            found = []
+        if not found:
+            inner = f" nor {envs[0]!r}" if envs else ""
+            raise AttributeError(
+                f"{'neither ' if envs else ''}{type(self).__name__}{inner} has an attribute {name!r}",
+                name=name,
+                obj=self,
+            )
+        if callable(found[0]):
+            return lambda *args, **kwargs: [method(*args, **kwargs) for method in found]
+        return found
+
+    def _set_options(self, options: Mapping[str, Any] | None) -> None:
+        for env in self.envs:
+            env._set_options(options)  # noqa: SLF001  # the documented hook of the class
 
     def _close(self) -> None:
         for env in self.envs:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.keys import as_tuple, unwrap
-from rl.core.specs import set_group_sizes
+from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.workers import write_leaves
 from rl.envs.base._base import EnvBase
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import groups_of
 
 __all__ = ["EnvView"]
 
@@ -42,6 +42,7 @@ class EnvView(EnvBase):
         self.reward_spec = parent.full_reward_spec_unbatched
         self.done_spec = parent.done_spec_unbatched
         self.state_spec = parent.state_spec_unbatched
+        self._rl.legal_actions = EnvView._legal_actions
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         root = self._parent.observation_spec.zero().update(self._parent.full_done_spec.zero())
@@ -65,22 +66,39 @@ class EnvView(EnvBase):
             given = tensordict.get(key, None)
             if given is not None:
                 leaf[:] = given[0] if isinstance(self._index, list) else given  # others need an action too
-                leaf[self._index] = given
+        if self._rl.masked:  # a legal one
+            blank.update(self._parent.full_action_spec.project(blank.select(*self.action_keys)))
+        for key in entries:
+            given = tensordict.get(key, None)
+            if given is not None:
+                blank.get(key)[self._index] = given
         held = torch.zeros((*self._parent.batch_size, 1), dtype=torch.bool, device=self.device)
         mask = tensordict.get("_step", None)
         held[self._index] = True if mask is None else mask.reshape((*self.batch_size, 1))
         return self._rows(self._parent.step(blank.set("_step", held)).get("next"))
 
-    def _rows(self, tensordict: TensorDictBase) -> TensorDictBase:
-        leaves: Any = {key: tensordict.get(key)[self._index] for key in leaf_keys(tensordict)}
-        out = TensorDict(leaves, batch_size=self.batch_size, device=self.device)
-        set_group_sizes(out, groups_of(self))
-        return out
+    def _legal_actions(self) -> dict[NestedKey, Tensor]:
+        masks = {key: getattr(self._parent.full_action_spec[key], "mask", None) for key in self.action_keys}
+        return {key: mask[self._index] for key, mask in masks.items() if mask is not None}
 
-    def set_seed(self, seed: int) -> int:
-        """Seed each environment with the seed that the one before it returned."""
+    def _rows(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._rl.tensordict({key: tensordict.get(key)[self._index] for key in leaf_keys(tensordict)})
+
+    def _set_options(self, options: Mapping[str, Any] | None) -> None:
+        self._parent._set_options(options)  # noqa: SLF001  # the documented hook of the class
+
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
+        """Seed each environment with the seed that the one before it returned.
+
+        Args:
+            seed: Seed of the first environment.
+            static_seed: Whether all of them have this one.
+
+        Returns:
+            A seed for the next environment.
+        """
         for number in self._index if isinstance(self._index, list) else [self._index]:
-            seed = self._parent.set_member_seed(number, seed)
+            seed = self._parent.set_member_seed(number, seed, static_seed=static_seed)
         return seed
 
     def __repr__(self) -> str:

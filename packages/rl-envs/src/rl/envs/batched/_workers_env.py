@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
-from typing import Any
+from threading import RLock
+from typing import Any, TypeVar, cast
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
-from rl.core.specs import Composite, set_group_sizes
-from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, layout_of, write_leaves
+from rl.core.specs import Composite
+from rl.core.workers import SharedLeaves, ThreadGroup, Undivided, WorkerGroup, layout_of, write_leaves
 from rl.envs.base._base import EnvBase
 from rl.envs.base._specs import leaf_keys
 from rl.envs.batched._chunk import (
     CALLABLE,
     HELD,
     INPUT,
+    LEGAL,
     MASK,
     MISSING,
     OUTPUT,
@@ -34,11 +36,37 @@ from rl.envs.batched._chunk import (
     STEP_ROWS,
     Chunk,
 )
-from rl.envs.batched._members import check_equal, check_same_keys, groups_of
+from rl.envs.batched._members import check_same_keys, join_specs, mask_shapes
 
-__all__ = ["WorkersEnv"]
+__all__ = ["WorkersEnv", "allow_one_thread"]
 
 Group = WorkerGroup | ThreadGroup
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def allow_one_thread(method: F) -> F:
+    """Decorate a method of a `WorkersEnv` to refuse a call while another thread is in such a method.
+
+    Raises:
+        RLError: then, when it is called.
+    """
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        taken = False
+        try:
+            with Undivided():
+                taken = self._lock.acquire(blocking=False)
+            if not taken:
+                raise RLError(
+                    f"{type(self).__name__} is in use by another thread: give each thread an environment of its own"
+                )
+            return method(self, *args, **kwargs)
+        finally:
+            if taken:
+                self._lock.release()
+
+    return cast("F", call)
 
 
 class WorkersEnv(EnvBase):
@@ -64,14 +92,15 @@ class WorkersEnv(EnvBase):
         roots: bool = False,
     ) -> None:
         owner = type(self).__name__
-        self._starts = list(edges)
+        self._starts, self._lock = list(edges), RLock()
         shared = SharedLeaves() if shared_memory else None
         try:
             self._workers = group([partial(Chunk, makers[a:b], a, shared) for a, b in pairwise(edges)])
             found = self._workers.call_all("describe")
+            joined = found[0]
             for start, other in zip(edges[1:], found[1:], strict=False):
-                check_equal(found[0], other, start, owner)
-            self._set_up(len(makers), found[0], shared, device, roots=roots)
+                joined = join_specs(joined, other, start, owner)
+            self._set_up(len(makers), joined, shared, device, roots=roots)
         except BaseException:
             if "_workers" in vars(self):
                 self._workers.close()
@@ -88,13 +117,16 @@ class WorkersEnv(EnvBase):
         EnvBase.__init__(self, batch_size=(count, *first["batch_size"]), device=device)
         self.observation_spec, self.action_spec = specs["observation"], specs["action"]
         self.reward_spec, self.done_spec, self.state_spec = specs["reward"], specs["done"], specs["state"]
-        self._groups = groups_of(self)
         self._name, self._leaf = first["name"], first["leaf"] and shared is not None
+        self._rl.legal_actions = WorkersEnv._legal_actions
+        self._options: Mapping[str, Any] | None = None  # of the reset that is running
         self._in: Leaves = {}
         self._pending: tuple[int, list[int]] | None = None  # of `async_step_send`
         self._unsettled = False  # whether workers may still execute what an interrupted call has sent
         self._lost: set[int] = set()  # environments at an unknown step, which begin with a reset
+        shapes = mask_shapes(self.full_action_spec)
         if shared is None:
+            self._legal: Leaves = {key: torch.zeros(shape, dtype=torch.bool) for key, shape in shapes.items()}
             return
         inputs = {**_by_key(self.full_action_spec), **_by_key(self.full_state_spec)}
         results = {**_by_key(self.full_state_spec), **_by_key(self.observation_spec), **_by_key(self.full_done_spec)}
@@ -108,6 +140,7 @@ class WorkersEnv(EnvBase):
             **_part(OUTPUT, layout_of(results, owner)),
             **_part(MASK, {"_reset": flag, **layout_of(masks, owner)}),
             **_part(HELD, {"_step": flag}),
+            **_part(LEGAL, {key: (shape, torch.bool) for key, shape in shapes.items()}),
         }
         if roots:
             rewards = set(self.reward_keys)
@@ -115,29 +148,31 @@ class WorkersEnv(EnvBase):
             layout |= _part(ROOT, layout_of(outcome, owner))
         mapped = shared.map(layout)
         self._workers.call_all("map", layout)
-        parts: dict[str, Leaves] = {part: {} for part in (INPUT, OUTPUT, MASK, HELD, ROOT)}
+        parts: dict[str, Leaves] = {part: {} for part in (INPUT, OUTPUT, MASK, HELD, ROOT, LEGAL)}
         for (part, *key), leaf in mapped.items():
             parts[part][unwrap(tuple(key))] = leaf
         self._in, self._out, self._masks, self._roots = parts[INPUT], parts[OUTPUT], parts[MASK], parts[ROOT]
-        self._held = parts[HELD]["_step"]
+        self._held, self._legal = parts[HELD]["_step"], parts[LEGAL]
         self._written: dict[bool, list[NestedKey]] = {}  # keys of a step, and of a reset
         self._asked: dict[bool, set[int]] = {True: set(), False: set()}  # workers that agree on them
 
     # ---- steps and resets
 
+    @allow_one_thread
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        if not self._in:
+        if not self._in or self._options is not None:
             self._check_reset(tensordict)
-            return self._joined("reset", [(part, False) for part in self._split(tensordict)])
+            return self._joined("reset", [(part, False, self._options) for part in self._split(tensordict)])
         masks = {} if tensordict is None else {key: tensordict.get(key) for key in leaf_keys(tensordict)}
-        return self._tensordict(self._reset_masked(masks))
+        return self._rl.tensordict(self._reset_masked(masks))
 
+    @allow_one_thread
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._in:
             self._idle()
             self._check_known(range(len(self)))
             return self._joined("step", [(part,) for part in self._split(tensordict.exclude("next"))])
-        return self._tensordict(self._receive(*self._send_step(tensordict)))
+        return self._rl.tensordict(self._receive(*self._send_step(tensordict)))
 
     def _send_step(self, root: Any) -> tuple[int, list[int]]:
         self._idle()
@@ -149,12 +184,25 @@ class WorkersEnv(EnvBase):
         self._held.copy_(held.reshape(self._held.shape))
         return self._send(STEP_ROWS, self._touched(self._held))
 
+    @allow_one_thread
     def _reset_masked(self, masks: Mapping[NestedKey, Tensor]) -> Leaves:
         self._check_reset(masks)
         if not masks:
             return self._receive(*self._send(RESET, range(len(self._workers))))
-        write_leaves(self._masks, masks, f"{type(self).__name__}.reset")
+        write_leaves(self._masks, self._all_masks(masks), f"{type(self).__name__}.reset")
         return self._receive(*self._send(RESET_ROWS, self._touched(self._masks["_reset"])))
+
+    def _all_masks(self, masks: Any) -> Leaves:
+        """Masks of a reset, with that of the root for groups that have none of their own."""
+        found: Leaves = {key: mask for key in self._masks if (mask := masks.get(key, None)) is not None}
+        root = found.get("_reset")
+        if root is None:
+            return found
+        for key, place in self._masks.items():
+            if key not in found:
+                sizes, inner = root.shape[:-1], place.shape[root.ndim - 1 :]
+                found[key] = root.reshape(*sizes, *[1] * len(inner)).expand(*sizes, *inner)
+        return found
 
     def _touched(self, mask: Tensor) -> list[int]:
         """Workers with an environment in the mask."""
@@ -189,6 +237,21 @@ class WorkersEnv(EnvBase):
         else:
             found = {key: self._out[key].to(self.device, copy=True) for key in keys}
         self._end()
+        return found
+
+    def _legal_actions(self) -> Leaves:
+        found: Leaves = {}
+        for key, legal in self._legal.items():
+            masked = legal.any(-1, keepdim=True)
+            if bool(masked.any()):
+                found[key] = legal | ~masked
+        return found
+
+    def _keep_legal(self, found: Any, rows: Any = slice(None)) -> Any:
+        """Keep the masks of legal actions of a result, and remove them from it."""
+        masks: Any = found.pop(LEGAL) if self._legal else {}
+        for key, place in self._legal.items():
+            place[rows] = masks.get(key)
         return found
 
     # ---- interrupts
@@ -237,17 +300,15 @@ class WorkersEnv(EnvBase):
         rewards = () if step else self.reward_keys
         return self._written[step] if asked else [key for key in self._out if key not in rewards]
 
-    def _tensordict(self, leaves: Leaves) -> TensorDict:
-        entries: Any = leaves
-        out = TensorDict(entries, batch_size=self.batch_size, device=self.device)
-        set_group_sizes(out, self._groups)
-        return out
-
     # ---- messages
 
+    @allow_one_thread
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._check_reset(tensordict)
-        return self._joined("reset", [(part, True) for part in self._split(tensordict)])
+        return self._joined("reset", [(part, True, self._options) for part in self._split(tensordict)])
+
+    def _set_options(self, options: Mapping[str, Any] | None) -> None:
+        self._options = options
 
     def _split(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
         """The part of each worker."""
@@ -256,21 +317,31 @@ class WorkersEnv(EnvBase):
     def _joined(self, method: str, arguments: list[tuple[Any, ...]]) -> TensorDictBase:
         group = self._idle()
         self._begin()
-        out: Any = torch.cat(group.call_each(method, arguments))
+        out: Any = self._keep_legal(torch.cat(group.call_each(method, arguments)))
         self._end()
         return out if self.device is None else out.to(self.device)
 
-    def set_seed(self, seed: int) -> int:
-        """Seed each environment with the seed that the one before it returned."""
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
+        """Seed each environment with the seed that the one before it returned.
+
+        Args:
+            seed: Seed of the first environment.
+            static_seed: Whether all of them have this one.
+
+        Returns:
+            A seed for the next environment.
+        """
         for number in range(len(self)):
-            seed = self.set_member_seed(number, seed)
+            seed = self.set_member_seed(number, seed, static_seed=static_seed)
         return seed
 
-    def set_member_seed(self, number: int, seed: int) -> int:
+    @allow_one_thread
+    def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:
         """Seed one environment; return the seed for the next one."""
         index = bisect(self._starts, number) - 1
-        return self._idle().call(index, "set_seed", number - self._starts[index], seed)
+        return self._idle().call(index, "set_seed", number - self._starts[index], seed, static_seed)
 
+    @allow_one_thread
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environments."""
         parts = self._idle().call_all("state_dict")
@@ -278,6 +349,7 @@ class WorkersEnv(EnvBase):
         roots = _joined_roots([part["root"] for part in parts], [b - a for a, b in pairwise(self._starts)])
         return {"restorable": all(one.get("restorable", False) for one in envs), "envs": envs, "root": roots}
 
+    @allow_one_thread
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from `state`.
 
@@ -308,7 +380,7 @@ class WorkersEnv(EnvBase):
         workers = vars(self).get("_workers")
         if name.startswith("_") or workers is None or not len(workers):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
-        found = self._idle().call_all("attribute", name)
+        found = self._attribute(name)
         if MISSING in found:
             raise AttributeError(
                 f"neither {type(self).__name__} nor {self._name} has an attribute {name!r}", name=name, obj=self
@@ -317,6 +389,11 @@ class WorkersEnv(EnvBase):
             return partial(self._run, name)
         return [value for part in found for value in part]
 
+    @allow_one_thread
+    def _attribute(self, name: str) -> list[Any]:
+        return self._idle().call_all("attribute", name)
+
+    @allow_one_thread
     def _run(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         return [value for part in self._idle().call_all("run", name, args, kwargs) for value in part]
 

@@ -70,7 +70,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
     ours: TensorSpec = Unbounded(shape, dtype=torch_dtype)
     if hasattr(spec, "minimum"):
         low, high = (np.broadcast_to(bound, shape).astype(dtype) for bound in (spec.minimum, spec.maximum))
-        if not (np.isinf(low) & np.isinf(high)).all():
+        if low.size == 0 or not (np.isinf(low) & np.isinf(high)).all():
             ours = Bounded(torch.from_numpy(low), torch.from_numpy(high), shape=shape, dtype=torch_dtype)
 
     def encode(values: Sequence[Any]) -> Any:

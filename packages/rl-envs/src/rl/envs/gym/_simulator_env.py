@@ -91,6 +91,11 @@ class SimulatorEnv(LeafEnvBase):
         """Whether the codec of this environment is right for the simulator of another one."""
         raise NotImplementedError
 
+    @property
+    def from_pixels(self) -> bool:
+        """Whether a rendered frame is written under ``pixels``."""
+        return self._sim.pixels
+
     def lowered(self) -> LeafEnv | None:
         """Return the leaf form; None if an entry is text, which is no tensor."""
         return None if self._has_text else super().lowered()

@@ -68,7 +68,7 @@ def _box(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001  one form
     del categorical
     dtype = _box_dtype(space)
     low, high = torch.from_numpy(space.low.astype(dtype)), torch.from_numpy(space.high.astype(dtype))
-    free = low.is_floating_point() and bool((low.isinf() & high.isinf()).all())
+    free = low.is_floating_point() and low.numel() > 0 and bool((low.isinf() & high.isinf()).all())
     spec = Unbounded(space.shape, dtype=low.dtype) if free else Bounded(low, high, shape=space.shape, dtype=low.dtype)
     return spec, partial(exactly, dtype=dtype), lambda t: list(np.array(t.numpy(force=True), dtype=space.dtype))
 

@@ -120,6 +120,11 @@ class MujocoEnv(LeafEnvBase):
 
     # ---- the task
 
+    @property
+    def from_pixels(self) -> bool:
+        """Whether a rendered frame is written under ``pixels``."""
+        return self._pixels
+
     def _observe(self) -> Array:
         """Observations ``[n, d]``."""
         raise RLError(f"{type(self).__name__} does not implement _observe()")

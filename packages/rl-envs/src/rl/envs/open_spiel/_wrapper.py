@@ -127,6 +127,11 @@ class OpenSpielWrapper(LeafEnvBase):
         self._set_specs(groups, count)
         self._state: Any = None
 
+    @property
+    def n_agents(self) -> int:
+        """Number of agents, of all groups."""
+        return sum(map(len, self.group_map.values()))
+
     def _set_specs(self, groups: Sequence[AgentGroup], actions: int) -> None:
         seen, acts, rewards = Composite({}), Composite({}), Composite({})
         choice = Categorical(actions) if self._categorical else OneHot(actions, dtype=torch.int64)

@@ -102,6 +102,16 @@ class PettingZooWrapper(LeafEnvBase):
         if seed is not None:
             self.set_seed(seed)
 
+    @property
+    def n_agents(self) -> int:
+        """Number of agents, of all groups."""
+        return sum(map(len, self.group_map.values()))
+
+    @property
+    def from_pixels(self) -> bool:
+        """Whether a rendered frame is written under ``pixels``."""
+        return self._pixels
+
     def _open(self, env: Any) -> tuple[Any, ParallelGame]:
         """The environment, for its spaces, and its game."""
         zoo, owner = library(), type(self).__name__

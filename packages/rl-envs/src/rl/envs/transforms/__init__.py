@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from rl.envs.transforms._atari import atari
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
+    from rl.envs.transforms._module import ModuleTransform
     from rl.envs.transforms._specs import Specs
     from rl.envs.transforms._transformed_env import TransformedEnv
+    from rl.envs.transforms.action._action_chunk_transform import ActionChunkTransform
     from rl.envs.transforms.action._action_discretizer import ActionDiscretizer
     from rl.envs.transforms.action._action_mask import ActionMask
     from rl.envs.transforms.action._action_scaling import ActionScaling
@@ -49,15 +51,19 @@ if TYPE_CHECKING:
     from rl.envs.transforms.observation._cat_frames import CatFrames, cat_frames
     from rl.envs.transforms.observation._clip_transform import ClipTransform
     from rl.envs.transforms.observation._finite_tensordict_check import FiniteTensorDictCheck
+    from rl.envs.transforms.observation._hash import Hash
+    from rl.envs.transforms.observation._next_observation_delta import NextObservationDelta
+    from rl.envs.transforms.observation._next_state_reconstructor import NextStateReconstructor
     from rl.envs.transforms.observation._observation_transform import ObservationTransform
     from rl.envs.transforms.observation._time_max_pool import TimeMaxPool
     from rl.envs.transforms.observation._unary_transform import UnaryTransform
-    from rl.envs.transforms.recurrent._primer import TensorDictPrimer
+    from rl.envs.transforms.recurrent._primer import TensorDictPrimer, get_primers_from_module, gSDENoise
     from rl.envs.transforms.reward._binarize_reward import BinarizeReward
     from rl.envs.transforms.reward._linearise_rewards import LineariseRewards
     from rl.envs.transforms.reward._reward_clipping import RewardClipping
     from rl.envs.transforms.reward._reward_scaling import RewardScaling
     from rl.envs.transforms.reward._reward_sum import RewardSum
+    from rl.envs.transforms.reward._rnd_transform import RNDTransform
     from rl.envs.transforms.reward._sign_transform import SignTransform
     from rl.envs.transforms.reward._success_reward import SuccessReward
     from rl.envs.transforms.reward._target_return import TargetReturn
@@ -71,6 +77,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.shape._unsqueeze_transform import UnsqueezeTransform
 
 __all__ = [
+    "ActionChunkTransform",
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
@@ -99,14 +106,19 @@ __all__ = [
     "FlattenTensorDict",
     "FrameSkipTransform",
     "GrayScale",
+    "Hash",
     "InitTracker",
     "LineariseRewards",
+    "ModuleTransform",
+    "NextObservationDelta",
+    "NextStateReconstructor",
     "NoopResetEnv",
     "ObservationNorm",
     "ObservationTransform",
     "PermuteTransform",
     "PinMemoryTransform",
     "PolicyVersion",
+    "RNDTransform",
     "RandomTruncationTransform",
     "RemoveEmptySpecs",
     "RenameTransform",
@@ -137,6 +149,8 @@ __all__ = [
     "VecNorm",
     "atari",
     "cat_frames",
+    "gSDENoise",
+    "get_primers_from_module",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
@@ -19,7 +19,7 @@ from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["Parent", "Reset", "Step", "Transform"]
+__all__ = ["Parent", "Reset", "Step", "Transform", "written"]
 
 Reset = Callable[[Tensor | None], Any]
 """Reset the elements where a mask is true, all if None; returns the root entries."""
@@ -254,8 +254,8 @@ class Transform:
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the transform to a collected batch: to its root, and to its ``next``.
 
-        Where keys of the transform begin with ``"next"``, as TorchRL has them, all of its keys are those of the batch,
-        and no other entries are mapped.
+        ``transform(tensordict)`` also writes the result into `tensordict`. Where keys of the transform begin with
+        ``"next"``, as TorchRL has them, all of its keys are those of the batch, and no other entries are mapped.
 
         Returns:
             A new TensorDict; `tensordict` stays as it is.
@@ -285,7 +285,12 @@ class Transform:
         return any(as_tuple(key)[0] == "next" for key in (*self.in_keys, *self.out_keys))
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self.forward(tensordict)
+        """Apply the transform to a collected batch, see `forward`, and write the result into it.
+
+        Returns:
+            `tensordict`; a new TensorDict from a transform that changes the batch size or device.
+        """
+        return written(tensordict, self.forward(tensordict))
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the inverse to the root of a batch; returns a new TensorDict."""
@@ -307,10 +312,10 @@ class Transform:
         self._parent = parent
 
     def clone(self) -> Self:
-        """Return a copy that belongs to no environment."""
+        """Return a copy that belongs to no environment; modules, which are trained elsewhere, are shared."""
         parent, self._parent = self._parent, None
         try:
-            return copy.deepcopy(self)
+            return copy.deepcopy(self, {id(one): one for one in vars(self).values() if isinstance(one, nn.Module)})
         finally:
             self._parent = parent
 
@@ -334,6 +339,21 @@ class Transform:
             if keys and not (name.startswith("out") and keys == lists[name.replace("out", "in", 1)])
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def written(batch: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
+    """`batch` with exactly the entries of `result`, or `result` where its batch size or device is another one."""
+    if result is batch or result.batch_size != batch.batch_size or result.device != batch.device:
+        return result
+    for key in [key for key in batch.keys() if key not in result.keys()]:
+        del batch[key]
+    for key, value in result.items():
+        held = batch.get(key, None)
+        nested = isinstance(held, TensorDictBase) and isinstance(value, TensorDictBase)
+        new = written(held, value) if nested else value
+        if new is not held:
+            batch.set(key, new)
+    return batch
 
 
 def _as_list(keys: Any) -> Iterable[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.envs.transforms._base import Parent, Reset, Step, Transform
@@ -65,26 +66,38 @@ class Compose(Transform):
         before = list(self.transforms)
         self.transforms[index:index] = parts
         self._set_keys()
-        if self._parent is not None:
-            try:
-                self._parent.refresh()
-            except Exception:
-                self.transforms = before
-                self._set_keys()
-                for part in parts:
-                    part.set_parent(None)
-                self._parent.refresh()
-                raise
+        self._refresh_or_restore(before)
         return self
 
     def pop(self, index: int = -1) -> Transform:
-        """Remove a transform and return it; the specs of the environment are derived again."""
+        """Remove a transform and return it; the specs of the environment are derived again.
+
+        Raises:
+            SpecError: if there is none at `index`, or a later one needs what it writes; the chain stays as it is.
+        """
+        if not -len(self.transforms) <= index < len(self.transforms):
+            raise SpecError(f"cannot remove the transform at {index}: there are {len(self.transforms)}")
+        before = list(self.transforms)
         one = self.transforms.pop(index)
-        one.set_parent(None)
         self._set_keys()
-        if self._parent is not None:
-            self._parent.refresh()
+        self._refresh_or_restore(before)
+        one.set_parent(None)
         return one
+
+    def _refresh_or_restore(self, before: list[Transform]) -> None:
+        """Derive the specs again; where that fails, with the transforms of before."""
+        if self._parent is None:
+            return
+        try:
+            self._parent.refresh()
+        except Exception:
+            added = [one for one in self.transforms if one not in before]
+            self.transforms = before
+            self._set_keys()
+            for one in added:
+                one.set_parent(None)
+            self._parent.refresh()
+            raise
 
     def _set_keys(self) -> None:
         for name in ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv"):
@@ -116,8 +129,28 @@ class Compose(Transform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         for one in self.transforms:
-            tensordict = one(tensordict)
+            tensordict = one.forward(tensordict)
         return tensordict
+
+    def _call(self, entries: Any) -> Any:
+        for one in self.transforms:
+            entries = one._call(entries)
+        return entries
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        for one in self.transforms:
+            root = one._reset(root, mask)
+        return root
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        for one in self.transforms:
+            outcome = one._step(root, outcome)
+        return outcome
+
+    def _inv(self, root: Any) -> Any:
+        for one in reversed(self.transforms):
+            root = one._inv(root)
+        return root
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         for one in reversed(self.transforms):

@@ -10,8 +10,9 @@ from torch import Tensor
 from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
+from rl.envs.transforms._base import Parent
 
-__all__ = ["from_the_end", "mapped_spec"]
+__all__ = ["after_batch", "from_the_end", "mapped_spec"]
 
 
 def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
@@ -34,13 +35,21 @@ def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tenso
     return Unbounded(example.shape, dtype=example.dtype, device=spec.device)
 
 
-def from_the_end(dim: int, owner: str, name: str) -> int:
+def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = False) -> int:
     """A dimension counted from the last one, so that any batch may come in front.
 
     Raises:
-        SpecError: if it is counted from the first one.
+        SpecError: if it is counted from the first one and `allow_positive_dim` is false.
     """
     dim = as_integer(dim, owner, name)
-    if dim >= 0:
-        raise SpecError(f"{owner}: {name} must be negative, counted from the last dimension, got {dim}")
+    if dim >= 0 and not allow_positive_dim:
+        raise SpecError(
+            f"{owner}: {name} must be negative, counted from the last dimension, got {dim}; with"
+            " allow_positive_dim=True it is counted after the batch of the environment"
+        )
     return dim
+
+
+def after_batch(dim: int, parent: Parent | None) -> int:
+    """The dimension of a value whose first ones are the batch of `parent`, or of a whole tensor without one."""
+    return dim if dim < 0 or parent is None else dim + len(parent.base_env.batch_size)

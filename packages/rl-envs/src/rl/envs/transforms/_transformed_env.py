@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env, LeafEnv
+from rl.core.keys import NestedKey
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
@@ -124,6 +125,7 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.done_spec = specs.done
         self.state_spec = specs.state
         self.batch_locked = base.batch_locked
+        self._rl.legal_actions = TransformedEnv._legal_actions
         self._reset_through, self._step_through = self.transform._wrap(self._reset_base, self._step_base)
 
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -220,9 +222,9 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     # ---- delegated to the environment
 
-    def set_seed(self, seed: int) -> int:
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
         self.transform.set_seed(seed)
-        return self.base_env.set_seed(seed)
+        return self.base_env.set_seed(seed, static_seed=static_seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environment and of the transforms."""
@@ -249,6 +251,12 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _set_options(self, options: Mapping[str, Any] | None) -> None:
         self.base_env._set_options(options)
+
+    def _legal_actions(self) -> Mapping[NestedKey, Tensor]:
+        inner, own = self.base_env.full_action_spec, self.full_action_spec
+        masks = {key: getattr(inner[key], "mask", None) for key in self.base_env.action_keys}
+        alike = [key for key in masks if key in self.action_keys and inner[key].shape == own[key].shape]
+        return {key: mask for key, mask in masks.items() if mask is not None and key in alike}
 
     def _close(self) -> None:
         self.base_env.close()

@@ -98,6 +98,11 @@ class VmasWrapper(LeafEnvBase):
         self._choices: dict[str, list[int]] = {}  # of multi-discrete actions, by group
         self._set_specs()
 
+    @property
+    def n_agents(self) -> int:
+        """Number of agents, of all groups."""
+        return sum(map(len, self.group_map.values()))
+
     def _set_specs(self) -> None:
         seen, acts, rewards = Composite({}), Composite({}), Composite({})
         values = self._look()

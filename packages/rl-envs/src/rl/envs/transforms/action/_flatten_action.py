@@ -11,7 +11,7 @@ from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
-from rl.envs.transforms._maps import from_the_end, mapped_spec
+from rl.envs.transforms._maps import after_batch, from_the_end, mapped_spec
 
 __all__ = ["FlattenAction"]
 
@@ -21,13 +21,15 @@ class FlattenAction(Transform):
     """Gives the caller an action whose dimensions are flattened.
 
     Args:
-        first_dim: first of the dimensions, negative.
-        last_dim: last of the dimensions, negative.
+        first_dim: first of the dimensions.
+        last_dim: last of the dimensions.
         in_keys_inv: the environment's action; ``["action"]`` if None.
         out_keys_inv: the caller's; `in_keys_inv` if None.
+        allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
+            without an environment from the first one of the whole tensor.
 
     Raises:
-        SpecError: if a dimension is not negative.
+        SpecError: if a dimension is not negative and `allow_positive_dim` is false.
 
     Example:
         >>> from rl.core.specs import Unbounded
@@ -41,16 +43,20 @@ class FlattenAction(Transform):
         last_dim: int,
         in_keys_inv: Iterable[NestedKey] | None = None,
         out_keys_inv: Iterable[NestedKey] | None = None,
+        *,
+        allow_positive_dim: bool = False,
     ) -> None:
         super().__init__(in_keys_inv=["action"] if in_keys_inv is None else in_keys_inv, out_keys_inv=out_keys_inv)
-        self.first_dim = from_the_end(first_dim, "FlattenAction", "first_dim")
-        self.last_dim = from_the_end(last_dim, "FlattenAction", "last_dim")
+        self.first_dim = from_the_end(first_dim, "FlattenAction", "first_dim", allow_positive_dim=allow_positive_dim)
+        self.last_dim = from_the_end(last_dim, "FlattenAction", "last_dim", allow_positive_dim=allow_positive_dim)
         self._sizes = torch.Size()
 
     def _inverse(self, value: Tensor) -> Tensor:
-        return value.unflatten(self.last_dim, self._sizes)
+        dim = self.first_dim if self.first_dim >= 0 else self.last_dim  # which is the flat one
+        return value.unflatten(after_batch(dim, self.parent), self._sizes)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        last = len(spec.shape) + self.last_dim + 1
-        self._sizes = spec.shape[len(spec.shape) + self.first_dim : last]
+        count = len(spec.shape)
+        first, last = (dim + count if dim < 0 else dim for dim in (self.first_dim, self.last_dim))
+        self._sizes = spec.shape[first : last + 1]
         return mapped_spec(spec, lambda value: value.flatten(self.first_dim, self.last_dim))

@@ -123,7 +123,8 @@ class ObservationNorm(Transform):
         dims = [dims] if isinstance(dims, int) else list(dims)
         dims = [dim % values.ndim for dim in dims]
         kept = {dim % values.ndim for dim in keep_dims or ()}
-        std, mean = torch.std_mean(values, dims, correction=0, keepdim=True)
+        mean = values.mean(dims, keepdim=True)
+        std = (values - mean).square().mean(dims, keepdim=True).sqrt()  # torch.std warns where there are no elements
         for dim in sorted(set(dims) - kept, reverse=True):
             std, mean = std.squeeze(dim), mean.squeeze(dim)
         std = std.clamp_min(self.eps)

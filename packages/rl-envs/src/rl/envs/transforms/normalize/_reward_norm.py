@@ -71,10 +71,8 @@ class RewardNorm(Transform):
         for key in self.in_keys:
             reward = outcome[key].detach()
             total = self._returns[key] * self.gamma + reward
-            moved = root.get("_step", None)
             if not self._frozen:
-                rows = total.reshape(-1, *self._stats[key].mean.shape)
-                self._stats[key].update(rows if moved is None else rows[moved.reshape(-1)])
+                self._stats[key].update(total, root.get("_step", None))
             done = outcome.get(unwrap((*as_tuple(key)[:-1], "done")), None)
             self._returns[key] = total if done is None else torch.where(done, torch.zeros_like(total), total)
         return self._call(outcome)

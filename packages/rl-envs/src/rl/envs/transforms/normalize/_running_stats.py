@@ -52,8 +52,13 @@ class RunningStats:
         for tensor in self.tensors.values():
             tensor.share_memory_()
 
-    def update(self, values: Tensor) -> None:
-        """Add values ``[n, *shape]``."""
+    def update(self, values: Tensor, mask: Tensor | None = None) -> None:
+        """Add values ``[*B, *shape]``; with a mask ``[*B, 1]`` those of its elements."""
+        shape = self.mean.shape
+        # Not -1: the number of rows is ambiguous where an entry has no elements.
+        values = values.reshape(values.shape[: values.ndim - len(shape)].numel(), *shape)
+        if mask is not None:
+            values = values[mask.reshape(-1)]
         n = values.shape[0]
         if not n:
             return

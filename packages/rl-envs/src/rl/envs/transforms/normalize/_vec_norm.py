@@ -92,11 +92,7 @@ class VecNorm(Transform):
                 value = entries.get(key, None)
                 if value is None:
                     continue
-                stats = self._stats[key]
-                rows = value.detach().reshape(-1, *stats.mean.shape)
-                if mask is not None:
-                    rows = rows[mask.reshape(-1)]
-                stats.update(rows)
+                self._stats[key].update(value.detach(), mask)
 
     def _call(self, entries: Any) -> Any:
         with self._lock:

@@ -13,6 +13,7 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str
 from rl.core.registry import load
 from rl.core.specs import Bounded, TensorSpec, Unbounded
+from rl.envs.transforms._base import written
 from rl.envs.transforms._frames import FrameMemory
 
 __all__ = ["CatFrames", "cat_frames"]
@@ -105,6 +106,15 @@ class CatFrames(FrameMemory):
         """
         return tensordict if self.as_inverse else self._on_batch(tensordict)
 
+    def unfolding(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Concatenate frames of a batch ``[*B, T]`` in time order, whatever `as_inverse` is; writes into `tensordict`.
+
+        Raises:
+            ContractError: if a frame or ``("next", done)`` is missing.
+            ShapeError: if the batch has no time dimension.
+        """
+        return written(tensordict, self._on_batch(tensordict))
+
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """With `as_inverse`, the same as `forward` without it."""
         return self._on_batch(tensordict) if self.as_inverse else tensordict
@@ -186,7 +196,7 @@ class _LastOfSlices:
                 f"{self!r} reads {self._batch_size} slices of {length} steps, got a batch {tuple(batch.batch_size)}:"
                 f" give the buffer batch_size={length * self._batch_size}"
             )
-        return self._frames(batch.reshape(self._batch_size, length))[:, -1]
+        return self._frames.forward(batch.reshape(self._batch_size, length))[:, -1]
 
     def __repr__(self) -> str:
         return f"LastOfSlices({self._frames!r}, batch_size={self._batch_size})"

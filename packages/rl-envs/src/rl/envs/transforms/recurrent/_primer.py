@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rl.core.errors import SpecError
+from rl.core.errors import SpecError, issue_warning
 from rl.core.keys import NestedKey, key_str, nearest, unwrap
-from rl.core.specs import Composite, TensorSpec
+from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
+from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["TensorDictPrimer"]
+__all__ = ["TensorDictPrimer", "gSDENoise", "get_primers_from_module"]
 
 Value = float | Tensor
 
@@ -107,7 +108,73 @@ class TensorDictPrimer(Transform):
             specs.state[key] = one.clone()
 
     def __repr__(self) -> str:
-        return f"TensorDictPrimer({', '.join(key_str(key) for key in self.primers)})"
+        return f"{type(self).__name__}({', '.join(key_str(key) for key in self.primers)})"
+
+
+class gSDENoise(TensorDictPrimer):  # noqa: N801  the name that users of TorchRL know
+    """Draws the noise of `gSDEModule` of rl-modules, standard normal, when an episode begins.
+
+    Raffin et al., "Smooth Exploration for Robotic Reinforcement Learning", 2021, section 3. It writes ``"_eps_gSDE"``,
+    which a `Collector` leaves out of batches; where a loss reads the noise, use ``gSDEModule.make_tensordict_primer``.
+
+    Args:
+        state_dim: Width of the features.
+        action_dim: Number of action dimensions.
+        shape: Batch size of the environment, which may be left out.
+        others: Further arguments of `TensorDictPrimer`.
+
+    Raises:
+        SpecError: if a width is missing.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> env = TransformedEnv(PendulumEnv(batch_size=(5,)), gSDENoise(state_dim=4, action_dim=1))
+        >>> env.reset()["_eps_gSDE"].shape
+        torch.Size([5, 1, 4])
+    """
+
+    def __init__(
+        self,
+        state_dim: int | None = None,
+        action_dim: int | None = None,
+        shape: Sequence[int] | None = None,
+        **others: Any,
+    ) -> None:
+        if state_dim is None or action_dim is None:
+            raise SpecError(
+                f"gSDENoise needs state_dim and action_dim, got {state_dim} and {action_dim}: give the width of the"
+                " features and the number of action dimensions"
+            )
+        self.state_dim, self.action_dim = state_dim, action_dim
+        batch = tuple(shape or ())
+        noise = Unbounded((*batch, action_dim, state_dim))
+        options: dict[str, Any] = {"random": True, **others}
+        super().__init__(Composite({"_eps_gSDE": noise}, shape=batch), **options)
+
+
+def get_primers_from_module(module: nn.Module, warn: bool = True) -> Transform | None:  # noqa: FBT001, FBT002  # as in TorchRL
+    """Return the transform that starts the states of a policy: the primers of all of its parts.
+
+    Args:
+        module: Module whose parts have a method ``make_tensordict_primer``, as recurrent modules of rl-modules.
+        warn: Whether to warn if there is none.
+
+    Returns:
+        A `TensorDictPrimer`, a `Compose` of several, or None.
+
+    Example:
+        >>> from rl.core.specs import Unbounded
+        >>> class Memory(nn.Module):
+        ...     def make_tensordict_primer(self):
+        ...         return TensorDictPrimer(h=Unbounded(8))
+        >>> get_primers_from_module(nn.Sequential(nn.Linear(3, 8), Memory()))
+        TensorDictPrimer('h')
+    """
+    parts: list[Any] = [part for part in module.modules() if hasattr(part, "make_tensordict_primer")]
+    primers: list[Transform] = [part.make_tensordict_primer() for part in parts]
+    if not primers and warn:
+        issue_warning(f"{type(module).__name__} has no part with make_tensordict_primer: its policy has no state")
+    return Compose(*primers) if len(primers) > 1 else primers[0] if primers else None
 
 
 def _leaves(specs: Mapping[Any, Any] | Composite | None) -> dict[NestedKey, TensorSpec]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.reward._reward_clipping import RewardClipping
     from rl.envs.transforms.reward._reward_scaling import RewardScaling
     from rl.envs.transforms.reward._reward_sum import RewardSum
+    from rl.envs.transforms.reward._rnd_transform import RNDTransform
     from rl.envs.transforms.reward._sign_transform import SignTransform
     from rl.envs.transforms.reward._success_reward import SuccessReward
     from rl.envs.transforms.reward._target_return import TargetReturn
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BinarizeReward",
     "LineariseRewards",
+    "RNDTransform",
     "RewardClipping",
     "RewardScaling",
     "RewardSum",
