@@ -13,7 +13,7 @@ from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 
 import rl.collectors
-from rl.collectors import Collector, SyncDataCollector
+from rl.collectors import Collector, MultiSyncCollector, SyncDataCollector
 from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Binary, Categorical, Composite, OneHot, Unbounded
 from rl.core.testing import CountingEnv
@@ -74,17 +74,27 @@ def test_anything_else_is_refused(wrong):
     [
         {"frames_per_batch": 0},
         {"frames_per_batch": 1, "total_frames": 0},
-        {"frames_per_batch": 1, "init_random_frames": -1},
+        {"frames_per_batch": 1, "init_random_frames": -2},
         {"frames_per_batch": 2.5},
         {"frames_per_batch": True},
         {"frames_per_batch": "4"},
         {"frames_per_batch": 1, "total_frames": 2.5},
-        {"frames_per_batch": 1, "init_random_frames": None},
+        {"frames_per_batch": 1, "init_random_frames": "none"},
     ],
 )
 def test_senseless_counts_are_refused(counting_env, options):
     with pytest.raises(SpecError, match=list(options)[-1]):
         Collector(counting_env, **options)
+
+
+@pytest.mark.parametrize("none", [None, -1])
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
+def test_no_random_frames_in_either_spelling(counting_env, kind, none):
+    always = TensorDictModule(lambda obs: torch.full(obs.shape[:-1], 1), ["observation"], ["action"])
+    env = counting_env if kind is Collector else [counting_env] * 2
+    collector = kind(env, always, frames_per_batch=10, init_random_frames=none)
+    assert (collector.collect()["action"] == 1).all()
+    collector.shutdown()
 
 
 # ---- actions

@@ -1,10 +1,13 @@
 """Ctrl-C at each line of the collection of a batch: the batches after it are whole."""
 
+import gc
+
 import pytest
 import torch
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from rl.core import recurrent_mode, set_recurrent_mode
 from rl.core.errors import RLError
 from rl.core.testing import CountingEnv, interrupt_at
 
@@ -52,6 +55,18 @@ COLLECTORS = {
             [CountingEnv] * 2, policy(), frames_per_batch=8, preemptive_threshold=1.0, timeout=20
         ),
         3,
+    ),
+    "sync whole": (
+        lambda: MultiSyncCollector(
+            [CountingEnv] * 2, policy(), frames_per_batch=8, trajs_per_batch=3, traj_format="cat", timeout=20
+        ),
+        5,
+    ),
+    "async whole": (
+        lambda: MultiAsyncCollector(
+            [CountingEnv] * 2, policy(), frames_per_batch=4, trajs_per_batch=3, traj_format="cat", timeout=20
+        ),
+        5,
     ),
     "batched": (
         lambda: AsyncBatchedCollector(
@@ -107,6 +122,22 @@ def test_another_use_of_a_collector_is_still_refused_after_an_interrupt():
 def test_a_state_that_is_saved_after_an_interrupt_begins_with_a_reset():
     collector, other = (Collector(CountingEnv(), policy(), frames_per_batch=4) for _ in range(2))
     collector.collect()
+    gc.collect()  # the ends of earlier collectors have lines, too
     assert interrupt_at(collector.collect, 60, OURS)
     other.load_state_dict(collector.state_dict())
     assert other.collect()["observation"].flatten().tolist() == [0, 1, 2, 0]
+
+
+def test_modes_of_the_process_are_those_before_the_interrupted_batch():
+    def leave_a_block_open():
+        set_recurrent_mode(False).__enter__()
+        torch.no_grad().__enter__()
+        raise KeyboardInterrupt
+
+    collector = Collector(CountingEnv(), policy(), frames_per_batch=4)
+    collector.pre_collect_hook = leave_a_block_open
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect()
+    assert torch.is_grad_enabled()
+    assert recurrent_mode() is None
+    collector.shutdown()

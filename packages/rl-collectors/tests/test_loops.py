@@ -216,7 +216,7 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
     from rl.collectors._loops.leaves import leaves_of, tensordict_of
 
     leaves = {"a": torch.ones(2), ("b", "c", "d"): torch.zeros(2, 1), ("b", "e"): torch.ones(2)}
-    td = tensordict_of(leaves, [2])
+    td = tensordict_of(leaves, [2], {})
     assert isinstance(td, TensorDict)
     assert leaves_of(td).keys() == leaves.keys()
 
@@ -235,7 +235,7 @@ def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, fo
 
     def act(device):
         if form == "opaque":
-            return opaque_policy(opaque_act(policy, device, here), torch.Size([]))
+            return opaque_policy(opaque_act(policy, device, here), torch.Size([]), {})
         return lowered_policy(module, device, here)
 
     outcomes = []

@@ -270,7 +270,7 @@ def test_a_killed_worker_is_an_error(kind):
         multi.collect()
         os.kill(multi._workers._workers[1].process.pid, signal.SIGKILL)
         start = time.monotonic()
-        with pytest.raises(WorkerError, match=r"worker 1 has ended \(signal SIGKILL\)"):
+        with pytest.raises(WorkerError, match=r"worker 1 has ended \(signal SIGKILL; "):
             collect_until(multi, lambda batch: False)
         assert time.monotonic() - start < 2
 
@@ -365,7 +365,7 @@ def test_settings_of_a_collector_reach_the_workers_or_are_refused():
         with pytest.raises(SpecError, match="its workers collect in other processes"):
             multi.start()
     assert not steps  # the hook runs in the worker
-    for refused in ({"trajs_per_batch": 2}, {"return_same_td": True}, {"interruptor": Interruptor()}):
+    for refused in ({"return_same_td": True}, {"interruptor": Interruptor()}):
         with pytest.raises(SpecError, match=f"has no {next(iter(refused))}: "):
             MultiAsyncCollector([CountingEnv], frames_per_batch=8, **refused)
     with pytest.raises(SpecError, match=r"preemptive_threshold is 2, expected one in \(0, 1\]"):

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from rl.collectors import split_trajectories
 from rl.collectors._trajectories import number_trajectories
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, SpecError
 
 patterns = st.tuples(st.integers(1, 4), st.integers(1, 8)).flatmap(
     lambda shape: st.lists(
@@ -68,3 +68,35 @@ def test_flat_trajectories_have_the_steps_of_the_padded_ones():
     assert flat["collector", "lengths"].tolist() == [2, 2, 2, 2, 1, 3, 3, 3]
     flat["x"].zero_()
     assert data["x"].sum() > 0
+
+
+def test_keys_of_ids_flags_and_mask_are_chosen_as_in_torchrl():
+    data = TensorDict({"x": torch.arange(8).reshape(2, 4)}, [2, 4])
+    data["next", "over"] = torch.tensor([[False, True, False, False], [True, False, False, False]]).unsqueeze(-1)
+
+    def rows(parts, mask):
+        return [row[keep].tolist() for row, keep in zip(parts["x"], parts[mask], strict=True)]
+
+    for key in ("over", ("next", "over")):
+        found = split_trajectories(data, done_key=key)
+        assert rows(found, ("collector", "mask")) == [[0, 1], [2, 3], [4], [5, 6, 7]]
+    ids = torch.tensor([[0, 0, 1, 1], [2, 3, 3, 3]])
+    for prefix, at in (("info", ("info",)), ((), ()), (("a", "b"), ("a", "b"))):
+        named = data.clone().set((*at, "traj_ids"), ids)
+        found = split_trajectories(named, prefix=prefix)
+        assert rows(found, (*at, "mask")) == [[0, 1], [2, 3], [4], [5, 6, 7]]
+    found = split_trajectories(data.set("run", ids), trajectory_key="run")
+    assert rows(found, ("collector", "mask")) == [[0, 1], [2, 3], [4], [5, 6, 7]]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [True, torch.jagged])
+def test_trajectories_as_nested_tensors(layout):
+    ids = torch.tensor([[0, 0, 0, 1], [2, 3, 3, 3]])
+    data = TensorDict({"x": torch.arange(16.0).reshape(2, 4, 2), ("collector", "traj_ids"): ids}, [2, 4])
+    nested, rows = split_trajectories(data, as_nested=layout), split_trajectories(data)
+    assert nested.batch_size[0] == 4
+    for part, row, keep in zip(nested["x"].unbind(), rows["x"], rows["collector", "mask"], strict=True):
+        assert torch.equal(part, row[keep])
+    with pytest.raises(SpecError, match="got both"):
+        split_trajectories(data, as_nested=True, padded=False)

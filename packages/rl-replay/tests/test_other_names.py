@@ -6,15 +6,23 @@ from tensordict import TensorDict
 
 from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.replay import (
+    HERReplayBuffer,
     LazyMemmapStorage,
+    LazyStackStorage,
     LazyTensorStorage,
     ListStorage,
     PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
+    RayReplayBuffer,
+    RemoteTensorDictReplayBuffer,
     ReplayBuffer,
+    ReplayBufferEnsemble,
     RoundRobinWriter,
     SamplerWithoutReplacement,
     SliceSampler,
+    SliceSamplerWithoutReplacement,
+    StorageEnsemble,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
@@ -147,6 +155,7 @@ def test_samplers_name_the_class_without_replacement():
 
 def test_the_writer_has_two_names():
     assert TensorDictRoundRobinWriter is RoundRobinWriter
+    assert RemoteTensorDictReplayBuffer is RayReplayBuffer
 
 
 BUFFERS = {
@@ -193,3 +202,71 @@ def test_a_buffer_of_tensordicts_answers_arguments_of_others():
     assert TensorDictReplayBuffer(storage=LazyTensorStorage(3), compilable=True).batch_size is None  # changes nothing
     with pytest.raises(ArgumentError, match="batch_size"):
         TensorDictReplayBuffer(batchsize=3)
+
+
+SLICES = pytest.mark.parametrize(
+    "sampler",
+    [SliceSampler, SliceSamplerWithoutReplacement, lambda **given: PrioritizedSliceSampler(20, 1.0, 1.0, **given)],
+    ids=["with", "without", "prioritized"],
+)
+
+
+@SLICES
+@pytest.mark.parametrize("given", [[("next", "over"), ("next", "cut")], (("next", "cut"), ("next", "over"), "absent")])
+def test_any_of_several_end_keys_ends_a_trajectory(sampler, given):
+    over, cut = torch.zeros(2, 12, 1, dtype=torch.bool)
+    over[3], cut[7] = True, True
+    data = TensorDict({"x": torch.arange(12), ("next", "over"): over, ("next", "cut"): cut}, batch_size=[12])
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20), sampler=sampler(slice_len=4, end_keys=given), batch_size=12
+    )
+    buffer.extend(data)
+    for _ in range(5):
+        assert {row[0] for row in buffer.sample()["x"].view(-1, 4).tolist()} <= {0, 4, 8}
+
+
+@SLICES
+def test_end_keys_are_keys_of_which_one_is_stored(sampler):
+    for wrong in ([], "done", [3], [("next", "done"), None]):
+        with pytest.raises(ContractError, match=r"end_keys is a (list|string)"):
+            sampler(slice_len=4, end_keys=wrong)
+    with pytest.raises(ContractError, match="in the place of end_key"):
+        sampler(slice_len=4, end_keys=["done"], end_key="done")
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler(slice_len=4, end_keys=["over", "cut"]))
+    with pytest.raises(ContractError, match="reads 'over' or 'cut', and the rows do not have it"):
+        buffer.extend(rows(0, 4, episode=torch.zeros(4)))
+
+
+@SLICES
+@pytest.mark.parametrize("argument", ["compile", "cache_values"])
+@pytest.mark.parametrize("value", [True, False, None, {"mode": "default"}])
+def test_arguments_that_change_nothing_are_accepted_with_any_value(sampler, argument, value):
+    sampler(slice_len=4, **{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "message"),
+    [
+        (
+            lambda **given: ReplayBufferEnsemble(ReplayBuffer(storage=ListStorage(4)), batch_size=2, **given),
+            {"storage": ListStorage(4)},
+            "storage.*use the arguments of the members",
+        ),
+        (lambda **given: LazyStackStorage(4, **given), {"stack_dim": 1}, "stack_dim=1: use the first dimension"),
+        (
+            lambda **given: StorageEnsemble(ListStorage(4), **given),
+            {"transforms": [None]},
+            "transforms.*use transform=",
+        ),
+        (
+            lambda **given: HERReplayBuffer(lambda one, two: one, storage=ListStorage(4), **given),
+            {"goal_key": "goal"},
+            "use desired_goal_key=",
+        ),
+    ],
+)
+def test_arguments_of_torchrl_are_accepted_or_answered(make, wrong, message):
+    accepted = {"transforms": None, "stack_dim": 0, "goal_key": "desired_goal", "storage": None}
+    make(**{name: accepted[name] for name in wrong})
+    with pytest.raises(ArgumentError, match=message):
+        make(**wrong)

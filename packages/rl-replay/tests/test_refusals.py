@@ -56,6 +56,10 @@ def test_rows_are_found_by_arrays_as_by_tensors(storage):
     assert buffer[np.int64(2)]["x"].item() == 2
     assert len(buffer[[]]) == 0
     assert buffer[[True, False, False, True, False]]["x"].tolist() == [0, 3]
+    assert buffer[-1]["x"].item() == 4
+    for index in (-6, [-1], [5]):
+        with pytest.raises(IndexError, match="outside"):
+            buffer[index]
     for index in ("x", 1.5, [1.5], torch.tensor([1.0]), None):
         with pytest.raises(IndexError, match="ReplayBuffer is indexed by"):
             buffer[index]
@@ -120,6 +124,23 @@ def test_a_buffer_says_how_it_is_copied(way):
     buffer.sample()
     with pytest.raises(TypeError, match=r"ReplayBuffer.*state_dict\(\).*dumps"):
         way(buffer)
+
+
+@pytest.mark.parametrize("device", ["gpu", ["cpu"], ["cuda:0", "cuda:1"], 1.5])
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
+def test_what_is_no_device_is_named(kind, device):
+    with pytest.raises(SpecError, match=rf"{kind.__name__}: device is one device of torch, such as 'cpu'.*got"):
+        kind(10, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_storage_has_the_device_of_its_first_batch_on_request(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    storage = LazyTensorStorage(10, device="auto")
+    storage.set(range(3), TensorDict(x=torch.arange(3, device=device), batch_size=[3]))
+    assert storage.get(1)["x"].item() == 1
+    assert storage.get(1)["x"].device.type == storage.device.type == device
 
 
 class Row:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import ContractError, MissingExtraError, RLError
+from rl.core.errors import ArgumentError, ContractError, MissingExtraError, RLError
 from rl.replay import SliceSampler, check_slices
 from rl.replay.datasets import D4RLExperienceReplay, load_dataset
 
@@ -142,6 +142,110 @@ def test_damaged_and_foreign_files_are_refused_and_leave_nothing(tmp_path):
     with pytest.raises(ContractError, match="neither an existing path nor a name"):
         D4RLExperienceReplay("../hopper", root=root)
     assert not [file for file in root.rglob("*") if file.is_file()]
+
+
+def test_arguments_of_torchrl_are_accepted_or_answered(tmp_path):
+    path = write(tmp_path / "walk.hdf5", steps())
+    accepted = {"from_env": True, "direct_download": True, "use_truncated_as_done": True, "num_procs": 3}
+    assert len(D4RLExperienceReplay(path, root=tmp_path, **accepted)) == 16
+    with pytest.raises(ArgumentError, match=r"num_slices=4: use sampler=SliceSampler"):
+        D4RLExperienceReplay(path, root=tmp_path, num_slices=4)
+    with pytest.raises(ArgumentError, match="terminate_on_end=True: not available yet"):
+        D4RLExperienceReplay(path, root=tmp_path, terminate_on_end=True)
+
+
+def external_storage(file, data, secret):
+    file.create_dataset("observations", (18, 3), "f4", external=[(secret, 0, 216)])
+
+
+def virtual(file, data, secret):
+    layout = h5py.VirtualLayout((18, 3), "f4")
+    layout[:] = h5py.VirtualSource(secret, "observations", (18, 3))
+    file.create_virtual_dataset("observations", layout)
+
+
+def external_link(file, data, secret):
+    file["observations"] = h5py.ExternalLink(secret, "observations")
+
+
+def soft_link_through_an_external_one(file, data, secret):
+    file["metadata/other"] = h5py.ExternalLink(secret, "/")
+    file["observations"] = h5py.SoftLink("/metadata/other/observations")
+
+
+def external_infos(file, data, secret):
+    file["observations"] = data["observations"]
+    file["infos"] = h5py.ExternalLink(secret, "/")
+
+
+@pytest.mark.parametrize(
+    "refer", [external_storage, virtual, external_link, soft_link_through_an_external_one, external_infos]
+)
+def test_a_file_that_refers_to_another_one_is_refused(tmp_path, refer):
+    data = steps()
+    secret, path = str(write(tmp_path / "secret.hdf5", data)), tmp_path / "walk.hdf5"
+    with h5py.File(path, "w") as file:
+        for name in ("actions", "rewards", "terminals", "timeouts"):
+            file[name] = data[name]
+        refer(file, data, secret)
+    with pytest.raises(RLError, match=r"(external|virtual).* in .*walk\.hdf5, which reads another file"):
+        D4RLExperienceReplay(path, root=tmp_path / "rows")
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".hdf5"]
+
+
+def test_references_inside_of_a_file_are_read(tmp_path):
+    data, path = steps(), tmp_path / "walk.hdf5"
+    write(path, {name: array for name, array in data.items() if name not in ("observations", "actions")})
+    with h5py.File(path, "a") as file:
+        file["kept/seen"] = data["observations"]
+        file["kept/acts"] = data["actions"].astype(">f4")
+        file["actions"] = h5py.SoftLink("/kept/acts")
+        layout = h5py.VirtualLayout((18, 3), "f4")
+        layout[:] = h5py.VirtualSource(file["kept/seen"])
+        file.create_virtual_dataset("observations", layout)
+    rows = D4RLExperienceReplay(path, root=tmp_path)[:]
+    np.testing.assert_array_equal(rows["observation"][:4], data["observations"][:4])
+    np.testing.assert_array_equal(rows["action"][:4], data["actions"][:4])
+
+
+def test_damaged_bytes_raise_an_error_that_names_the_file(tmp_path):
+    path = write(tmp_path / "walk.hdf5", {**steps(), "next_observations": np.zeros((18, 3), np.float32)}, q=np.ones(18))
+    whole, rng, refused = path.read_bytes(), np.random.default_rng(0), 0
+    for number in range(150):
+        damaged = bytearray(whole)
+        for place in rng.integers(len(whole), size=rng.choice([1, 8, 64])):
+            damaged[place] = rng.integers(256)
+        path.write_bytes(bytes(damaged))
+        try:
+            D4RLExperienceReplay(path, root=tmp_path / str(number), progress=False)
+        except RLError as error:
+            refused += 1
+            assert "walk.hdf5" in str(error)  # noqa: PT017  # most of the damage is in numbers, which any value fits
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("observations", "words", r"observations of .*walk\.hdf5 is not an array of numbers, \[steps, \.\.\.\], got"),
+        ("observations", 1.0, r"got an array \[\] of float64"),
+        ("actions", {"x": np.ones(18)}, r"actions of .*, got none"),
+        ("rewards", np.ones((18, 2)), r"rewards of .* is not an array of numbers, \[steps\], got an array \[18, 2\]"),
+        ("terminals", np.array([b"no"] * 18), r"terminals of .*of \|S2"),
+        ("timeouts", {}, r"timeouts of .*, got none"),
+        ("next_observations", np.dtype("f4"), r"next_observations of .*, got none"),
+    ],
+)
+def test_an_entry_of_another_kind_is_named_with_what_is_expected(tmp_path, name, wrong, message):
+    path = tmp_path / "walk.hdf5"
+    with h5py.File(path, "w") as file:
+        for key, value in {**steps(), name: wrong}.items():
+            if isinstance(value, dict):
+                file.create_group(key).attrs["size"] = len(value)
+            else:
+                file[key] = value
+    with pytest.raises(RLError, match=message):
+        D4RLExperienceReplay(path, root=tmp_path / "rows")
 
 
 @pytest.fixture

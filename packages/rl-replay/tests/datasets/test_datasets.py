@@ -113,6 +113,27 @@ def test_a_damaged_or_absent_data_set_is_refused(minari, tmp_path):
     assert not list((tmp_path / "rows").rglob("meta.json"))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_data_set_with_damaged_or_foreign_entries_is_refused(minari, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    write(minari)
+    path = next((tmp_path / "minari").rglob("main_data.hdf5"))
+    whole, secret = path.read_bytes(), tmp_path / "secret.hdf5"
+    secret.write_bytes(whole)
+    with h5py.File(path, "a") as file:
+        del file["episode_1/rewards"]
+        file["episode_1"].create_group("rewards")
+    with pytest.raises(RLError, match=r"episode 1 of 'test/walk-v0' cannot be read .*expected"):
+        MinariExperienceReplay("test/walk-v0")
+    path.write_bytes(whole)
+    with h5py.File(path, "a") as file:
+        del file["episode_1/observations"]
+        file["episode_1/observations"] = h5py.ExternalLink(str(secret), "episode_0/observations")
+    with pytest.raises(RLError, match=r"episode_1/observations is an external link in .*main_data\.hdf5"):
+        MinariExperienceReplay("test/walk-v0")
+    assert not list((tmp_path / "rows").rglob("meta.json"))
+
+
 def rows(number, steps):
     return TensorDict(x=torch.arange(steps) + 100 * number, episode=torch.full((steps,), number), batch_size=[steps])
 

@@ -22,7 +22,7 @@ from rl.core.registry import Registry
 from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
-from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage
+from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, StepScheduler, TensorStorage
 from rl.replay._priority.prefix_tree import PrefixTree
 
 
@@ -436,6 +436,30 @@ def test_beta_may_be_annealed():
             LinearScheduler(sampler, "beta", 1.0, steps)
     with pytest.raises(ContractError, match="final_value must be a finite number, got 'x'"):
         LinearScheduler(sampler, "beta", "x", 3)
+
+
+def test_beta_may_change_at_intervals():
+    def seen(count=4, **settings):
+        sampler = PrioritizedSampler(4, 0.6, 0.4, backend="torch")
+        schedule, found = StepScheduler(sampler, "beta", **settings), []
+        for _ in range(count):
+            schedule.step()
+            found.append(sampler.beta)
+        return schedule, found
+
+    schedule, found = seen(gamma=2.0, n_steps=2)
+    assert found == pytest.approx([0.4, 0.8, 0.8, 1.6])
+    assert seen(gamma=0.1, mode="additive", max_value=0.65)[1] == pytest.approx([0.5, 0.6, 0.65, 0.65])
+    assert seen(gamma=0.5, min_value=0.15)[1] == pytest.approx([0.2, 0.15, 0.15, 0.15])
+    again = StepScheduler(SimpleNamespace(beta=1.0), "beta", gamma=2.0, n_steps=3)
+    again.load_state_dict(seen(count=2)[0].state_dict())
+    again.step()
+    assert again.obj.beta == 2.0
+    for name, value in (("n_steps", 0), ("mode", "linear"), ("gamma", "x")):
+        with pytest.raises(ContractError, match=f"StepScheduler: {name} must be"):
+            seen(**{name: value})
+    with pytest.raises(ContractError, match="no 'delta'"):
+        StepScheduler(schedule.obj, "delta")
 
 
 # ---------------------------------------------------------------------- compiled, copied

@@ -16,7 +16,7 @@ from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
 from rl.collectors._loops.groups import any_flag
 from rl.collectors._loops.tensordict_policy import opaque_act
-from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy, total_of
+from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy, random_of, total_of
 from rl.collectors._pipeline.compiled import accelerated
 from rl.collectors._pipeline.placement import Devices, device_of_policy
 from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
@@ -60,7 +60,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         timeout: seconds to wait for an environment; no limit if None.
         device: device of the policy; that of its parameters if None.
         storing_device: device of the batches.
-        init_random_frames: frames at the start with random actions.
+        init_random_frames: Number of frames at the start with random actions; None and -1 for none.
         reset_at_each_iter: begin every batch with a reset of all environments; running episodes are lost.
         yield_completed_trajectories: yield each trajectory ``[T]`` when it ends instead of batches.
         postproc: function that is applied to every batch.
@@ -101,7 +101,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         timeout: float | None = None,
         device: torch.device | str | None = None,
         storing_device: torch.device | str | None = None,
-        init_random_frames: int = 0,
+        init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
         yield_completed_trajectories: bool = False,
         postproc: Callable[[TensorDictBase], Any] | None = None,
@@ -114,7 +114,7 @@ class AsyncBatchedCollector(BackgroundCollector):
     ) -> None:
         self._frames_wanted = count_of("frames_per_batch", frames_per_batch, 1)
         self.total_frames = total_of(total_frames)
-        self._random = count_of("init_random_frames", init_random_frames, 0)
+        self._random = random_of(init_random_frames)
         self._least = count_of("min_batch_size", min_batch_size, 1)
         self._most = None if max_batch_size is None else count_of("max_batch_size", max_batch_size, self._least)
         self.policy = make_policy(policy, policy_factory)
@@ -130,10 +130,10 @@ class AsyncBatchedCollector(BackgroundCollector):
         self._act = None if acting is None else opaque_act(acting, self._devices.policy, self._devices.env)
         self._after: dict[NestedKey, Tensor] = {}  # recurrent states of all environments
         self._done_keys = [as_tuple(key) for key in leaf_keys(env.full_done_spec)]
-        self._postproc, self._buffer = postproc, replay_buffer
-        self._before, self._hook = pre_collect_hook, post_collect_hook
+        self._postproc = postproc
+        self.pre_collect_hook, self.post_collect_hook = pre_collect_hook, post_collect_hook
         self._exploration, self._reset_each = exploration_type, reset_at_each_iter
-        self._whole = [WholeTrajectories(1, "cat", self._elements) for _ in range(env.num_envs)]
+        self._whole = [WholeTrajectories(1, "cat") for _ in range(env.num_envs)]
         self._finished: list[TensorDictBase] | None = [] if yield_completed_trajectories else None
         self._chunks: list[Any] = []  # steps of some environments, [n, *B] each, in the order in which they came
         self._ids = torch.arange(env.num_envs * self._elements).reshape(env.batch_size)  # of the running trajectories
@@ -177,18 +177,18 @@ class AsyncBatchedCollector(BackgroundCollector):
             return self._collect()
 
     def _collect(self) -> Any:
-        if self._before is not None:
-            self._before()
+        if self.pre_collect_hook is not None:
+            self.pre_collect_hook()
         batch: Any = self._trajectory() if self._finished is not None else self._batch()
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if self._postproc is not None:
             batch = self._postproc(batch)
-        if self._hook is not None:
-            self._hook(batch)
-        if self._buffer is None:
+        if self.post_collect_hook is not None:
+            self.post_collect_hook(batch)
+        if self.replay_buffer is None:
             return batch
-        self._buffer.extend(batch.reshape(-1))
+        self.replay_buffer.extend(batch.reshape(-1))
         return None
 
     def _batch(self) -> TensorDictBase:
@@ -350,28 +350,35 @@ class AsyncBatchedCollector(BackgroundCollector):
                 except RLError:  # there are no more
                     sent = False
 
-    def set_seed(self, seed: int) -> int:
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
         """Seed the environments, and begin new episodes. The order in which they answer is not repeatable.
+
+        Args:
+            seed: Seed of the first environment; each other has the one that was returned by the one before.
+            static_seed: Whether to return `seed` itself.
 
         Returns:
             The seed for the next environment.
         """
         self.reset()
         with self._background.held():
-            return self.env.set_seed(seed)
+            following = self.env.set_seed(seed)
+            return seed if static_seed else following
 
-    def shutdown(self, timeout: float | None = None) -> None:
-        """End the background thread and the workers. May be called twice.
+    @property
+    def _has_whole_trajectories(self) -> bool:
+        return self._finished is not None
+
+    def async_shutdown(self, timeout: float | None = None) -> None:
+        """End the background thread and the workers.
 
         Args:
-            timeout: seconds to wait for the background thread.
+            timeout: Seconds to wait for the background thread.
         """
         self._background.end(timeout)
         if not self._closed:
             self._closed = True
             self.env.close()
-
-    async_shutdown = shutdown
 
     def __repr__(self) -> str:
         return (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from operator import attrgetter
 from threading import Condition, Thread, current_thread
 from typing import Any
 
 from rl.collectors._base import CollectorBase
-from rl.collectors.weights._load import load_weights
+from rl.collectors.weights._load import chosen_weights, load_weights
 from rl.core.errors import RLError, SpecError
 
 __all__ = ["Background", "BackgroundCollector", "Pause"]
@@ -24,9 +25,8 @@ class BackgroundCollector(CollectorBase):
 
     def __init__(self, replay_buffer: Any, weight_updater: Any) -> None:
         self._background = Background(self._collect_in_background)
-        self._has_buffer = replay_buffer is not None
-        if weight_updater is not None:
-            weight_updater.register_collector(self)
+        self.replay_buffer = replay_buffer
+        self.weight_updater = weight_updater
 
     @abstractmethod
     def _collect_in_background(self) -> bool:
@@ -62,7 +62,7 @@ class BackgroundCollector(CollectorBase):
             >>> [batch.numel() for batch in buffer]
             [4, 4, 4]
         """
-        if not self._has_buffer:
+        if self.replay_buffer is None:
             raise SpecError(f"{type(self).__name__}.start collects into a replay buffer: pass replay_buffer=")
         self._check_open()
         self._background.start()
@@ -77,24 +77,64 @@ class BackgroundCollector(CollectorBase):
         self._background.hold()
         return Pause(self.start if running else None)
 
+    @abstractmethod
+    def async_shutdown(self, timeout: float | None = None) -> None:
+        """End the background thread after its batch, and close the environments."""
+
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """End the background thread and close the environments. May be called twice.
+
+        Args:
+            timeout: Seconds to wait for the batch of the background thread; no limit if None.
+            close_env: Whether to close the environments, too.
+            raise_on_error: Whether an exception of the thread or of the environments is raised.
+        """
+        self._closed = self._closed or not close_env
+        with nullcontext() if raise_on_error else suppress(Exception):
+            self.async_shutdown(timeout)
+
     def is_running(self) -> bool:
         """Whether the background thread collects."""
         return self._background.running
 
-    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+    def update_policy_weights_(  # TorchRL's arguments
+        self,
+        policy_or_weights: Any = None,
+        *,
+        weights: Any = None,
+        policy: Any = None,
+        worker_ids: int | Sequence[int] | None = None,
+        model_id: str | None = None,
+        weights_dict: Mapping[str, Any] | None = None,
+    ) -> None:
         """Copy new weights into the policy, in place, and count `policy_version`.
 
         Args:
-            policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a
-                TensorDict. None, or the collector's own policy, changes no weights.
+            policy_or_weights: Policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
+                None, or the collector's own policy, changes no weights.
+            weights: Weights, the same as `policy_or_weights`.
+            policy: Policy, the same as `policy_or_weights`.
+            worker_ids: Number of the one worker, 0, or None.
+            model_id: Name of the model, ``"policy"``.
+            weights_dict: Weights by the name of the model, ``"policy"``.
 
         Raises:
-            SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is written.
+            SpecError: if there is no policy with parameters, the weights do not fit it, or another worker or model is
+                named. Nothing is written.
         """
+        source = chosen_weights(
+            policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
+        )
+        if worker_ids not in (None, 0, [0], (0,)):
+            raise SpecError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
         with self._background.held():
-            if policy_or_weights is not None and policy_or_weights is not self.policy:
-                load_weights(self.policy, policy_or_weights)
+            if source is not None and source is not self.policy:
+                load_weights(self.policy, source)
             self.policy_version += 1
+
+    def get_distant_attr(self, attr: str) -> Any:
+        """Return an attribute of the collector: a dotted path, such as ``"env.batch_size"``."""
+        return attrgetter(attr)(self)
 
 
 class Background:

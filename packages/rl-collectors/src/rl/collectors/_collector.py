@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from math import ceil
@@ -20,6 +20,7 @@ from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._loops.groups import any_flag
+from rl.collectors._loops.leaves import groups_of
 from rl.collectors._loops.runner import Runner
 from rl.collectors._pipeline.arguments import (
     check_fit,
@@ -28,6 +29,7 @@ from rl.collectors._pipeline.arguments import (
     make_env,
     make_policy,
     name_of,
+    random_of,
     rounding,
     total_of,
 )
@@ -42,10 +44,9 @@ from rl.collectors._trajectories import WholeTrajectories, number_trajectories
 from rl.core import set_recurrent_mode
 from rl.core.errors import RLError, SpecError, issue_warning
 from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, NestedKey, leaf_keys, unwrap
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.profiling import profiled, profiling_enabled
-from rl.core.specs import Composite, group_sizes
 from rl.core.state import pack
 from rl.core.workers import Undivided
 
@@ -82,8 +83,8 @@ class Collector(BackgroundCollector):
         env_device: device to which the environment is moved with ``env.to(device)``; not moved if None.
         storing_device: device of the batches; that of the environment if None.
         max_frames_per_traj: steps after which an episode is truncated and reset; None or 0 for no limit.
-        init_random_frames: number of frames at the start with random actions, rounded up to whole steps. The policy
-            still runs, for its other outputs, which belong to its own action.
+        init_random_frames: Number of frames at the start with random actions, rounded up to whole steps; None and -1
+            for none. The policy still runs, for its other outputs, which belong to its own action.
         reset_at_each_iter: begin every batch with a reset.
         split_trajs: split every batch with `split_trajectories`.
         trajs_per_batch: number of trajectories of a batch, which are whole then; parts of running ones are kept for
@@ -147,7 +148,7 @@ class Collector(BackgroundCollector):
         env_device: torch.device | str | None = None,
         storing_device: torch.device | str | None = None,
         max_frames_per_traj: int | None = None,
-        init_random_frames: int = 0,
+        init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
         split_trajs: bool | None = None,
         trajs_per_batch: int | None = None,
@@ -172,7 +173,7 @@ class Collector(BackgroundCollector):
     ) -> None:
         frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
         self.total_frames = total_of(total_frames)
-        self._random_frames = count_of("init_random_frames", init_random_frames, 0)
+        self._random_frames = random_of(init_random_frames)
         limit = max_frames_per_traj or None
         limit = None if limit in (None, -1) else count_of("max_frames_per_traj", limit, 1)
         self._output = Output(
@@ -200,17 +201,17 @@ class Collector(BackgroundCollector):
         self._elements = self._batch_size.numel()
         if not self._elements:
             raise SpecError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
-        self._whole = self._output.whole_trajectories(self._elements)
+        self._whole = self._output.whole_trajectories()
         self.env = move_env(env, device if env_device is None else env_device)
         self._devices = Devices.of(self.env, away, storing_device)
         self._steps = ceil(frames_per_batch / self._elements)
         self.frames_per_batch = self._steps * self._elements
         self._warn_rounding(frames_per_batch)
-        self._reset_each, self._before = reset_at_each_iter, pre_collect_hook
+        self._reset_each, self.pre_collect_hook = reset_at_each_iter, pre_collect_hook
         self._exploration = exploration_type
         self._track, self._set_truncated, self._track_version = track_traj_ids, set_truncated, track_policy_version
         self._clock = Clock() if profile else None
-        self._assemble = Assembler(self._batch_size, _groups_of(self.env))
+        self._assemble = Assembler(self._batch_size, groups_of(self.env))
         self._make_runner = partial(
             Runner,
             self.env,
@@ -230,13 +231,6 @@ class Collector(BackgroundCollector):
 
     # ------------------------------------------------------------------ collecting
 
-    def __iter__(self) -> Iterator[Any]:
-        while self.total_frames < 0 or self._frames < self.total_frames:
-            batch = self._next_result(self.total_frames)
-            if batch is None:  # no trajectory ended before the last frame
-                return
-            yield batch[0]
-
     def collect(self) -> Any:
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
@@ -250,7 +244,6 @@ class Collector(BackgroundCollector):
         return batch[0]
 
     def _next_result(self, until: int) -> tuple[Any] | None:
-        """The next batch as it is yielded, which may be None; None without a tuple if `_gather` has none."""
         self._check_usable()
         if self._torn:
             self._begin_again()
@@ -264,8 +257,8 @@ class Collector(BackgroundCollector):
 
     def _gather(self, until: int) -> TensorDictBase | None:
         """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
-        if self._before is not None:
-            self._before()
+        if self.pre_collect_hook is not None:
+            self.pre_collect_hook()
         with self._alone("collect"):
             start = perf_counter() if self._clock is not None else 0.0
             if self._reset_each:
@@ -397,17 +390,22 @@ class Collector(BackgroundCollector):
         self._runner.root = None
         self._ids = None
 
-    def set_seed(self, seed: int) -> int:
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
         """Seed the environment, and begin the next batch with a reset.
 
         Policies sample from torch's generator: seed it with ``torch.manual_seed``.
+
+        Args:
+            seed: Seed of the environment.
+            static_seed: Whether to return `seed` itself, so that the next environment has the same.
 
         Returns:
             The seed for the next environment.
         """
         with self._alone("set_seed"):
             self._restart()
-            return self.env.set_seed(seed)
+            following = self.env.set_seed(seed)
+            return seed if static_seed else following
 
     def async_shutdown(self, timeout: float | None = None) -> None:
         """End the background thread after its batch, and close the environment.
@@ -430,10 +428,6 @@ class Collector(BackgroundCollector):
         batch = None if 0 <= until <= self._frames else self._next_result(until)
         return batch is not None and (until < 0 or self._frames < until)
 
-    def shutdown(self) -> None:
-        """End the background thread and close the environment. May be called twice."""
-        self.async_shutdown()
-
     def enable_profile(self, *, config: ProfileConfig | None = None, worker_idx: int = 0, **settings: Any) -> None:
         """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.
 
@@ -445,12 +439,13 @@ class Collector(BackgroundCollector):
         Raises:
             SpecError: if a setting is out of range, or both are given.
         """
-        self._profiler = BatchProfiler(ProfileConfig.of(config, settings), worker_idx)
+        self.profile_config = ProfileConfig.of(config, settings)
+        self._profiler = BatchProfiler(self.profile_config, worker_idx)
         self._call_through(self._profiler)
 
     def disable_profile(self) -> None:
         """End the recording; happens by itself after the last batch."""
-        self._profiler = None
+        self._profiler = self.profile_config = None
         self._call_through(Ranges() if self._clock is None and self._named else self._clock)
 
     def _call_through(self, clock: Clock | Ranges | None) -> None:
@@ -473,6 +468,19 @@ class Collector(BackgroundCollector):
         return describe(self, self._recurrent, self._devices, self._output, self._assemble.forms)
 
     # ------------------------------------------------------------------ properties and state
+
+    @property
+    def post_collect_hook(self) -> Callable[[Any], Any] | None:
+        """Function that is called with every batch, after `postproc`."""
+        return self._output.post_collect_hook
+
+    @post_collect_hook.setter
+    def post_collect_hook(self, hook: Callable[[Any], Any] | None) -> None:
+        self._output.post_collect_hook = hook
+
+    @property
+    def _has_whole_trajectories(self) -> bool:
+        return self._whole is not None
 
     @property
     def path(self) -> str:
@@ -551,11 +559,6 @@ class Collector(BackgroundCollector):
         messages += rounding(self.total_frames, self.frames_per_batch)
         if messages:
             issue_warning("; ".join(messages))
-
-
-def _groups_of(env: Any) -> dict[NestedKey, torch.Size]:
-    specs = [getattr(env, f"full_{part}_spec", None) for part in ("state", "action", "reward", "done")]
-    return group_sizes(spec for spec in (env.observation_spec, *specs) if isinstance(spec, Composite))
 
 
 def _truncate_last(nxt: dict[str, Any], time: int) -> None:

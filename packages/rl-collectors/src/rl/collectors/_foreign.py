@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl.core.arguments import foreign_arguments
 
-__all__ = ["async_batched", "collector", "multi", "ray"]
+__all__ = ["async_batched", "collector", "evaluator", "multi", "ray", "split", "weight_updater"]
 
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
 _WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
@@ -18,12 +18,12 @@ collector = foreign_arguments(
         "worker_idx": (_PROCESSES, None),
         "trajs_per_write": ("use trajs_per_batch=", None),
         "reset_when_done": ("not available yet: what is done is always reset", True),
-        "use_buffers": ("needless: every batch is fresh memory", None, True, False),
-        "trust_policy": ("needless: a policy is never copied or wrapped", None, True, False),
-        "no_cuda_sync": ("needless: a collector waits only where it has to", False, True),
+        "use_buffers": ("needless: every batch is fresh memory", ...),
+        "trust_policy": ("needless: a policy is never copied or wrapped", ...),
+        "no_cuda_sync": ("needless: a collector waits only where it has to", ...),
         "weight_sync_schemes": (_WEIGHTS, None),
         "weight_recv_schemes": (_WEIGHTS, None),
-        "auto_register_policy_transforms": ("needless: recurrent states need no transforms", None, True, False),
+        "auto_register_policy_transforms": ("needless: recurrent states need no transforms", ...),
         "compact_obs": ("not available yet: the next observations are always part of a batch", False),
     }
 )
@@ -31,6 +31,7 @@ collector = foreign_arguments(
 multi = foreign_arguments(
     needless={
         "num_sub_threads": ("use num_threads=", 1),
+        "collector_class": ("use policy_factory= and functions of environments: a worker has a Collector", None),
         "init_fn": ("do it in the functions that make the environments", None),
     },
     replaced={
@@ -45,6 +46,9 @@ _AFFINITY = "not available yet: the system chooses the cores"
 
 async_batched = foreign_arguments(
     needless={
+        "policy_version": ("use update_policy_weights_(): versions count from 0", 0),
+        "policy_version_key": ("use postproc= to rename policy_version", "policy_version"),
+        "trajs_per_batch": ("use yield_completed_trajectories=True", None),
         "server_timeout": ("use min_batch_size=: the policy is called once that many environments wait", None),
         "transport": (_SERVER, None),
         "backend": (_ENVS, None),
@@ -66,10 +70,43 @@ ray = foreign_arguments(
     needless={
         "update_after_each_batch": ("use update_at_each_batch=: an actor takes new weights before a batch", False),
         "max_weight_update_interval": ("use update_at_each_batch=, or update_policy_weights_()", -1),
-        "use_env_creator": ("needless: functions are sent to the actors as they are", False, True),
-        "no_cuda_sync": ("needless: a collector waits only where it has to", None, False, True),
+        "use_env_creator": ("needless: functions are sent to the actors as they are", ...),
+        "no_cuda_sync": ("needless: a collector waits only where it has to", ...),
         "weight_sync_schemes": (_WEIGHTS, None),
         "weight_recv_schemes": (_WEIGHTS, None),
-        "trajs_per_batch": ("use split_trajs=True", None),
     }
 )
+
+_GETTER = "use update_weights(weights), or a subclass of WeightUpdaterBase that overrides update_weights"
+_SENT = "needless: the collector sends the weights of its policy"
+
+weight_updater = foreign_arguments(
+    needless={
+        "weight_getter": (_GETTER, None),
+        "get_server_weights": (_GETTER, None),
+        "policy_weights": (_SENT, ...),
+        "remote_collectors": ("needless: it is that to which weight_updater= was passed", ...),
+        "max_interval": ("use update_at_each_batch=, or update_weights()", 0),
+    }
+)
+
+_EPISODES = "needless: whole episodes are run, without a collector"
+_RAY = "not available yet: evaluations run in this process or in another one, not in Ray"
+
+evaluator = foreign_arguments(
+    needless={
+        "frames_per_batch": (_EPISODES, ...),
+        "collector_cls": (_EPISODES, None),
+        "collector_kwargs": (_EPISODES, None),
+        "weight_sync_schemes": ("use trigger_eval(weights)", None),
+        "reward_keys": ("use reward_key=", "reward", ("next", "reward")),
+        "done_keys": ("needless: the end flags of the environment end an episode", "done", ("next", "done")),
+        "device": ("use the device of the policy and of the environment", None),
+        "dump_video": ("use video_key=", True),
+        "init_fn": (_RAY, None),
+        "num_gpus": (_RAY, 1),
+        "ray_kwargs": (_RAY, None),
+    }
+)
+
+split = foreign_arguments(replaced={"rollout_tensordict": "use the first argument, without its name"})

@@ -9,10 +9,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.collectors import _foreign
+from rl.collectors._loops.groups import any_flag
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
+from rl.core.mdp import FLAGS
 
-__all__ = ["WholeTrajectories", "number_trajectories", "split_trajectories"]
+__all__ = ["WholeTrajectories", "last_steps", "number_trajectories", "split_trajectories"]
 
 
 def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:
@@ -44,20 +47,27 @@ def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tenso
     return ids[..., :-1].contiguous(), ids[..., -1].clone(), free + int(begun[-1])
 
 
+@_foreign.split
 def split_trajectories(
     batch: TensorDictBase,
     *,
-    trajectory_key: NestedKey = TRAJ_IDS,
+    prefix: NestedKey | None = None,
+    trajectory_key: NestedKey | None = None,
     done_key: NestedKey = (NEXT, DONE),
+    as_nested: bool | torch.layout = False,
     padded: bool = True,
 ) -> TensorDict:
     """Split a batch into its trajectories: one row for each, padded with zeros at the end, or one after the other.
 
     Args:
         batch: ``[*B, T]`` in time order, from a collector.
-        trajectory_key: int64 ``[*B, T]``; a trajectory ends where it changes. `done_key` is used if the entry is
-            missing.
-        done_key: bool ``[*B, T, 1]``.
+        prefix: Key under which ``traj_ids`` is read, and ``mask`` or ``lengths`` is written: ``"collector"`` if None,
+            the root if it is ``()``.
+        trajectory_key: int64 ``[*B, T]``; a trajectory ends where it changes. ``(prefix, "traj_ids")`` if None.
+            `done_key` is used if the entry is missing.
+        done_key: bool ``[*B, T, 1]``; under ``next``, whether or not the key says so.
+        as_nested: Whether entries are nested tensors ``[N, T_i, ...]`` without padding and mask; or their layout. The
+            result has batch size ``[N]``.
         padded: whether to pad; if false the trajectories follow each other.
 
     Returns:
@@ -67,6 +77,7 @@ def split_trajectories(
 
     Raises:
         ContractError: if neither entry is there.
+        SpecError: if `as_nested` is combined with ``padded=False``.
 
     Example:
         >>> data = TensorDict({"x": torch.arange(3), ("collector", "traj_ids"): torch.tensor([0, 0, 1])}, [3])
@@ -77,8 +88,13 @@ def split_trajectories(
         >>> flat["x"].tolist(), flat["collector", "lengths"].tolist()
         ([0, 1, 2], [2, 2, 1])
     """
+    if as_nested and not padded:
+        raise SpecError("split_trajectories takes as_nested or padded=False, got both")
+    under = as_tuple("collector" if prefix is None else prefix)
     steps = batch.batch_size[-1]
-    last = _last_steps(batch, trajectory_key, done_key).reshape(-1, steps).clone()
+    ids = (*under, "traj_ids") if trajectory_key is None else trajectory_key
+    flag = as_tuple(done_key)
+    last = _last_steps(batch, ids, flag if flag[0] == NEXT else (NEXT, *flag)).reshape(-1, steps).clone()
     last[:, -1] = True
     ends = last.reshape(-1).nonzero().squeeze(-1) + 1
     lengths = torch.diff(ends, prepend=ends.new_zeros(1))
@@ -86,7 +102,9 @@ def split_trajectories(
     if not padded:
         flat: Any = rows.clone()
         flat.names = ["time"]
-        return flat.set(("collector", "lengths"), lengths.repeat_interleave(lengths))
+        return flat.set((*under, "lengths"), lengths.repeat_interleave(lengths))
+    if as_nested:
+        return _nested(rows, lengths.tolist(), torch.strided if as_nested is True else as_nested)
     mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(-1)
 
     def pad(leaf: Tensor) -> Tensor:
@@ -97,7 +115,17 @@ def split_trajectories(
     padded = rows.apply(pad, batch_size=mask.shape)
     if not isinstance(padded, TensorDict):
         raise ContractError("split_trajectories got a batch without entries: pass what the collector yields")
-    return padded.set(("collector", "mask"), mask)
+    return padded.set((*under, "mask"), mask)
+
+
+def _nested(rows: TensorDictBase, lengths: list[int], layout: torch.layout) -> TensorDict:
+    """Trajectories as nested tensors ``[N, T_i, ...]``."""
+
+    def nest(leaf: Tensor) -> Tensor:
+        return torch.nested.nested_tensor(list(leaf.split(lengths)), layout=layout)
+
+    nested: Any = rows.apply(nest, batch_size=[len(lengths)])
+    return nested
 
 
 def _last_steps(batch: TensorDictBase, trajectory_key: NestedKey, done_key: NestedKey) -> Tensor:
@@ -116,23 +144,30 @@ def _last_steps(batch: TensorDictBase, trajectory_key: NestedKey, done_key: Nest
     return done.reshape(batch.batch_size)
 
 
+def last_steps(batch: TensorDictBase) -> Tensor:
+    """Return whether a step is the last one of its trajectory: whether any end flag is set, bool ``[*B, T]``.
+
+    Args:
+        batch: ``[*B, T]`` with end flags under ``next``, at the root or in groups.
+    """
+    done = batch.get((NEXT, DONE), None)
+    if done is not None:
+        return done.reshape(batch.batch_size)
+    nxt: Any = batch.get(NEXT)
+    return any_flag([nxt.get(key) for key in leaf_keys(nxt) if as_tuple(key)[-1] in FLAGS], batch.batch_dims)
+
+
 class WholeTrajectories:
     """Trajectories that have ended, in the order of their ends, and the parts of those that run.
 
     Args:
         count: trajectories of a batch.
         form: ``"padded"`` or ``"cat"``.
-        elements: number of environments.
-
-    Raises:
-        SpecError: if `form` is another one.
     """
 
-    def __init__(self, count: int, form: str, elements: int) -> None:
-        if form not in ("padded", "cat"):
-            raise SpecError(f"traj_format must be 'padded' or 'cat', got {form!r}")
+    def __init__(self, count: int, form: str) -> None:
         self._count, self._form = count, form
-        self._parts: list[list[Any]] = [[] for _ in range(elements)]
+        self._parts: list[list[Any]] = []  # of each element, worker after worker
         self._ended: list[Any] = []
 
     @property
@@ -140,23 +175,34 @@ class WholeTrajectories:
         """Whether there are trajectories for a batch."""
         return len(self._ended) >= self._count
 
-    def add(self, batch: TensorDictBase, ended: Tensor) -> None:
+    def add(self, batch: TensorDictBase, ended: Tensor, worker: int | None = None) -> None:
         """Add the steps of a batch.
 
         Args:
             batch: ``[*B, T]``.
             ended: bool ``[*B, T]``, the last step of a trajectory.
+            worker: Number of the worker that collected the batch, if there are several. All have the same `B`. A
+                trajectory that its next batch does not continue is dropped: it has other trajectory ids.
         """
         steps = batch.batch_size[-1]
         rows = batch.reshape(-1, steps)
-        begin = [0] * len(self._parts)
+        begin, before = [0] * len(rows), (worker or 0) * len(rows)
+        self._parts += [[] for _ in range(before + len(rows) - len(self._parts))]
+        if worker is not None:
+            self._drop_others(rows.get(TRAJ_IDS), before)
         for step, row in ended.reshape(-1, steps).T.nonzero().tolist():
-            parts: list[Any] = [*self._parts[row], rows[row, begin[row] : step + 1]]
+            parts: list[Any] = [*self._parts[before + row], rows[row, begin[row] : step + 1]]
             self._ended.append(torch.cat(parts))
-            self._parts[row], begin[row] = [], step + 1
+            self._parts[before + row], begin[row] = [], step + 1
         for row, first in enumerate(begin):
             if first < steps:
-                self._parts[row].append(rows[row, first:])
+                self._parts[before + row].append(rows[row, first:])
+
+    def _drop_others(self, ids: Tensor, before: int) -> None:
+        """Drop the parts of trajectories that a reset, or the loss of a worker, has ended without a flag."""
+        for row, now in enumerate(ids[:, 0].tolist(), start=before):
+            if self._parts[row] and int(self._parts[row][-1][TRAJ_IDS][-1]) != now:
+                self._parts[row] = []
 
     def drop_running(self) -> None:
         """Drop the parts of trajectories that have not ended: the environment was reset."""
@@ -180,5 +226,5 @@ class WholeTrajectories:
         found = {"parts": [], "ended": []} if state is None else state
         self._ended = list(found["ended"])
         self.drop_running()
-        if exact and found["parts"]:
+        if exact:
             self._parts = [list(parts) for parts in found["parts"]]

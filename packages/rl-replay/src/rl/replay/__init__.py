@@ -6,13 +6,21 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.__about__ import __version__
+    from rl.replay._query import (
+        Trajectory,
+        TrajectoryPredicate,
+        filter_trajectories,
+        find_start_stop_traj,
+        iter_trajectories,
+        traj,
+    )
     from rl.replay._slices.check import check_slices
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._conditional import ConditionalUpdateResult
     from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
-    from rl.replay.buffers._ray import RayReplayBuffer
+    from rl.replay.buffers._ray import RayReplayBuffer, RemoteTensorDictReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
     from rl.replay.datasets._offline_to_online import OfflineToOnlineReplayBuffer, prefill_replay_buffer
     from rl.replay.postprocs._multi_step import MultiStep
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from rl.replay.samplers._staleness_aware import StalenessAwareSampler
     from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
     from rl.replay.schedules._linear import LinearScheduler
+    from rl.replay.schedules._step import StepScheduler
     from rl.replay.storages._compressed_list import CompressedListStorage
     from rl.replay.storages._ensemble import StorageEnsemble
     from rl.replay.storages._lazy_stack import LazyStackStorage
@@ -68,6 +77,7 @@ __all__ = [
     "RandomCropTensorDict",
     "RandomSampler",
     "RayReplayBuffer",
+    "RemoteTensorDictReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "Reward2GoTransform",
@@ -79,17 +89,24 @@ __all__ = [
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "StalenessAwareSampler",
+    "StepScheduler",
     "StorageEnsemble",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
+    "Trajectory",
+    "TrajectoryPredicate",
     "Transition",
     "WriterEnsemble",
     "__version__",
     "check_slices",
+    "filter_trajectories",
+    "find_start_stop_traj",
+    "iter_trajectories",
     "prefill_replay_buffer",
+    "traj",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

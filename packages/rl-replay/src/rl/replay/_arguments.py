@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Storage
 
 __all__ = [
     "Index",
+    "as_device",
     "check_parts",
     "check_replacement",
     "check_rows",
@@ -48,6 +49,25 @@ def whole(value: Any) -> int | None:
     except TypeError:
         return None
     return number if number >= 1 else None
+
+
+def as_device(owner: str, device: Any) -> torch.device | None:
+    """Return `device` as one of torch; None stays None.
+
+    Raises:
+        SpecError: if it is no device, or several.
+
+    Example:
+        >>> as_device("storage", "cpu")
+        device(type='cpu')
+    """
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0][:100]
+        raise SpecError(
+            f"{owner}: device is one device of torch, such as 'cpu' or 'cuda:0', got {device!r} ({reason})"
+        ) from error
 
 
 def to_device(values: Tensor, device: torch.device | None) -> Tensor:

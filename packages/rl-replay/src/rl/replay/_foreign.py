@@ -7,8 +7,12 @@ from rl.core.arguments import Needless, foreign_arguments
 __all__ = [
     "buffer",
     "compressed_list_storage",
+    "dataset",
+    "ensemble_buffer",
+    "ensemble_storage",
     "fixed_writer",
     "hindsight_buffer",
+    "lazy_stack_storage",
     "lazy_tensor_storage",
     "list_storage",
     "memmap_storage",
@@ -20,12 +24,12 @@ __all__ = [
     "writer",
 ]
 
-_COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", None, False, True)
+_COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", ...)
 _SERVICE = "use RayReplayBuffer(...)"
-_SPEED: Needless = ("needless: the bounds of trajectories are always kept", False, True)
+_SPEED: Needless = ("needless: the bounds of trajectories are always kept", ...)
 
 _BUFFER: dict[str, Needless] = {
-    "delayed_init": ("needless: a storage is allocated by the first batch", None, False, True),
+    "delayed_init": ("needless: a storage is allocated by the first batch", ...),
     "service_backend": (_SERVICE, "direct", None),
     "service_backend_options": (_SERVICE, None),
     "transport": (_SERVICE, "auto"),
@@ -43,6 +47,7 @@ hindsight_buffer = foreign_arguments(
     needless={
         **_SAMPLED_BUFFER,
         "shared": ("not available yet: episodes are known to one process", None, False),
+        "goal_key": ("use desired_goal_key=", "desired_goal"),
         "sample_unit": ("use TensorDictReplayBuffer(sample_unit=...)", None),
         "consume_after_n_samples": ("use sampler=ConsumingSampler(n)", None),
     }
@@ -59,7 +64,7 @@ prioritized_buffer = foreign_arguments(
 lazy_tensor_storage = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
-        "consolidated": ("needless: each entry is one tensor", False, True),
+        "consolidated": ("needless: each entry is one tensor", ...),
         "shared_init": ("use ReplayBuffer(shared=True)", None, False),
         "cleanup_memmap": ("use LazyMemmapStorage(auto_cleanup=...)", True),
     }
@@ -70,11 +75,56 @@ memmap_storage = foreign_arguments(
         "shared_init": ("use ReplayBuffer(shared=True)", None, False),
     }
 )
-list_storage = foreign_arguments(
-    needless={"compilable": _COMPILABLE, "device": ("needless: rows stay on the device they come on", None)}
+_ROWS: dict[str, Needless] = {
+    "compilable": _COMPILABLE,
+    "device": ("needless: rows stay on the device they come on", None, "auto"),
+}
+list_storage = foreign_arguments(needless=_ROWS)
+lazy_stack_storage = foreign_arguments(
+    needless={**_ROWS, "stack_dim": ("use the first dimension: that of the rows", 0)}
 )
 compressed_list_storage = foreign_arguments(
     needless={"compilable": _COMPILABLE, "device": ("needless: rows are on the CPU", "cpu", None)}
+)
+_MEMBERS = "use the arguments of the members, which are buffers"
+ensemble_buffer = foreign_arguments(
+    needless={
+        **_SAMPLED_BUFFER,
+        "storage": (_MEMBERS, None),
+        "sampler": (_MEMBERS, None),
+        "writer": (_MEMBERS, None),
+        "sample_unit": (_MEMBERS, None),
+        "consume_after_n_samples": (_MEMBERS, None),
+        "shared": (_MEMBERS, None, False),
+        "dim_extend": (_MEMBERS, None),
+        "collate_fns": ("use collate_fn=, for the joined sample", None),
+    }
+)
+ensemble_storage = foreign_arguments(needless={"transforms": ("use transform= of the members", None)})
+_SLICES = "use sampler=SliceSampler(...)"
+_PREPARED = "needless: a data set is prepared once, in this process"
+dataset = foreign_arguments(
+    needless={
+        "num_slices": (_SLICES, None),
+        "slice_len": (_SLICES, None),
+        "pad": (_SLICES, None),
+        "strict_len": (_SLICES, True),
+        "strict_length": (_SLICES, True),
+        "replacement": ("use sampler=SamplerWithoutReplacement()", None, True),
+        "shuffle": ("use sampler=SamplerWithoutReplacement(shuffle=False)", True),
+        "num_procs": (_PREPARED, ...),
+        "mp_start_method": (_PREPARED, ...),
+        "streaming": ("not available yet: a data set is prepared in files", None, False),
+        "from_env": ("needless: the file itself is read", ...),
+        "direct_download": ("needless: the file itself is downloaded", ...),
+        "use_truncated_as_done": ("needless: done is terminated or truncated", True),
+        "terminate_on_end": ("not available yet: the last step of an episode is left out", None, False),
+        "decode_video": ("not available yet: videos are left out", False),
+        "rehydrate": ("not available yet: videos are left out", False),
+        "key_map": ("use transform= to rename entries", None),
+        "load_from_local_minari": ("use download=False", False),
+    },
+    replaced={"repo_id": "use dataset_id="},
 )
 tensor_storage = foreign_arguments(
     needless={
@@ -92,7 +142,6 @@ writer = foreign_arguments(
 )
 slice_sampler = foreign_arguments(
     needless={
-        "end_keys": ("not available yet: use one end_key=, or a traj_key=", None),
         "step_key": ("not available yet: use end_key= or traj_key=", "step_count"),
         "fragmented": ("not available yet: trajectories are stored in one piece", False),
         "ends": ("use end_key= and an entry of the batch", None),
@@ -104,7 +153,6 @@ slice_sampler = foreign_arguments(
 )
 prioritized_slice_sampler = foreign_arguments(
     needless={
-        "end_keys": ("not available yet: use one end_key=, or a traj_key=", None),
         "ends": ("use end_key= and an entry of the batch", None),
         "trajectories": ("use traj_key= and an entry of the batch", None),
         "cache_values": _SPEED,
@@ -114,9 +162,9 @@ prioritized_slice_sampler = foreign_arguments(
 )
 slice_sampler_without_replacement = foreign_arguments(
     needless={
-        "end_keys": ("not available yet: use one end_key=, or a traj_key=", None),
         "ends": ("use end_key= and an entry of the batch", None),
         "trajectories": ("use traj_key= and an entry of the batch", None),
+        "cache_values": _SPEED,
         "compile": _SPEED,
         "use_gpu": _SPEED,
     }

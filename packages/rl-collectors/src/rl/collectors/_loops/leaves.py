@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rl.core.interfaces import Leaves
+from rl.core.keys import NestedKey
+from rl.core.specs import Composite, group_sizes, set_group_sizes
 
 __all__ = [
     "LeafAct",
     "LeafStep",
     "TensorDictAct",
     "TensorDictStep",
+    "groups_of",
     "leaves_of",
     "tensordict_of",
 ]
@@ -37,8 +41,14 @@ def leaves_of(tensordict: TensorDictBase) -> Leaves:
     return dict(entries)
 
 
-def tensordict_of(leaves: Leaves, batch_size: Any) -> TensorDict:
-    """Return the TensorDict of leaves: the inverse of `leaves_of`."""
+def groups_of(env: Any) -> dict[NestedKey, torch.Size]:
+    """Return the batch sizes of the groups of an environment."""
+    specs = [getattr(env, f"full_{part}_spec", None) for part in ("state", "action", "reward", "done")]
+    return group_sizes(spec for spec in (env.observation_spec, *specs) if isinstance(spec, Composite))
+
+
+def tensordict_of(leaves: Leaves, batch_size: Any, groups: Mapping[NestedKey, torch.Size]) -> TensorDict:
+    """Return the TensorDict of leaves, with the batch sizes of `groups`: the inverse of `leaves_of`."""
     nested: dict[str, Any] = {}
     for key, leaf in leaves.items():
         if isinstance(key, str):
@@ -48,4 +58,6 @@ def tensordict_of(leaves: Leaves, batch_size: Any) -> TensorDict:
         for part in key[:-1]:
             place = place.setdefault(part, {})
         place[key[-1]] = leaf
-    return TensorDict(nested, batch_size=batch_size)
+    out = TensorDict(nested, batch_size=batch_size)
+    set_group_sizes(out, groups)
+    return out

@@ -13,7 +13,7 @@ from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
 from rl.collectors._loops.checks import StepChecks
 from rl.collectors._loops.groups import ENDED, GroupLeaves
 from rl.collectors._loops.leaf import LeafLoop
-from rl.collectors._loops.leaves import LeafAct, TensorDictAct
+from rl.collectors._loops.leaves import LeafAct, TensorDictAct, groups_of
 from rl.collectors._loops.limit import LimitedEnv, LimitedLeaves
 from rl.collectors._loops.lowered_policy import lowered_policy
 from rl.collectors._loops.recorded import RecordedLoop
@@ -88,7 +88,7 @@ class Runner:
             self.path = "tensordict"
             driven: Any = env if limit is None else LimitedEnv(env, limit)
             driven = RecurrentEnv(driven, recurrent) if writes else driven
-            self._loop = TensorDictLoop(driven)
+            self._loop = TensorDictLoop(driven, groups_of(env))
             own: Any = None if policy is None else opaque_act(acting, away, home)
             random: Any = _random_tensordict_act(env, own)
             step: Any = driven.step_and_maybe_reset
@@ -97,7 +97,7 @@ class Runner:
             leaf_env = GroupLeaves(leaf_env, done_keys) if grouped else leaf_env
             leaf_env = leaf_env if limit is None else LimitedLeaves(leaf_env, limit)
             leaf_env = RecurrentLeaves(leaf_env, recurrent) if writes else leaf_env
-            own, self.path = _leaf_policy(acting, away, home, env.batch_size)
+            own, self.path = _leaf_policy(acting, away, home, env)
             acts = None if self.path == "leaves" else leaf_keys(env.full_action_spec)
             done = ENDED if grouped else DONE
             self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts, done, asks=not record)
@@ -233,11 +233,13 @@ def _random_tensordict_act(env: Env, policy: TensorDictAct | None) -> TensorDict
     return act
 
 
-def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, size: torch.Size) -> tuple[Any, str]:
+def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, env: Env) -> tuple[Any, str]:
     """Return the policy of the leaf loop, or None without one, and the name of the path."""
     lowered = None if policy is None else lower(policy)
     if lowered is not None:
         return lowered_policy(lowered, away, home), "leaves"
     if policy is not None:
-        return opaque_policy(opaque_act(policy, away, home), size), "leaves, TensorDict policy"
+        return opaque_policy(
+            opaque_act(policy, away, home), env.batch_size, groups_of(env)
+        ), "leaves, TensorDict policy"
     return None, "leaves"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from tensordict import TensorDictBase
 
 from rl.collectors._loops.leaves import TensorDictAct, TensorDictStep, leaves_of, tensordict_of
 from rl.core.interfaces import Env, Leaves
-from rl.core.keys import NEXT
+from rl.core.keys import NEXT, NestedKey
 
 __all__ = ["TensorDictLoop"]
 
@@ -18,10 +21,11 @@ class TensorDictLoop:
 
     Args:
         env: environment of the protocol.
+        groups: batch sizes of groups.
     """
 
-    def __init__(self, env: Env) -> None:
-        self._env = env
+    def __init__(self, env: Env, groups: Mapping[NestedKey, torch.Size]) -> None:
+        self._env, self._groups = env, groups
         self._td: TensorDictBase | None = None
 
     @property
@@ -31,7 +35,7 @@ class TensorDictLoop:
 
     @root.setter
     def root(self, leaves: Leaves | None) -> None:
-        self._td = None if leaves is None else tensordict_of(leaves, self._env.batch_size)
+        self._td = None if leaves is None else tensordict_of(leaves, self._env.batch_size, self._groups)
 
     def run(
         self, steps: int, act: TensorDictAct, step: TensorDictStep, roots: list[Leaves], nexts: list[Leaves]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from rl.collectors._loops.leaves import LeafAct, TensorDictAct, leaves_of, tensordict_of
 from rl.core.errors import ContractError
 from rl.core.interfaces import Leaves
-from rl.core.keys import NEXT, unwrap
+from rl.core.keys import NEXT, NestedKey, unwrap
 
 __all__ = ["opaque_act", "opaque_policy"]
 
@@ -38,16 +38,17 @@ def opaque_act(policy: Callable[..., Any], device: torch.device | None, home: to
     return act if device is None else act_elsewhere
 
 
-def opaque_policy(act: TensorDictAct, batch_size: torch.Size) -> LeafAct:
+def opaque_policy(act: TensorDictAct, batch_size: torch.Size, groups: Mapping[NestedKey, torch.Size]) -> LeafAct:
     """Return a function that wraps the root's leaves into a TensorDict and calls the policy.
 
     Args:
         act: from `opaque_act`.
         batch_size: batch of the environment.
+        groups: batch sizes of groups.
     """
 
     def leaf_act(root: Leaves) -> Leaves | None:
-        out = leaves_of(act(tensordict_of(root, batch_size)))
+        out = leaves_of(act(tensordict_of(root, batch_size, groups)))
         extra = {unwrap(key[1:]): out.pop(key) for key in list(out) if isinstance(key, tuple) and key[0] == NEXT}
         root.update(out)
         return extra or None

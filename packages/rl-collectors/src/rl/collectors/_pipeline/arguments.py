@@ -13,7 +13,17 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRUNCATED, key_str, leaf_keys
 
-__all__ = ["check_fit", "check_flags", "count_of", "make_env", "make_policy", "name_of", "rounding", "total_of"]
+__all__ = [
+    "check_fit",
+    "check_flags",
+    "count_of",
+    "make_env",
+    "make_policy",
+    "name_of",
+    "random_of",
+    "rounding",
+    "total_of",
+]
 
 
 def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -73,6 +83,11 @@ def count_of(name: str, value: Any, least: int, alternative: str = "") -> int:
 def total_of(total_frames: Any) -> int:
     """`total_frames` as an integer; -1 for no end."""
     return -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
+
+
+def random_of(init_random_frames: Any) -> int:
+    """`init_random_frames` as an integer; None and -1 are 0."""
+    return 0 if init_random_frames in (None, -1) else count_of("init_random_frames", init_random_frames, 0)
 
 
 def rounding(total_frames: int, batch: int) -> list[str]:

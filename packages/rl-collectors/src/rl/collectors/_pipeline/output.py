@@ -36,6 +36,8 @@ class Output:
 
     def __post_init__(self) -> None:
         self._same: TensorDictBase | None = None
+        if self.traj_format not in ("padded", "cat"):
+            raise SpecError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}")
         whole = None if self.trajs_per_batch is None else f"trajs_per_batch={self.trajs_per_batch}"
         form = "split_trajs=True" if self.split_trajs else whole
         if whole and self.split_trajs:
@@ -44,18 +46,19 @@ class Output:
             self._exclude(whole, "set_truncated=True", "the end of a batch ends no trajectory")
         if self.return_same_td and (form or self.ends_early):
             self._exclude(form or "interruptor", "return_same_td=True", "the shape of a batch varies")
-        if form and not self.extend_buffer and (self.split_trajs or self.traj_format == "padded"):
-            self._exclude(form, "extend_buffer=False", "padding would be stored as steps")
+        if self.split_trajs and not self.extend_buffer:
+            self._exclude("split_trajs=True", "extend_buffer=False", "padding would be stored as steps")
 
     @staticmethod
     def _exclude(one: str, other: str, why: str) -> None:
         raise SpecError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
 
-    def whole_trajectories(self, elements: int) -> WholeTrajectories | None:
-        """Return what gathers whole trajectories of some environments, or None."""
+    def whole_trajectories(self) -> WholeTrajectories | None:
+        """Return what gathers whole trajectories, or None. Those for a replay buffer are not padded."""
         if self.trajs_per_batch is None:
             return None
-        return WholeTrajectories(count_of("trajs_per_batch", self.trajs_per_batch, 1), self.traj_format, elements)
+        form = self.traj_format if self.replay_buffer is None else "cat"
+        return WholeTrajectories(count_of("trajs_per_batch", self.trajs_per_batch, 1), form)
 
     def finish(self, batch: Any) -> Any:
         """Return what is yielded for a batch; None if it goes to a replay buffer."""

@@ -17,7 +17,7 @@ from rl.collectors import _foreign
 from rl.collectors._collector import Collector
 from rl.collectors._pipeline.arguments import count_of
 from rl.collectors.distributed._actor import RayWorker
-from rl.collectors.multi._base import WorkersBase, check_cat_results
+from rl.collectors.multi._base import WorkersBase, join_of
 from rl.collectors.multi._sync import MultiSyncCollector
 from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError, issue_warning
 from rl.core.workers import import_ray, packed, start_ray, unpacked
@@ -43,7 +43,7 @@ class RayCollector(WorkersBase):
         frames_per_batch: frames of a batch: of all actors with `sync`, else of one.
         sync: whether a batch consists of parts of all actors, or is that of one.
         cat_results: with `sync`, ``"stack"`` for ``[actors, *B, T]``; a dimension along which the parts ``[*B, T]`` are
-            concatenated, 0 or -1 (time).
+            concatenated, 0 or -1 (time). None for 0 if the batch extends a replay buffer, and ``"stack"`` otherwise.
         num_collectors: number of actors if there is one function.
         num_workers_per_collector: environments of an actor, each in a process of its own.
         collector_class: class of the collector in the actors; `Collector`, or `MultiSyncCollector` for several
@@ -54,8 +54,9 @@ class RayCollector(WorkersBase):
         remote_configs: resources of an actor, such as ``{"num_cpus": 1, "num_gpus": 0.2}``, or a list of them.
         shutdown_timeout: seconds after which `shutdown` kills the actors.
         settings: `total_frames`, `create_env_kwargs`, `policy_factory`, `init_random_frames`, `postproc`,
-            `split_trajs`, `update_at_each_batch`, `weight_updater`, `replay_buffer`, `extend_buffer`, `restart` and
-            `timeout`, as those of `MultiSyncCollector`; and further arguments of `Collector`, for every actor.
+            `split_trajs`, `update_at_each_batch`, `weight_updater`, `trajs_per_batch`, `traj_format`, `replay_buffer`,
+            `extend_buffer`, `restart` and `timeout`, as those of `MultiSyncCollector`; and further arguments of
+            `Collector`, for every actor.
 
     Raises:
         MissingExtraError: if Ray is not installed.
@@ -78,7 +79,7 @@ class RayCollector(WorkersBase):
         *,
         frames_per_batch: int,
         sync: bool = False,
-        cat_results: str | int = "stack",
+        cat_results: str | int | None = None,
         num_collectors: int | None = None,
         num_workers_per_collector: int = 1,
         collector_class: type | None = None,
@@ -90,8 +91,9 @@ class RayCollector(WorkersBase):
     ) -> None:
         if callable(create_env_fn) and num_collectors is None:
             raise SpecError("RayCollector got one function: pass num_collectors=, or a list of functions")
-        check_cat_results(cat_results, "RayCollector")
-        self.sync, self._cat, self._patience = sync, cat_results, shutdown_timeout
+        self._cat = join_of(cat_results, settings, "RayCollector")
+        self._rows = cat_results is None and self._cat == 0
+        self.sync, self._ahead, self._patience = sync, not sync, shutdown_timeout
         self._requested_frames = frames_per_batch
         self._each = count_of("num_workers_per_collector", num_workers_per_collector, 1)
         self._class = collector_class or (Collector if self._each == 1 else MultiSyncCollector)
@@ -108,6 +110,10 @@ class RayCollector(WorkersBase):
         return sum(sizes) if self.sync else sizes[0]
 
     def _launch(self, makers: list[Any], policies: list[Any], settings: dict[str, Any], shares: dict[str, int]) -> None:
+        if self._whole is not None and self._options.get("cat_results") not in (None, "stack"):
+            raise SpecError("RayCollector: trajs_per_batch needs cat_results='stack' in collector_kwargs")
+        if self._rows and self._class is MultiSyncCollector:  # the rows of its workers, too
+            settings = {**settings, "cat_results": 0}
         settings = {**settings, **self._options, **shares}
         if not self._makes_policy:
             device = settings.get("policy_device", settings.get("device")) or "cpu"
@@ -130,6 +136,7 @@ class RayCollector(WorkersBase):
         self._actors: list[Any] = []
         self._running: dict[Any, int] = {}  # batches that are being collected, and their actors
         self._layout = self._weights = None  # the weights are in the object store
+        self._weights_version = 0
 
     def _connect(self) -> None:
         if self._owns_ray:
@@ -156,7 +163,10 @@ class RayCollector(WorkersBase):
         remote = ray.remote(concurrency_groups={"weights": 1}, **self._resources[index])(_actor_class(ray))
         life = self._lives[index]
         seed = hash((torch.initial_seed(), index, self.num_workers, life)) & ((1 << 62) - 1)
-        return remote.remote(seed, self._weights, self._version, life=life, **self._parts[index])
+        own = self._own_weights.get(index)
+        weights = self._weights if own is None else ray.put(packed(own[0]))
+        version = self._weights_version if own is None else own[1]
+        return remote.remote(seed, weights, version, life=life, **self._parts[index])
 
     def _result(self, reference: Any, index: int) -> Any:
         """The result of an actor; its exceptions as a `WorkerError`."""
@@ -186,9 +196,20 @@ class RayCollector(WorkersBase):
     # ---- collecting
 
     def _next(self) -> TensorDictBase:
-        return self._all() if self.sync else self._first()
+        ordered: Any = [part for _, part in self._next_parts()]
+        if not self.sync:
+            return ordered[0]
+        if isinstance(self._cat, str):
+            stacked: Any = torch.stack(ordered)
+            stacked.names = [*[None] * (stacked.ndim - 1), "time"]
+            return stacked
+        joined: Any = torch.cat(ordered, dim=self._cat)
+        return joined
 
-    def _all(self) -> TensorDictBase:
+    def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
+        return self._all() if self.sync else [self._first()]
+
+    def _all(self) -> list[tuple[int, TensorDictBase]]:
         """The batches of all actors, in their order."""
         for index in range(len(self._actors)):
             if index not in self._running.values():  # after an error some have a batch already
@@ -201,16 +222,10 @@ class RayCollector(WorkersBase):
             except WorkerError as error:
                 self._request(self._replace(error))
         self._running = {}
-        ordered: Any = [parts[index] for index in range(len(self._actors))]
-        if isinstance(self._cat, str):
-            stacked: Any = torch.stack(ordered)
-            stacked.names = [*[None] * (stacked.ndim - 1), "time"]
-            return stacked
-        joined: Any = torch.cat(ordered, dim=self._cat)
-        return joined
+        return sorted(parts.items())
 
-    def _first(self) -> TensorDictBase:
-        """The batch that is ready first."""
+    def _first(self) -> tuple[int, TensorDictBase]:
+        """An actor, and the batch that is ready first."""
         for index in range(len(self._actors)):
             while list(self._running.values()).count(index) < _AHEAD:
                 self._request(index)
@@ -224,15 +239,18 @@ class RayCollector(WorkersBase):
                     " and allow more time with timeout= if the simulator is only slow"
                 )
             index = self._running[ready[0]]
+            oldest = next(
+                reference for reference, actor in self._running.items() if actor == index
+            )  # `wait` may skip it
             try:
-                batch = self._received(ready[0], index)
+                batch = self._received(oldest, index)
             except WorkerError as error:
-                self._running.pop(ready[0], None)
+                self._running.pop(oldest, None)
                 self._request(self._replace(error))
                 continue
-            del self._running[ready[0]]
+            del self._running[oldest]
             self._request(index)  # the actor collects while this batch is used
-            return batch
+            return index, batch
 
     def _request(self, index: int) -> None:
         self._running[self._actors[index].collect.remote()] = index
@@ -276,16 +294,23 @@ class RayCollector(WorkersBase):
         return [self._result(reference, index) for index, reference in enumerate(references)]
 
     def _publish(self, weights: dict[str, Any]) -> None:
-        self._weights = self._ray.put(packed(weights))
+        self._weights, self._weights_version = self._ray.put(packed(weights)), self._version + 1
         for actor in self._actors:
-            actor.publish.remote(self._weights, self._version + 1)
+            actor.publish.remote(self._weights, self._weights_version)
 
-    def shutdown(self, timeout: float | None = None) -> None:
+    def _publish_each(self, weights: Mapping[int, tuple[dict[str, Any], int]]) -> None:
+        for index, (values, version) in weights.items():
+            self._actors[index].publish.remote(self._ray.put(packed(values)), version)
+
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Close the environments, end the actors, and end Ray if this collector started it. May be called twice.
 
         Args:
-            timeout: seconds after which actors are killed; `shutdown_timeout` if None.
+            timeout: Seconds after which actors are killed; `shutdown_timeout` if None.
+            close_env: Ignored: environments end with their actors.
+            raise_on_error: Ignored: nothing is raised.
         """
+        del close_env, raise_on_error
         self._closed = True
         actors, self._actors = self._actors, []
         ray = self._ray
@@ -299,8 +324,6 @@ class RayCollector(WorkersBase):
         if self._owns_ray:
             self._owns_ray = False
             ray.shutdown()
-
-    async_shutdown = shutdown
 
     def __repr__(self) -> str:
         return (

@@ -15,6 +15,7 @@ from torch import Tensor
 from rl.core import set_recurrent_mode
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey, as_tuple
+from rl.core.recurrent import keep_modes
 
 __all__ = ["run_episodes"]
 
@@ -52,7 +53,8 @@ def run_episodes(
     lengths: list[Tensor] = []
     frames: list[Tensor] = []
     start = perf_counter()
-    with torch.no_grad(), set_interaction_type(exploration_type, thread_local=True), set_recurrent_mode(False):
+    acting = set_interaction_type(exploration_type, thread_local=True)
+    with keep_modes(), torch.no_grad(), acting, set_recurrent_mode(False):
         root = env.reset()
         while bool((count < quota).any()):
             if video_key is not None and count.reshape(-1)[0] == 0:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from tensordict.nn import InteractionType
 from torch import Tensor, nn
 
+from rl.collectors import _foreign
 from rl.collectors._pipeline.arguments import count_of, make_env
 from rl.collectors.evaluation._episodes import run_episodes
 from rl.collectors.weights._load import load_weights, weights_of
@@ -24,6 +25,7 @@ BACKENDS = ("foreground", "thread", "process")
 BUSY = ("skip", "wait", "error")
 
 
+@_foreign.evaluator
 class Evaluator:
     """Mean return of a policy over whole episodes, computed while training continues.
 

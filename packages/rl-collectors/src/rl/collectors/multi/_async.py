@@ -32,6 +32,8 @@ class MultiAsyncCollector(MultiBase):
         12
     """
 
+    _ahead = True
+
     def __init__(
         self, create_env_fn: Any = None, policy: Any = None, *, frames_per_batch: int, **settings: Any
     ) -> None:
@@ -68,6 +70,10 @@ class MultiAsyncCollector(MultiBase):
         self._taken[index] += 1
         self._reading = index
         return self._tensordict(self._own(entries), self._size)
+
+    def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
+        batch = self._next()
+        return [(self._reading, batch)]
 
     def _running(self, index: int) -> int:
         """Batches that a worker has yet to complete."""

@@ -6,27 +6,33 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
+from pickle import PicklingError
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from rl.collectors._base import CollectorBase
 from rl.collectors._collector import Collector
-from rl.collectors._pipeline.arguments import count_of, rounding, total_of
+from rl.collectors._pipeline.arguments import count_of, random_of, rounding, total_of
 from rl.collectors._pipeline.output import Output
-from rl.collectors.weights._load import matching_weights
+from rl.collectors._trajectories import WholeTrajectories, last_steps
+from rl.collectors.weights._load import chosen_weights, matching_weights
 from rl.core.arguments import check_arguments
 from rl.core.errors import CheckpointError, SpecError, WorkerError, issue_warning
+from rl.core.state import pack, unpack
 
-__all__ = ["WorkersBase", "check_cat_results"]
+__all__ = ["WorkersBase", "join_of"]
 
 
 class WorkersBase(CollectorBase):
     """Base of collectors with workers: their settings, their weights, and what is done with a batch."""
 
     _kind = "workers"
+    _ahead = False
+    """Whether workers collect ahead: their states are then later than the batches that were returned."""
 
     def __init__(  # noqa: PLR0913  # TorchRL's arguments
         self,
@@ -39,13 +45,15 @@ class WorkersBase(CollectorBase):
         num_workers: int | None = None,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None = None,
-        init_random_frames: int = 0,
+        init_random_frames: int | None = 0,
         postproc: Callable[[TensorDictBase], Any] | None = None,
         split_trajs: bool = False,
         update_at_each_batch: bool = False,
         weight_updater: Any = None,
         replay_buffer: Any = None,
         extend_buffer: bool = True,
+        trajs_per_batch: int | None = None,
+        traj_format: str = "padded",
         restart: bool = False,
         timeout: float | None = None,
         **settings: Any,
@@ -56,15 +64,30 @@ class WorkersBase(CollectorBase):
         if policy is not None and policy_factory is not None:
             raise SpecError(f"{owner} takes a policy or a policy_factory, got both")
         self.policy, self._makes_policy = policy, policy_factory is not None
+        self.replay_buffer = replay_buffer
+        self._hooks = {name: settings.get(name) for name in ("pre_collect_hook", "post_collect_hook")}
         self.total_frames = total_of(total_frames)
-        self._output = Output(postproc, None, replay_buffer, extend_buffer=extend_buffer, split_trajs=split_trajs)
+        self._output = Output(
+            postproc,
+            None,
+            replay_buffer,
+            extend_buffer=extend_buffer,
+            split_trajs=split_trajs,
+            trajs_per_batch=trajs_per_batch,
+            traj_format=traj_format,
+            set_truncated=bool(settings.get("set_truncated")),
+        )
+        self._whole = self._output.whole_trajectories()
+        if self._whole is not None and settings.get("track_traj_ids") is False:
+            raise SpecError(f"{owner}: trajs_per_batch={trajs_per_batch} needs track_traj_ids=True, got False")
         self._update_each, self._restart, self._timeout = update_at_each_batch, restart, timeout
+        self._own_weights: dict[int, tuple[dict[str, Any], int]] = {}  # of single workers, and their version
         self._lives = [0] * len(makers)  # how often each worker was replaced
         self._version = 0
         frames = count_of("frames_per_batch", frames_per_batch, 1)
         shares = {
             "frames_per_batch": self._share(frames, len(makers)),
-            "init_random_frames": ceil(count_of("init_random_frames", init_random_frames, 0) / len(makers)),
+            "init_random_frames": ceil(random_of(init_random_frames) / len(makers)),
         }
         policies = _policies_of(policy, policy_factory, len(makers), owner)
         self._launch(makers, policies, settings, shares)
@@ -73,8 +96,7 @@ class WorkersBase(CollectorBase):
         except BaseException:
             self.shutdown()
             raise
-        if weight_updater is not None:
-            weight_updater.register_collector(self)
+        self.weight_updater = weight_updater
 
     def _connect(self) -> None:
         """Read names and shapes of the weights, and the frames of a batch, from the workers."""
@@ -104,6 +126,10 @@ class WorkersBase(CollectorBase):
     def _next(self) -> TensorDictBase:
         """The next batch, in memory of its own unless it goes to a replay buffer."""
 
+    @abstractmethod
+    def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
+        """The workers, and their parts ``[*B, T]`` of the next batch, in memory of its own."""
+
     def _release(self) -> None:
         """Called when the memory of the last batch may be written again."""
 
@@ -125,7 +151,11 @@ class WorkersBase(CollectorBase):
 
     @abstractmethod
     def _publish(self, weights: dict[str, Any]) -> None:
-        """Send weights to the workers, as the version after `_version`."""
+        """Send weights to all workers, as the version after `_version`."""
+
+    @abstractmethod
+    def _publish_each(self, weights: Mapping[int, tuple[dict[str, Any], int]]) -> None:
+        """Send weights and their version to some workers."""
 
     # ---- collecting
 
@@ -136,17 +166,37 @@ class WorkersBase(CollectorBase):
             WorkerError: if a worker fails, has ended, or takes longer than `timeout`.
             RLError: after `shutdown`.
         """
+        batch = self._next_result(-1)
+        assert batch is not None
+        return batch[0]
+
+    def _next_result(self, until: int) -> tuple[Any] | None:
         self._check_open()
         if self._torn:
             self._recover()
         if self._update_each:
             self.update_policy_weights_()
         with self._guard_state():
-            batch = self._next()
-            self._frames += batch.numel()
-            batch = self._output.finish(batch)
+            batch = self._gather() if self._whole is None else self._trajectories(self._whole, until)
+            if batch is None:
+                return None
+            out = self._output.finish(batch)
+            if self._whole is None:
+                self._release()
+            return (out,)
+
+    def _gather(self) -> TensorDictBase:
+        batch = self._next()
+        self._frames += batch.numel()
+        return batch
+
+    def _trajectories(self, whole: WholeTrajectories, until: int) -> TensorDictBase | None:
+        while not whole.ready and (until < 0 or self._frames < until):
+            for index, part in self._next_parts():
+                self._frames += part.numel()
+                whole.add(part, last_steps(part), index)
             self._release()
-            return batch
+        return whole.take()
 
     def _pause(self, *, keep: bool = False) -> None:
         """Let no worker collect: `_idle`, also after Ctrl-C."""
@@ -177,25 +227,59 @@ class WorkersBase(CollectorBase):
 
     # ---- weights
 
-    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Give all workers new weights, which they use from their next batch on.
+    def update_policy_weights_(  # TorchRL's arguments
+        self,
+        policy_or_weights: Any = None,
+        *,
+        weights: Any = None,
+        policy: Any = None,
+        worker_ids: int | Sequence[int] | None = None,
+        model_id: str | None = None,
+        weights_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send new weights to the workers, which use them from their next batch on.
 
         Args:
-            policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
-                None for the policy that the collector was given.
+            policy_or_weights: Policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
+                None for the policy that the collector was given. A mapping from numbers of workers has weights of
+                their own for these.
+            weights: Weights, the same as `policy_or_weights`.
+            policy: Policy, the same as `policy_or_weights`.
+            worker_ids: Numbers of the workers that are sent the weights, until the next ones for all; all if None.
+            model_id: Name of the model, ``"policy"``.
+            weights_dict: Weights by the name of the model, ``"policy"``.
 
         Raises:
-            SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is changed.
+            SpecError: if there is no policy with parameters, the weights do not fit it, or there is no such worker.
+                Nothing is changed.
         """
-        source = self.policy if policy_or_weights is None else policy_or_weights
+        source = chosen_weights(
+            policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
+        )
+        each = _by_worker(source, worker_ids)
+        if each is None:
+            self._publish(self._matching(source))
+            self._own_weights = {}
+        else:
+            others = [index for index in each if type(index) is not int or not 0 <= index < self.num_workers]
+            if others or not each:
+                raise SpecError(
+                    f"{type(self).__name__}.update_policy_weights_ got the workers {others or 'of an empty list'};"
+                    f" expected numbers from 0 to {self.num_workers - 1}"
+                )
+            own = {index: (self._matching(weights), self._version + 1) for index, weights in each.items()}
+            self._publish_each(own)
+            self._own_weights |= own
+        self._version += 1
+
+    def _matching(self, given: Any) -> dict[str, Any]:
+        source = self.policy if given is None else given
         if not self._names or source is None:
             raise SpecError(
                 f"{type(self).__name__}.update_policy_weights_ has no weights to send: give the collector a policy with"
                 " parameters, or pass the weights"
             )
-        weights = matching_weights(self._names, source, f"the policy of the {self._kind}")
-        self._publish(weights)
-        self._version += 1
+        return matching_weights(self._names, source, f"the policy of the {self._kind}")
 
     @property
     def policy_version(self) -> int:
@@ -214,24 +298,94 @@ class WorkersBase(CollectorBase):
         self._pause()
         self._call_all("call", "reset")
 
-    def set_seed(self, seed: int) -> int:
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
         """Seed the environments, each with the seed that the one before it returned, and begin new episodes.
+
+        Args:
+            seed: Seed of the first environment.
+            static_seed: Whether all environments have this seed, which is returned.
 
         Returns:
             The seed for the next environment.
         """
         self._pause()
         for index in range(self.num_workers):
-            seed = self._call(index, "call", "set_seed", seed)
+            following = self._call(index, "call", "set_seed", seed)
+            seed = seed if static_seed else following
         return seed
+
+    def get_distant_attr(self, attr: str) -> list[Any]:
+        """Return an attribute of each worker's collector: a dotted path, such as ``"env.batch_size"``.
+
+        Raises:
+            AttributeError: if there is none.
+        """
+        self._pause(keep=True)
+        return [self._found(result) for result in self._call_all("find", attr)]
+
+    def _first_attribute(self, path: str) -> Any:
+        self._pause(keep=True)
+        return self._found(self._call(0, "find", path))
+
+    @staticmethod
+    def _found(result: tuple[Any] | str) -> Any:
+        if isinstance(result, str):
+            raise AttributeError(result)
+        return result[0]
+
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method of each worker's collector, with a set of arguments for each; see `Collector.map_fn`."""
+        calls = self._calls(method_name, list_of_args, list_of_kwargs, self.num_workers)
+        self._pause(keep=True)
+        return [self._call(index, "apply", method_name, *both) for index, both in enumerate(calls)]
+
+    @property
+    def pre_collect_hook(self) -> Any:
+        """Function that each worker calls before every batch, or None; it may be assigned."""
+        return self._hooks["pre_collect_hook"]
+
+    @pre_collect_hook.setter
+    def pre_collect_hook(self, hook: Any) -> None:
+        self._set_hook("pre_collect_hook", hook)
+
+    @property
+    def post_collect_hook(self) -> Any:
+        """Function that each worker calls with every batch, or None; it may be assigned."""
+        return self._hooks["post_collect_hook"]
+
+    @post_collect_hook.setter
+    def post_collect_hook(self, hook: Any) -> None:
+        self._set_hook("post_collect_hook", hook)
+
+    def _set_hook(self, name: str, hook: Any) -> None:
+        self._pause(keep=True)
+        try:
+            self._call_all("call", "__setattr__", name, hook)
+        except (AttributeError, TypeError, PicklingError) as error:
+            raise SpecError(
+                f"{type(self).__name__}.{name} cannot be sent to the workers ({error}): assign a function of a module,"
+                " or pass it to the constructor"
+            ) from error
+        self._hooks[name] = hook
+
+    @property
+    def _has_whole_trajectories(self) -> bool:
+        return self._whole is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the workers' collectors and the number of frames, without batches not yet returned."""
         self._pause(keep=True)
-        return {"frames": self._frames, "workers": self._call_all("call", "state_dict")}
+        whole = None if self._whole is None else pack(self._whole.state(), type(self).__name__)
+        workers = self._call_all("call", "state_dict")
+        return {"frames": self._frames, "workers": workers, "trajectories": whole}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
+        """Continue from `state`; with `trajs_per_batch`, workers that collect ahead begin new trajectories.
 
         Raises:
             CheckpointError: if the number of workers differs.
@@ -243,6 +397,11 @@ class WorkersBase(CollectorBase):
         for index, part in enumerate(parts):  # a process that was forked cannot receive tensors of a CUDA device
             self._call(index, "call", "load_state_dict", tree_map_only(Tensor, Tensor.cpu, part))
         self._frames = state["frames"]
+        if self._whole is not None:
+            whole = unpack(state.get("trajectories"), type(self).__name__, torch.device("cpu"))
+            self._whole.load(whole, exact=not self._ahead)
+            if self._ahead:  # the running trajectories have steps in batches that were not returned
+                self._call_all("call", "reset")
 
     @property
     def num_workers(self) -> int:
@@ -255,11 +414,9 @@ class WorkersBase(CollectorBase):
         self._pause(keep=True)
         return self._call_all("attribute", "stats")
 
-    def __len__(self) -> int:
-        """Number of batches of an iteration from the beginning."""
-        if self.total_frames < 0:
-            raise TypeError(f"a {type(self).__name__} without total_frames has no length")
-        return ceil(self.total_frames / self.frames_per_batch)
+    def async_shutdown(self, timeout: float | None = None) -> None:
+        """The same as `shutdown`."""
+        self.shutdown(timeout)
 
     def __repr__(self) -> str:
         return (
@@ -268,10 +425,27 @@ class WorkersBase(CollectorBase):
         )
 
 
-def check_cat_results(value: Any, owner: str) -> None:
-    """Raise unless `cat_results` is ``"stack"``, 0 or -1."""
-    if value not in ("stack", 0, -1):
-        raise SpecError(f"{owner}: cat_results is {value!r}; it is 'stack', 0 or -1")
+def join_of(cat_results: Any, settings: Mapping[str, Any], owner: str) -> str | int:
+    """Return how the batches of workers are joined; None stacks them, unless their rows become rows of a buffer.
+
+    Raises:
+        SpecError: unless it is None, ``"stack"``, 0 or -1.
+    """
+    if cat_results not in (None, "stack", 0, -1):
+        raise SpecError(f"{owner}: cat_results is {cat_results!r}; it is 'stack', 0 or -1")
+    if cat_results is not None:
+        return cat_results
+    rows = settings.get("replay_buffer") is not None and settings.get("extend_buffer", True)
+    return 0 if rows and settings.get("trajs_per_batch") is None else "stack"
+
+
+def _by_worker(source: Any, worker_ids: Any) -> dict[Any, Any] | None:
+    """The weights by number of the worker; None if all have the same."""
+    if isinstance(source, Mapping) and {type(key) for key in source.keys()} == {int}:  # TensorDicts
+        return dict(source)
+    if worker_ids is None:
+        return None
+    return dict.fromkeys(worker_ids if isinstance(worker_ids, Sequence) else [worker_ids], source)
 
 
 def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
@@ -280,8 +454,6 @@ def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
     refused = {
         "interruptor": "MultiSyncCollector(preemptive_threshold=...) has one of its own",
         "return_same_td": "a batch is a copy of shared memory",
-        "trajs_per_batch": "batches of workers have one shape; pass split_trajs=True, or use a Collector",
-        "traj_format": "batches of workers have one shape; pass split_trajs=True, or use a Collector",
     }
     for name, why in refused.items():
         if settings.get(name) not in (None, False):

@@ -119,6 +119,8 @@ class MultiBase(WorkersBase):
         self._workers.restart(index)
         if self._names:
             self._call(index, "map_weights", self._names)
+        if index in self._own_weights:
+            self._call(index, "load_weights", *self._own_weights[index])
         if self._layout is not None:
             self._call(index, "map", self._layout, slot, self._lives[index])
 
@@ -135,7 +137,7 @@ class MultiBase(WorkersBase):
 
     def _own(self, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
         """Copies of the entries, or the entries themselves if a replay buffer copies them."""
-        if self._output.replay_buffer is not None and not self._output.split_trajs:
+        if self._output.replay_buffer is not None and not self._output.split_trajs and self._whole is None:
             return dict(entries)
         return {key: leaf.clone() for key, leaf in entries.items()}
 
@@ -146,7 +148,13 @@ class MultiBase(WorkersBase):
         return self._workers.call_all(method, *args)
 
     def _publish(self, weights: dict[str, Any]) -> None:
-        self._version = self._weights.publish(weights) - 1  # the caller adds it
+        self._weights.publish(weights, self._version + 1)
+
+    def _publish_each(self, weights: Mapping[int, tuple[dict[str, Any], int]]) -> None:
+        self._pause(keep=True)
+        for index, (values, version) in weights.items():
+            sent = {name: value.cpu() for name, value in values.items()}  # a forked process has no CUDA
+            self._call(index, "load_weights", sent, version)
 
     def enable_profile(self, *, config: ProfileConfig | None = None, **settings: Any) -> None:
         """Record the next batches of some workers with `torch.profiler`, one Chrome trace for each.
@@ -165,9 +173,23 @@ class MultiBase(WorkersBase):
         self._pause(keep=True)
         for index in workers:
             self._call(index, "enable_profile", wanted)
+        self.profile_config = wanted
 
-    def shutdown(self) -> None:
-        """End the workers, which close their environments. May be called twice."""
+    def disable_profile(self) -> None:
+        """End the recordings; each ends by itself after its last batch."""
+        self._pause(keep=True)
+        self._call_all("call", "disable_profile")
+        self.profile_config = None
+
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """End the workers, which close their environments. May be called twice.
+
+        Args:
+            timeout: Ignored: `shutdown_timeout` is the time after which workers are killed.
+            close_env: Ignored: environments end with their workers.
+            raise_on_error: Ignored: nothing is raised.
+        """
+        del timeout, close_env, raise_on_error
         self._closed = True
         self._workers.close()
         self._batches.close()

@@ -8,15 +8,13 @@ from math import ceil
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
-from torch import Tensor
+from tensordict import TensorDict, TensorDictBase
 
-from rl.collectors.multi._base import check_cat_results
+from rl.collectors.multi._base import join_of
 from rl.collectors.multi._interruptor import Interruptor
 from rl.collectors.multi._processes import MultiBase
 from rl.collectors.multi._worker import COLLECT, SLOTS, STEPS
 from rl.core.errors import SpecError, WorkerError
-from rl.core.keys import NestedKey
 
 __all__ = ["MultiSyncCollector"]
 
@@ -33,7 +31,8 @@ class MultiSyncCollector(MultiBase):
         frames_per_batch: frames of a batch, over all workers; rounded up to whole steps of each.
         total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
         cat_results: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches ``[*B, T]`` along
-            which they are concatenated, 0 or -1 (time).
+            which they are concatenated, 0 or -1 (time). None for 0 if the batch extends a replay buffer, so that its
+            rows are those of a `Collector`, and ``"stack"`` otherwise.
         preemptive_threshold: share of the workers in (0, 1]; once that many have finished, the others end their batches
             early. A batch is then flat, ``[frames]``: the steps of one worker after those of another.
         env_fns: the same as `create_env_fn`.
@@ -41,13 +40,17 @@ class MultiSyncCollector(MultiBase):
         create_env_kwargs: arguments of the functions, or a list of them.
         policy_factory: function that makes the policy in the worker, or a list of them; takes the place of `policy`.
         num_workers_per_collector: 1.
-        init_random_frames: number of frames at the start with random actions, over all workers.
+        init_random_frames: Number of frames at the start with random actions, over all workers; None and -1 for none.
         postproc: function that is applied to every batch; its result is yielded.
         split_trajs: split every batch with `split_trajectories`.
         update_at_each_batch: call `update_policy_weights_` before every batch.
         weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
+        trajs_per_batch: number of whole trajectories of a batch, see `Collector`; of all workers, in the order in which
+            they end.
+        traj_format: see `Collector`.
         replay_buffer: buffer that is extended by every batch; None is yielded instead.
-        extend_buffer: whether a row of the buffer is a row of the batch, or a single step.
+        extend_buffer: whether a row of the buffer is a row of a worker's batch, as with a `Collector`. If false, it
+            is a single step, in the order of time.
         restart: replace workers that have ended, with a warning; an error otherwise.
         mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None.
         num_threads: threads of torch in each worker.
@@ -76,16 +79,16 @@ class MultiSyncCollector(MultiBase):
         policy: Any = None,
         *,
         frames_per_batch: int,
-        cat_results: str | int = "stack",
+        cat_results: str | int | None = None,
         preemptive_threshold: float | None = None,
         **settings: Any,
     ) -> None:
-        check_cat_results(cat_results, "MultiSyncCollector")
         if preemptive_threshold is not None and not 0 < preemptive_threshold <= 1:
             raise SpecError(
                 f"MultiSyncCollector: preemptive_threshold is {preemptive_threshold}, expected one in (0, 1]"
             )
-        self._cat, self._threshold = cat_results, preemptive_threshold or 0.0
+        self._cat = join_of(cat_results, settings, "MultiSyncCollector")
+        self._threshold = preemptive_threshold or 0.0
         self._interruptor = None if preemptive_threshold is None else Interruptor()
         settings["interrupted_by"] = self._interruptor
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
@@ -103,28 +106,32 @@ class MultiSyncCollector(MultiBase):
         return sum(sizes)
 
     def _next(self) -> TensorDictBase:
-        if self._layout is None:
-            self._begin()
-        else:
-            self._collect()
-        entries = self._slots[self._turn % SLOTS]
-        self._turn += 1
-        if STEPS in entries:
-            return self._valid(dict(entries))
-        batch = self._tensordict(self._own(entries), (len(self._workers), *self._size))
+        batch, steps = self._next_batch()
+        if steps is not None:  # those that the workers took, one after the other
+            flat: Any = torch.cat([part.reshape(-1) for part in _shortened(batch, steps)])
+            flat.names = ["time"]
+            return flat
         if isinstance(self._cat, str):
             return batch
         joined: Any = torch.cat(list(batch.unbind(0)), dim=self._cat)
         return joined
 
-    def _valid(self, entries: dict[NestedKey, Tensor]) -> TensorDictBase:
-        """The steps that the workers took, one after the other."""
-        steps = entries.pop(STEPS).tolist()
-        batch = self._tensordict(entries, (len(self._workers), *self._size))
-        parts: Any = [part[..., :count].reshape(-1) for part, count in zip(batch.unbind(0), steps, strict=True)]
-        flat: Any = torch.cat(parts)
-        flat.names = ["time"]
-        return flat
+    def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
+        batch, steps = self._next_batch()
+        return [*enumerate(batch.unbind(0) if steps is None else _shortened(batch, steps))]
+
+    def _next_batch(self) -> tuple[TensorDict, list[int] | None]:
+        """The next batches of all workers, ``[workers, *B, T]``, and their numbers of steps if they end early."""
+        if self._layout is None:
+            self._begin()
+        else:
+            self._collect()
+        entries = dict(self._slots[self._turn % SLOTS])
+        self._turn += 1
+        steps = entries.pop(STEPS, None)
+        shared = steps is not None and self._whole is None  # `_next` copies the valid steps
+        batch = self._tensordict(entries if shared else self._own(entries), (len(self._workers), *self._size))
+        return batch, None if steps is None else steps.tolist()
 
     def _collect(self) -> None:
         """Let every worker collect its part. After an error the parts that are complete wait for the others."""
@@ -152,9 +159,9 @@ class MultiSyncCollector(MultiBase):
         if self._interruptor is not None:
             (self._interruptor.stop_collection if now else self._interruptor.start_collection)()
 
-    def shutdown(self) -> None:
-        """End the workers, which close their environments. May be called twice."""
-        super().shutdown()
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """End the workers, which close their environments. May be called twice; for its arguments see the base."""
+        super().shutdown(timeout, close_env=close_env, raise_on_error=raise_on_error)
         if self._interruptor is not None:
             self._interruptor.close()
 
@@ -165,3 +172,8 @@ class MultiSyncCollector(MultiBase):
         for index, error in self._workers.lost.items():
             self._due.add(index)
             self._renew(error, self._turn % SLOTS)
+
+
+def _shortened(batch: TensorDict, steps: list[int]) -> list[Any]:
+    """The first steps of each worker."""
+    return [part[..., :count] for part, count in zip(batch.unbind(0), steps, strict=True)]

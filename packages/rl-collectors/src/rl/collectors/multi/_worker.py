@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from rl.collectors._collector import VERSION, Collector
 from rl.collectors._profiling import ProfileConfig
+from rl.collectors.weights._load import load_weights
 from rl.collectors.weights._shared import SharedWeights
 from rl.core.keys import TRAJ_IDS, NestedKey, leaf_keys, unwrap
 from rl.core.workers import SharedLeaves, layout_of, write_leaves
@@ -76,9 +78,20 @@ class WorkerBase:
         """Call a method of the collector."""
         return getattr(self._collector, name)(*args, **kwargs)
 
+    def apply(self, path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a method of the collector, of its policy or environment."""
+        return attrgetter(path)(self._collector)(*args, **kwargs)
+
     def attribute(self, name: str) -> Any:
         """An attribute of the collector."""
         return getattr(self._collector, name)
+
+    def find(self, path: str) -> tuple[Any] | str:
+        """An attribute of the collector, of its policy or environment, in a tuple; the message if there is none."""
+        try:
+            return (attrgetter(path)(self._collector),)
+        except AttributeError as error:
+            return str(error)
 
 
 class CollectorWorker(WorkerBase):
@@ -98,6 +111,7 @@ class CollectorWorker(WorkerBase):
         self._shortens = settings.get("interruptor") is not None
         self._batches, self._weights = batches, weights
         self._targets: dict[str, Tensor] | None = None
+        self._known = 0  # version that was read from the shared memory
         self._slots: list[dict[NestedKey, Tensor]] = []
         self._taken = 0
         self._held: TensorDictBase | None = None
@@ -144,7 +158,9 @@ class CollectorWorker(WorkerBase):
 
     def _batch(self) -> TensorDictBase:
         if self._targets is not None:
-            self._version = self._weights.acquire(self._targets, self._index, self._version)
+            found = self._weights.acquire(self._targets, self._index, self._known)
+            if found != self._known:
+                self._known = self._version = found
         return self._stamped()
 
     def _write(self, batch: TensorDictBase) -> None:
@@ -162,6 +178,11 @@ class CollectorWorker(WorkerBase):
         """Map the memory of the weights."""
         self._weights.map(weights)
         self._targets = self._policy.state_dict()
+
+    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Use weights that are those of this worker alone, until the next ones in the shared memory."""
+        load_weights(self._policy, weights)
+        self._known, self._version = self._weights.version, version
 
     def enable_profile(self, config: ProfileConfig) -> None:
         """Record the next batches."""

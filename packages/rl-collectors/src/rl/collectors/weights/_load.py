@@ -11,7 +11,25 @@ from torch import nn
 
 from rl.core.errors import SpecError
 
-__all__ = ["load_weights", "matching_weights", "weights_of"]
+__all__ = ["chosen_weights", "load_weights", "matching_weights", "weights_of"]
+
+
+def chosen_weights(given: Any, *, weights: Any, policy: Any, model_id: str | None, weights_dict: Any) -> Any:
+    """Return the one source of weights among the arguments of `update_policy_weights_`; None if there is none.
+
+    Raises:
+        SpecError: if there are several, or a model other than ``"policy"`` is named.
+    """
+    sources = {"policy_or_weights": given, "weights": weights, "policy": policy, "weights_dict": weights_dict}
+    named = [name for name, source in sources.items() if source is not None]
+    if len(named) > 1 or (weights_dict is not None and model_id is not None):
+        raise SpecError(f"update_policy_weights_ takes one source of weights, got {', '.join(named)}")
+    models = [model_id or "policy"] if weights_dict is None else [*weights_dict]
+    if models != ["policy"]:
+        raise SpecError(f"update_policy_weights_ got the models {models}: a collector has one, 'policy'")
+    if weights_dict is not None:
+        return weights_dict["policy"]
+    return sources[named[0]] if named else None
 
 
 def load_weights(policy: Any, source: Any) -> None:

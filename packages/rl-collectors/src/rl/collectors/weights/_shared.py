@@ -51,10 +51,11 @@ class SharedWeights:
         layout = layout_of(named, "weights")
         count = ((), torch.int64)
         whole: dict[NestedKey, Any] = {"begun": count, "current": count}
-        whole["acknowledged"] = ((self._readers,), torch.int64)
+        whole["acknowledged"], whole["versions"] = ((self._readers,), torch.int64), ((2,), torch.int64)
         whole |= {(str(copy), name): place for copy in (0, 1) for name, place in layout.items()}
         found: dict[Any, Tensor] = dict(self._memory.map(whole))
         self._begun, self._current, self._acknowledged = (found[k] for k in ("begun", "current", "acknowledged"))
+        self._versions = found["versions"]  # of the two copies
         self._copies = tuple({name: found[str(copy), name] for name in named} for copy in (0, 1))  # pyright: ignore[reportAttributeAccessIssue]
 
     def close(self) -> None:
@@ -63,36 +64,41 @@ class SharedWeights:
 
     @property
     def version(self) -> int:
-        """Number of updates so far."""
-        return int(self._current)
+        """Version of the current weights, 0 before the first update."""
+        return int(self._versions[int(self._current) % 2])
 
     @property
     def acknowledged(self) -> list[int]:
         """The version that each reader took last."""
         return self._acknowledged.tolist()
 
-    def publish(self, weights: Mapping[str, Tensor]) -> int:
+    def publish(self, weights: Mapping[str, Tensor], version: int | None = None) -> int:
         """Make new weights current and return their version.
+
+        Args:
+            weights: The weights.
+            version: Version, above the current one; the next one if None.
 
         Raises:
             ShapeError: if one has another shape than the mapped one.
         """
-        version = self.version + 1
-        self._begun.fill_(version)
-        places = self._copies[version % 2]
+        version, turn = version or self.version + 1, int(self._current) + 1
+        self._begun.fill_(turn)
+        places = self._copies[turn % 2]
         given = {name: weights[name].to(place.dtype) for name, place in places.items()}  # as load_state_dict does
         write_leaves(places, given, "SharedWeights.publish")
-        self._current.fill_(version)
+        self._versions[turn % 2] = version
+        self._current.fill_(turn)
         return version
 
     def acquire(self, weights: Mapping[str, Tensor], reader: int, known: int = 0) -> int:
         """Copy the current weights into `weights` unless they are of version `known`; return their version."""
         version = known
-        while (current := self.version) != version:
-            version = current
-            given = {name: value.to(weights[name].dtype) for name, value in self._copies[version % 2].items()}
+        while (found := int(self._versions[(turn := int(self._current)) % 2])) != version:
+            version = found
+            given = {name: value.to(weights[name].dtype) for name, value in self._copies[turn % 2].items()}
             write_leaves(weights, given, "SharedWeights.acquire")
-            if int(self._begun) > version + 1:  # written again in the meantime
+            if int(self._begun) > turn + 1:  # written again in the meantime
                 version = -1
         self._acknowledged[reader] = version
         return version

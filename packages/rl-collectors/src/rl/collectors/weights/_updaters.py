@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl.collectors import _foreign
 from rl.core.errors import RLError
 
 __all__ = ["MultiProcessedWeightUpdater", "RayWeightUpdater", "VanillaWeightUpdater", "WeightUpdaterBase"]
 
 
+@_foreign.weight_updater
 class WeightUpdaterBase:
     """Object that gives new weights to the collector to which it was passed as ``weight_updater=``.
 
@@ -29,19 +31,24 @@ class WeightUpdaterBase:
         """Set the collector; the collector calls this when it is constructed."""
         self.collector = collector
 
-    def update_weights(self, policy_or_weights: Any = None) -> None:
+    def update_weights(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Call the collector's `update_policy_weights_`.
 
         Args:
-            policy_or_weights: a policy, its ``state_dict()`` or a TensorDict of parameters; None for the policy that
+            policy_or_weights: Policy, its ``state_dict()`` or a TensorDict of parameters; None for the policy that
                 the collector was given.
+            worker_ids: Numbers of the workers that are sent the weights; all if None.
 
         Raises:
             RLError: if there is no collector.
         """
         if self.collector is None:
             raise RLError(f"this {type(self).__name__} has no collector; pass it to one as weight_updater=")
-        self.collector.update_policy_weights_(policy_or_weights)
+        self.collector.update_policy_weights_(policy_or_weights, worker_ids=worker_ids)
+
+    def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+        """Call `update_weights`, which TorchRL has under this name."""
+        self.update_weights(policy_or_weights, worker_ids=worker_ids)
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):

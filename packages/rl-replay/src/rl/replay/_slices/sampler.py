@@ -50,15 +50,22 @@ class SlicesBase(Trajectories):
         slice_len: Any,
         *,
         keys: Mapping[str, NestedKey | None],
+        end_keys: Any = None,
         strict_length: bool,
         pad_output: bool = False,
         span: Any = False,
     ) -> None:
         owner = type(self).__name__
-        for name, key in keys.items():
+        several = None if end_keys is None else list(end_keys)
+        if several is not None and (not several or isinstance(end_keys, str) or keys["end_key"] is not None):
+            raise ContractError(
+                f"{owner}: end_keys is a list of keys, in the place of end_key, got {end_keys!r} and"
+                f" end_key={keys['end_key']!r}"
+            )
+        for name, key in [*keys.items(), *(("end_keys", key) for key in several or ())]:
             parts: Any = (key,) if isinstance(key, str) else key
             is_key = isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)
-            if key is not None and not is_key:
+            if not is_key and (key is not None or name == "end_keys"):
                 raise ContractError(f"{owner}: {name} is a string or a tuple of strings, got {key!r}")
         if (num_slices is None) == (slice_len is None):
             raise ContractError(
@@ -68,7 +75,7 @@ class SlicesBase(Trajectories):
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
             if value is not None and whole(value) is None:
                 raise ContractError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")
-        super().__init__(owner, Boundaries(owner, keys["end_key"], keys["traj_key"]))
+        super().__init__(owner, Boundaries(owner, several or keys["end_key"], keys["traj_key"]))
         self._num_slices: Final = whole(num_slices)
         self._slice_len: Final = whole(slice_len)
         self._strict: Final = strict_length

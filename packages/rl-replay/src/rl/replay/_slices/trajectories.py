@@ -30,7 +30,7 @@ from rl.replay._index_set import Longs
 from rl.replay._slices.table import TrajectoryTable
 from rl.replay._state import Apply, Fields, Stateful
 
-__all__ = ["Boundaries", "Trajectories", "Unbounded", "read_columns"]
+__all__ = ["Boundaries", "Trajectories", "Unbounded", "read_columns", "stored_trajectories"]
 
 Marks = tuple[NDArray[np.bool_], NDArray[Any] | None]
 """For each row, whether it is the last of its trajectory, and its trajectory id; None if rows have no ids."""
@@ -46,15 +46,19 @@ class Boundaries:
     Args:
         owner: for messages.
         end_key: flag of the last step; if None, the stored ones of ``("next", "done")``, ``("next", "terminated")``
-            and ``("next", "truncated")``. Of flags in a group of agents any ends the trajectory.
+            and ``("next", "truncated")``. Of flags in a group of agents any ends the trajectory. A list of flags: any
+            of those that are stored.
         traj_key: trajectory id; if None, ``("collector", "traj_ids")`` or ``"episode"`` if stored.
     """
 
-    def __init__(self, owner: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
+    def __init__(self, owner: str, end_key: NestedKey | list[NestedKey] | None, traj_key: NestedKey | None) -> None:
         self.owner: Final = owner
-        self.ends: Final[tuple[NestedKey, ...]] = _ENDS if end_key is None else (unwrap(end_key),)
+        several = isinstance(end_key, list)
+        named = [] if end_key is None else [unwrap(key) for key in (end_key if several else [end_key])]
+        self.ends: Final[tuple[NestedKey, ...]] = tuple(named) or _ENDS
         self.ids: Final[tuple[NestedKey, ...]] = _IDS if traj_key is None else (unwrap(traj_key),)
-        self._named: Final = [unwrap(key) for key in (end_key, traj_key) if key is not None]
+        self._named: Final = [*([] if several else named), *([] if traj_key is None else self.ids)]
+        self._any_of: Final = named if several else []
 
     def of_batch(self, data: Any, lead: Sequence[int]) -> Marks:
         """Marks of a batch whose first dimensions `lead` count rows, or of a list of rows.
@@ -100,6 +104,7 @@ class Boundaries:
         ends = {key: value for key in self.ends if (value := get(key)) is not None}
         ids = next(((key, value) for key in self.ids if (value := get(key)) is not None), None)
         missing = [key for key in self._named if key not in ends and (ids is None or key != ids[0])]
+        missing = self._any_of if self._any_of and not ends else missing
         if missing or not (ends or ids):
             self._raise_missing(missing, source)
         count = lead[0] if len(lead) == 1 else torch.Size(lead).numel()
@@ -138,7 +143,7 @@ class Boundaries:
     def _raise_missing(self, missing: Sequence[NestedKey], source: Any) -> NoReturn:
         keys = _keys_of(source)
         if missing:
-            named = " and ".join(map(key_str, missing))
+            named = (" or " if missing is self._any_of else " and ").join(map(key_str, missing))
             raise ContractError(
                 f"{self.owner} reads {named}, and the rows do not have it (they have: {keys}): name an entry that"
                 " they have, or omit end_key and traj_key"
@@ -247,6 +252,19 @@ class Trajectories(Stateful):
         if self._stale or table.rows != len(storage) or self._expected != revision:
             self._rebuild(table, storage)
             self._stale, self._expected = False, revision
+        return table
+
+    def read(self, storage: Storage, cursor: int) -> TrajectoryTable:
+        """The table of a storage whose next row goes to `cursor`, read from its rows."""
+        self._adopt(storage)
+        table, rows = self._table, len(storage)
+        if table is None or getattr(storage, "ndim", 1) > 1:
+            return self.table_of(storage)
+        ends, ids = self._boundaries.of_storage(storage)
+        oldest = cursor if rows == table.capacity else 0
+        order = _ring(oldest, rows, table.capacity)
+        table.clear(oldest)
+        table.write(ends[order][None], None if ids is None else ids[order][None])
         return table
 
     def admit(self, data: Any) -> None:
@@ -417,6 +435,33 @@ class Trajectories(Stateful):
             f" environment each belongs to: write with buffer.extend{ids}, or load the state of the buffer that wrote"
             " them"
         )
+
+
+def stored_trajectories(storage: Storage, sampler: Any, cursor: int, traj_key: NestedKey | None) -> list[Tensor]:
+    """Rows of each stored trajectory in the order of time, int64 ``[steps]``; the oldest trajectory first.
+
+    Args:
+        storage: Storage of a buffer.
+        sampler: Sampler of the buffer; a slice sampler knows the trajectories.
+        cursor: Row that is written next.
+        traj_key: Trajectory id; see `Boundaries`.
+
+    Raises:
+        ContractError: if rows have no end flags and no trajectory ids.
+    """
+    if not len(storage):
+        return []
+    if isinstance(sampler, Trajectories) and traj_key is None:
+        table = sampler.table_of(storage)
+    else:
+        owner = "ReplayBuffer.query"
+        table = Trajectories(owner, Boundaries(owner, None, traj_key)).read(storage, cursor)
+    numbers = table.by_time(np.flatnonzero(table.steps))
+    counts = table.steps[numbers].tolist()
+    return [
+        torch.from_numpy(table.rows_of(np.full(count, number), np.arange(count)))
+        for number, count in zip(numbers.tolist(), counts, strict=True)
+    ]
 
 
 def _ring(clock: int, count: int, capacity: int) -> Longs:

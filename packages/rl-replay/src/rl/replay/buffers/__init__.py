@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
-    from rl.replay.buffers._ray import RayReplayBuffer
+    from rl.replay.buffers._ray import RayReplayBuffer, RemoteTensorDictReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "HindsightStrategy",
     "PrioritizedReplayBuffer",
     "RayReplayBuffer",
+    "RemoteTensorDictReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "TensorDictPrioritizedReplayBuffer",

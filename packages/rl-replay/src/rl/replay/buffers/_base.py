@@ -22,8 +22,10 @@ from rl.core.state import load, pack, reading, save, set_generator, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
 from rl.replay._kinds import class_in, one_row
+from rl.replay._query import Trajectory
 from rl.replay._sharing import SharedLock
 from rl.replay._slices.sampler import RUNS
+from rl.replay._slices.trajectories import stored_trajectories
 from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
@@ -286,7 +288,7 @@ class ReplayBuffer:
             yield future.result()[0]
 
     def __getitem__(self, index: Index) -> Any:
-        """Copy of stored rows, without transforms: one row for an int, a batch otherwise.
+        """Copy of stored rows, without transforms: one row for an int, which may count from the end, a batch otherwise.
 
         Raises:
             IndexError: if an index is outside of the stored rows.
@@ -295,6 +297,35 @@ class ReplayBuffer:
         with self._lock:
             rows = self.storage.get(index)
         return rows if isinstance(index, int) else self._collate(rows)
+
+    def query(
+        self, predicate: Callable[[Trajectory], bool] | None = None, *, trajectory_key: NestedKey | None = None
+    ) -> list[Trajectory]:
+        """Return copies of the stored trajectories that satisfy a condition, without transforms; the oldest one first.
+
+        Args:
+            predicate: Condition made with `rl.replay.traj`, or a function from `Trajectory` to a boolean; all
+                trajectories if None.
+            trajectory_key: Trajectory id; see `iter_trajectories`. What is left of an overwritten trajectory counts as
+                a shorter one.
+
+        Raises:
+            ContractError: if rows have no end flags and no trajectory ids, or are no TensorDicts.
+
+        Example:
+            >>> from tensordict import TensorDict
+            >>> from rl.replay import LazyTensorStorage, traj
+            >>> buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+            >>> ids = torch.tensor([0, 0, 0, 1, 1])
+            >>> _ = buffer.extend(TensorDict(x=torch.arange(5), episode=ids, batch_size=[5]))
+            >>> [found.x.tolist() for found in buffer.query(traj.x.sum() > 3)]
+            [[3, 4]]
+        """
+        with self._lock:
+            cursor = getattr(self.writer, "cursor", 0)
+            parts = stored_trajectories(self.storage, self.sampler, cursor, trajectory_key)
+            found = (Trajectory(self[rows]) for rows in parts)
+            return [one for one in found if predicate is None or predicate(one)]
 
     def __setitem__(self, index: Index, data: Any) -> None:
         """Replace stored rows, without transforms; they get the priority of new rows and begin a new pass.

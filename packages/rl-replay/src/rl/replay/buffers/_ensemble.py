@@ -13,6 +13,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.keys import INDEX
 from rl.core.state import reading, save
+from rl.replay import _foreign
 from rl.replay._state import Apply
 from rl.replay.buffers._base import FILE, ReplayBuffer
 from rl.replay.buffers._prefetch import Batch
@@ -27,6 +28,7 @@ _PARTS = "parts"
 _STATE = ("types", "members", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
 
+@_foreign.ensemble_buffer
 class ReplayBufferEnsemble(ReplayBuffer):
     """Samples from several buffers: a mixture of data sets, tasks or agents.
 

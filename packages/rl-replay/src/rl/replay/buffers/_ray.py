@@ -14,7 +14,7 @@ from rl.core.errors import ContractError, RLError, WorkerError, WorkerTimeoutErr
 from rl.core.workers import import_ray, packed, start_ray, unpacked
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
-__all__ = ["RayReplayBuffer"]
+__all__ = ["RayReplayBuffer", "RemoteTensorDictReplayBuffer"]
 
 _ray = partial(import_ray, "RayReplayBuffer", "rl-replay[ray]")
 
@@ -262,3 +262,6 @@ def _attached(actor: Any, timeout: float | None) -> RayReplayBuffer:
     buffer._actor, buffer._timeout = actor, timeout  # noqa: SLF001  a constructor
     buffer._owns_actor = buffer._owns_ray = False  # noqa: SLF001  a constructor
     return buffer
+
+
+RemoteTensorDictReplayBuffer = RayReplayBuffer

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, RLError
 from rl.core.keys import INDEX
+from rl.replay import _foreign
 from rl.replay._arguments import whole
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
@@ -32,6 +33,7 @@ _CHUNK = 2048  # frames
 
 
 @final
+@_foreign.dataset
 class AtariDQNExperienceReplay(DatasetBuffer):
     """Steps that a DQN agent stored while it learned an Atari game, as a replay buffer.
 

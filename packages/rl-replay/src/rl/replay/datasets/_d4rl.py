@@ -12,11 +12,13 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import MissingExtraError, RLError
+from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, source_of
+from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, open_hdf5, reading, source_of
 
 __all__ = ["D4RLExperienceReplay"]
 
+_OWNER = "D4RLExperienceReplay"
 _SITE = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 _MUJOCO = ("halfcheetah", "hopper", "walker2d", "ant")
 _QUALITY = ("random", "medium", "expert", "medium-replay", "full-replay", "medium-expert")
@@ -26,6 +28,7 @@ _CHUNK = 1 << 22  # bytes of observations that are read at once
 
 
 @final
+@_foreign.dataset
 class D4RLExperienceReplay(DatasetBuffer):
     """A data set in a HDF5 file of D4RL as a replay buffer; see `DatasetBuffer` for its rows.
 
@@ -45,7 +48,8 @@ class D4RLExperienceReplay(DatasetBuffer):
 
     Raises:
         MissingExtraError: if h5py is not installed.
-        RLError: if there is no such file, or it is damaged or of another layout.
+        RLError: if there is no such file, it is damaged or of another layout, or refers to other files (external links,
+            external storage, virtual datasets).
         ContractError: if it has no rows.
     """
 
@@ -63,15 +67,15 @@ class D4RLExperienceReplay(DatasetBuffer):
         folder, progress = folder_of(root, "d4rl", dataset_id), settings.get("progress")
 
         def get(into: Path) -> Path:
-            return fetch("D4RLExperienceReplay", _address(dataset_id), into / "data.hdf5", progress=progress)
+            return fetch(_OWNER, _address(dataset_id), into / "data.hdf5", progress=progress)
 
-        with source_of("D4RLExperienceReplay", dataset_id, folder, download, get) as path:
+        with source_of(_OWNER, dataset_id, folder, download, get) as path:
             if path is None:
                 super().__init__(folder, 0, tuple, batch_size=batch_size, **settings)
             else:
                 h5py = _h5py()
                 source = fingerprint([path], max_episode_steps)
-                with _opened(h5py, path) as file:
+                with open_hdf5(_OWNER, h5py, path) as file:
                     steps = _Steps(file, path, h5py, max_episode_steps)
                     super().__init__(
                         folder,
@@ -94,35 +98,32 @@ def _h5py() -> Any:
     return h5py
 
 
-def _opened(h5py: Any, path: Path) -> Any:
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise RLError(f"D4RLExperienceReplay cannot open {path}: {error}. It takes complete HDF5 files") from error
-
-
 class _Steps:
     """The arrays of a file, and which of its steps are transitions."""
 
     def __init__(self, file: Any, path: Path, h5py: Any, limit: int | None) -> None:
-        missing = [name for name in _NEEDED if not isinstance(file.get(name), h5py.Dataset)]
+        names = _names(file, path)
+        missing = [name for name in _NEEDED if name not in names]
         if missing:
             raise RLError(
-                f"D4RLExperienceReplay: {path} has no {', '.join(missing)} (it has {', '.join(file) or 'nothing'});"
+                f"{_OWNER}: {path} has no {', '.join(missing)} (it has {', '.join(names) or 'nothing'});"
                 " it is no file of D4RL"
             )
-        self.arrays = {name: file[name] for name in _NEEDED[:3]}
-        self.total = len(file["actions"])
-        if isinstance(following := file.get("next_observations"), h5py.Dataset):
-            self.arrays["next_observations"] = following
-        for name, array in (file.get("infos") or {}).items():
-            if isinstance(array, h5py.Dataset) and array.shape[:1] == (self.total,):
-                self.arrays[f"infos/{name}"] = array
-        lengths = {name: len(file[name]) for name in (*self.arrays, "terminals")}
+        self.arrays = {name: _array(file, path, h5py, name) for name in _NEEDED}
+        self.total = len(self.arrays["actions"])
+        if "next_observations" in names:
+            self.arrays["next_observations"] = _array(file, path, h5py, "next_observations")
+        infos = file.get("infos")
+        for name in _names(infos, path) if isinstance(infos, h5py.Group) else ():
+            array = infos.get(name)  # other entries are no steps
+            if isinstance(array, h5py.Dataset) and array.shape and array.shape[0] == self.total:
+                self.arrays[f"infos/{name}"] = _array(file, path, h5py, f"infos/{name}")
+        lengths = {name: len(array) for name, array in self.arrays.items()}
         if set(lengths.values()) != {self.total}:
-            raise RLError(f"D4RLExperienceReplay: the arrays of {path} differ in length: {lengths}")
-        self.terminated = np.asarray(file["terminals"][:]).astype(bool).reshape(-1)
-        self.truncated = _timeouts(file, path, self.terminated, limit) & ~self.terminated
+            raise RLError(f"{_OWNER}: the arrays of {path} differ in length: {lengths}")
+        self.terminated = _flags(self.arrays.pop("terminals"), path, "terminals")
+        timeouts = _array(file, path, h5py, "timeouts") if limit is None and "timeouts" in names else None
+        self.truncated = _timeouts(timeouts, path, self.terminated, limit) & ~self.terminated
         last = self.terminated | self.truncated
         self.episode = np.concatenate([[0], np.cumsum(last)[:-1]]) if self.total else np.zeros(0, np.int64)
         self.keep = np.ones(self.total, bool)
@@ -135,15 +136,38 @@ class _Steps:
         self.count = int(self.keep.sum())
 
 
-def _timeouts(file: Any, path: Path, terminated: Any, limit: int | None) -> Any:
-    if limit is None and "timeouts" in file:
-        timeouts = np.asarray(file["timeouts"][:]).astype(bool).reshape(-1)
+def _names(group: Any, path: Path) -> list[str]:
+    with reading(_OWNER, path, f"the list of entries in {group.name}", "names of arrays and groups"):
+        return [name if isinstance(name, str) else repr(name) for name in group]  # bytes are no UTF-8
+
+
+def _array(file: Any, path: Path, h5py: Any, name: str) -> Any:
+    """The array of a name, of which only shape and dtype are read."""
+    scalars = name in ("rewards", "terminals", "timeouts")
+    expected = f"an array of numbers, {'[steps]' if scalars else '[steps, ...]'}"
+    with reading(_OWNER, path, name, expected):
+        array = file[name]
+        found = f"an array {list(array.shape or ())} of {array.dtype}" if isinstance(array, h5py.Dataset) else "none"
+        good = found != "none" and array.shape and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+        if not good or (scalars and math.prod(array.shape[1:]) != 1):
+            raise RLError(f"{_OWNER}: {name} of {path} is not {expected}, got {found}; it is no file of D4RL")
+    return array
+
+
+def _flags(array: Any, path: Path, name: str) -> Any:
+    with reading(_OWNER, path, name, "flags, [steps]"):
+        return np.asarray(array[:]).astype(bool).reshape(-1)
+
+
+def _timeouts(array: Any, path: Path, terminated: Any, limit: int | None) -> Any:
+    if array is not None:
+        timeouts = _flags(array, path, "timeouts")
         if len(timeouts) != len(terminated):
-            raise RLError(f"D4RLExperienceReplay: {path} has {len(timeouts)} timeouts for {len(terminated)} steps")
+            raise RLError(f"{_OWNER}: {path} has {len(timeouts)} timeouts for {len(terminated)} steps")
         return timeouts
     if limit is None:
         raise RLError(
-            f"D4RLExperienceReplay: {path} has no timeouts. Give max_episode_steps, the time limit of the environment,"
+            f"{_OWNER}: {path} has no timeouts. Give max_episode_steps, the time limit of the environment,"
             " or 0 if only terminal steps end its episodes"
         )
     timeouts, steps = np.zeros(len(terminated), bool), 0
@@ -159,20 +183,24 @@ def _timeouts(file: Any, path: Path, terminated: Any, limit: int | None) -> Any:
 def _rows(steps: _Steps, path: Path) -> Iterator[TensorDict]:
     """The transitions, in parts."""
     seen = steps.arrays["observations"]
-    size = max(_CHUNK // (math.prod(seen.shape[1:]) * seen.dtype.itemsize), 1)
+    size = max(_CHUNK // max(math.prod(seen.shape[1:]) * seen.dtype.itemsize, 1), 1)
     for start in range(0, steps.total, size):
         stop = min(start + size, steps.total)
-        try:
-            read = {name: array[start:stop] for name, array in steps.arrays.items()}
-            if "next_observations" not in read:
-                seen = read["observations"]
-                more = steps.arrays["observations"][stop : stop + 1] if stop < steps.total else np.zeros_like(seen[:1])
-                after = np.concatenate([seen[1:], more])
-                after[steps.terminated[start:stop]] = 0
-                read["next_observations"] = after
-        except OSError as error:
-            raise RLError(f"D4RLExperienceReplay: {path} cannot be read: {error}; it is damaged") from error
+        read = {name: _values(path, name, array, start, stop) for name, array in steps.arrays.items()}
+        if "next_observations" not in read:
+            seen = read["observations"]
+            more = np.zeros_like(seen[:1])
+            if stop < steps.total:
+                more = _values(path, "observations", steps.arrays["observations"], stop, stop + 1)
+            after = np.concatenate([seen[1:], more])
+            after[steps.terminated[start:stop]] = 0
+            read["next_observations"] = after
         yield _part(steps, read, slice(start, stop))
+
+
+def _values(path: Path, name: str, array: Any, start: int, stop: int) -> Any:
+    with reading(_OWNER, path, name, f"{len(array)} steps of {array.dtype}"):
+        return np.asarray(array[start:stop], array.dtype.newbyteorder("="))  # torch has no others
 
 
 def _part(steps: _Steps, read: dict[str, Any], at: slice) -> TensorDict:

@@ -27,6 +27,8 @@ __all__ = [
     "folder_of",
     "locked",
     "new_folder",
+    "open_hdf5",
+    "reading",
     "source_of",
 ]
 
@@ -132,6 +134,69 @@ def fetch(owner: str, url: str, path: Path, *, progress: bool | None = None) -> 
     if size is not None and got != size:
         raise RLError(f"{owner}: the download of {url} ended after {got} of {size} bytes; try again")
     return path
+
+
+@contextmanager
+def reading(owner: str, path: object, entry: str, expected: str) -> Generator[None]:
+    """Replace whatever a library raises while it reads a damaged or foreign file by one error.
+
+    Args:
+        owner: Class that the message names.
+        path: File, or name of the data set.
+        entry: Part of the file that is read.
+        expected: Content of that part in a complete file.
+
+    Raises:
+        RLError: if anything but an `RLError` is raised inside.
+    """
+    try:
+        yield
+    except RLError:
+        raise
+    except Exception as error:  # libraries raise OSError, KeyError, RuntimeError, TypeError, ValueError and others
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise RLError(
+            f"{owner}: {entry} of {path} cannot be read ({reason}): expected {expected}. The file is damaged or of"
+            " another layout: write or download it again"
+        ) from error
+
+
+@contextmanager
+def open_hdf5(owner: str, h5py: Any, path: Path) -> Generator[Any]:
+    """Open an HDF5 file that refers to no other file, whose content it would pass off as its own.
+
+    HDF5 has three such references: external links, external storage, and virtual datasets of other files. Soft links
+    stay in the file.
+
+    Raises:
+        RLError: if the file cannot be opened, its entries cannot be listed, or there is a reference.
+    """
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise RLError(f"{owner} cannot open {path}: {error}. It takes complete HDF5 files") from error
+    found: list[str] = []
+
+    def visit(link: bytes, info: Any) -> bool | None:  # does not follow links
+        name = link.decode(errors="replace")
+        if info.type not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
+            found.append(f"{name} is an external link")
+        elif info.type == h5py.h5l.TYPE_HARD and isinstance(entry := file[link], h5py.Dataset):
+            if entry.external:
+                found.append(f"{name} has external storage")
+            elif entry.is_virtual and any(source.file_name != "." for source in entry.virtual_sources()):
+                found.append(f"{name} is a virtual dataset")
+        return True if found else None  # True ends the visit
+
+    with file:
+        with reading(owner, path, "the list of entries", "the groups and arrays of an HDF5 file"):
+            file.id.links.visit(visit, info=True)
+        if found:
+            raise RLError(
+                f"{owner}: {found[0]} in {path}, which reads another file. Expected a file with all of its data: copy"
+                " the data into it"
+            )
+        yield file
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError
+from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
 
@@ -47,6 +48,7 @@ _ALLOWED = {
 
 
 @final
+@_foreign.dataset
 class GenDGRLExperienceReplay(DatasetBuffer):
     """A data set of Gen-DGRL as a replay buffer; see `DatasetBuffer` for its rows.
 

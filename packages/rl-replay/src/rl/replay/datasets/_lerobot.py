@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, MissingExtraError, RLError
 from rl.core.keys import unwrap
+from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fingerprint, folder_of
 from rl.replay.datasets._images import decoded
@@ -30,6 +31,7 @@ _CHUNK = 1 << 23  # bytes that are read at once, of decoded rows
 
 
 @final
+@_foreign.dataset
 class LeRobotExperienceReplay(DatasetBuffer):
     """A data set of LeRobot, in the layouts v2.0, v2.1 and v3.0, as a replay buffer; see `DatasetBuffer` for its rows.
 

@@ -13,13 +13,15 @@ from torch import Tensor
 
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.keys import NestedKey, unwrap
+from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fingerprint, folder_of
+from rl.replay.datasets._files import Download, fingerprint, folder_of, open_hdf5, reading
 
 __all__ = ["MinariExperienceReplay"]
 
 
 @final
+@_foreign.dataset
 class MinariExperienceReplay(DatasetBuffer):
     """A data set of Minari as a replay buffer; see `DatasetBuffer` for its rows.
 
@@ -36,7 +38,7 @@ class MinariExperienceReplay(DatasetBuffer):
 
     Raises:
         MissingExtraError: if Minari is not installed.
-        RLError: if there is no such data set, or it cannot be read.
+        RLError: if there is no such data set, it cannot be read, or its HDF5 files refer to other files.
         ContractError: if it is not complete.
     """
 
@@ -78,12 +80,28 @@ class MinariExperienceReplay(DatasetBuffer):
 
 
 def _episodes(source: Any, name: str) -> Iterator[TensorDict]:
-    number = -1
-    try:
-        for number, episode in enumerate(source.iterate_episodes()):
-            yield _rows(episode, number, source.observation_space, source.action_space)
-    except (OSError, KeyError, ValueError) as error:
-        raise RLError(f"MinariExperienceReplay: episode {number + 1} of {name!r} cannot be read: {error}") from error
+    _check_files(source)
+    episodes, number = source.iterate_episodes(), 0
+    while True:
+        with reading(
+            "MinariExperienceReplay", repr(name), f"episode {number}", "arrays of equal length and the spaces"
+        ):
+            episode = next(episodes, None)
+            rows = None if episode is None else _rows(episode, number, source.observation_space, source.action_space)
+        if rows is None:
+            return
+        yield rows
+        number += 1
+
+
+def _check_files(source: Any) -> None:
+    files = [*Path(source.spec.data_path).rglob("*.hdf5")]
+    if files:
+        import h5py  # Minari reads them with it
+
+        for path in files:
+            with open_hdf5("MinariExperienceReplay", h5py, path):
+                pass
 
 
 def _rows(episode: Any, number: int, seen: Any, acts: Any) -> TensorDict:

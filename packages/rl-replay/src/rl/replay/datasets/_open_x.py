@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import RLError
 from rl.core.keys import unwrap
+from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
 from rl.replay.datasets._images import decoded
@@ -35,6 +36,7 @@ class _Feature(NamedTuple):
 
 
 @final
+@_foreign.dataset
 class OpenXExperienceReplay(DatasetBuffer):
     """A data set of Open X-Embodiment, or another one in RLDS format, as a replay buffer.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -51,6 +51,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         num_slices: see `SliceSampler`.
         slice_len: see `SliceSampler`.
         end_key: see `SliceSampler`.
+        end_keys: see `SliceSampler`.
         traj_key: see `SliceSampler`.
         truncated_key: see `SliceSampler`.
         init_key: see `SliceSampler`.
@@ -91,6 +92,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         num_slices: int | None = None,
         slice_len: int | None = None,
         end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
         traj_key: NestedKey | None = None,
         truncated_key: NestedKey | None = (NEXT, TRUNCATED),
         init_key: NestedKey | None = IS_INIT,
@@ -105,7 +107,13 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
         span = span if isinstance(span, (tuple, list)) or span is True else (0, span)
         super().__init__(
-            num_slices, slice_len, keys=keys, strict_length=strict_length, pad_output=pad_output, span=span
+            num_slices,
+            slice_len,
+            keys=keys,
+            end_keys=end_keys,
+            strict_length=strict_length,
+            pad_output=pad_output,
+            span=span,
         )
         if self._spans[0]:
             raise ContractError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -46,6 +47,7 @@ class SliceSampler(SlicesBase, SamplerBase):
         end_key: flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
             ``("next", "terminated")`` and ``("next", "truncated")``. Of the flags of a group of agents, such as
             ``("next", "agents", "done")``, any ends it.
+        end_keys: Flags, any of which ends a trajectory, in the place of `end_key`; those not stored are ignored.
         traj_key: trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
             ``"episode"`` if stored. Flags and ids may be combined.
         truncated_key: flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.
@@ -74,12 +76,13 @@ class SliceSampler(SlicesBase, SamplerBase):
         ([[1, 1], [1, 1]], [False, False, True, False, False, True])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # TorchRL's arguments
         self,
         *,
         num_slices: int | None = None,
         slice_len: int | None = None,
         end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
         traj_key: NestedKey | None = None,
         truncated_key: NestedKey | None = (NEXT, TRUNCATED),
         init_key: NestedKey | None = IS_INIT,
@@ -91,7 +94,13 @@ class SliceSampler(SlicesBase, SamplerBase):
         check_replacement(type(self).__name__, "SliceSamplerWithoutReplacement", replacement=replacement)
         keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
         super().__init__(
-            num_slices, slice_len, keys=keys, strict_length=strict_length, pad_output=pad_output, span=span
+            num_slices,
+            slice_len,
+            keys=keys,
+            end_keys=end_keys,
+            strict_length=strict_length,
+            pad_output=pad_output,
+            span=span,
         )
 
     @untraced

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -37,6 +37,7 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
         slice_len: steps of a slice.
         drop_last: drop the last batch of a pass if it has fewer slices.
         end_key: see `SliceSampler`.
+        end_keys: see `SliceSampler`.
         traj_key: see `SliceSampler`.
         truncated_key: see `SliceSampler`.
         init_key: see `SliceSampler`.
@@ -63,6 +64,7 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
         slice_len: int | None = None,
         drop_last: bool = False,
         end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
         traj_key: NestedKey | None = None,
         truncated_key: NestedKey | None = (NEXT, TRUNCATED),
         init_key: NestedKey | None = IS_INIT,
@@ -70,7 +72,7 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
         shuffle: bool = True,
     ) -> None:
         keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
-        super().__init__(num_slices, slice_len, keys=keys, strict_length=strict_length)
+        super().__init__(num_slices, slice_len, keys=keys, end_keys=end_keys, strict_length=strict_length)
         self.drop_last: Final = drop_last
         self.shuffle: Final = shuffle
         self.restart()

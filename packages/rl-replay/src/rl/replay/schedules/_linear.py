@@ -11,7 +11,7 @@ from rl.core.state import reading
 from rl.replay._arguments import whole
 from rl.replay._state import Fields
 
-__all__ = ["LinearScheduler"]
+__all__ = ["LinearScheduler", "finite"]
 
 
 @final
@@ -46,12 +46,12 @@ class LinearScheduler:
             raise ContractError(f"LinearScheduler: num_steps must be an integer of at least 1, got {num_steps!r}")
         if not hasattr(obj, param_name):
             raise ContractError(f"LinearScheduler: {type(obj).__name__} has no {param_name!r}")
-        final = _number("final_value", final_value)
+        final = finite("LinearScheduler", "final_value", final_value)
         self.obj: Final = obj
         self.param_name: Final = param_name
         self.final_value: Final = final
         self.num_steps: Final = steps
-        self._initial = _number(param_name, getattr(obj, param_name))
+        self._initial = finite("LinearScheduler", param_name, getattr(obj, param_name))
         self._steps = 0
 
     def step(self) -> None:
@@ -74,14 +74,19 @@ class LinearScheduler:
         with reading("LinearScheduler"):
             fields = Fields("LinearScheduler", state, ("initial", "steps"))
             steps = fields.integer("steps")
-            self._initial, self._steps = _number("initial", fields["initial"]), steps
+            self._initial, self._steps = finite("LinearScheduler", "initial", fields["initial"]), steps
 
 
-def _number(name: str, value: Any) -> float:
+def finite(owner: str, name: str, value: Any) -> float:
+    """A value as a float.
+
+    Raises:
+        ContractError: if it is no finite number; the message names `owner` and `name`.
+    """
     try:
         number = float("nan") if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
         number = float("nan")
     if not isfinite(number):
-        raise ContractError(f"LinearScheduler: {name} must be a finite number, got {value!r}")
+        raise ContractError(f"{owner}: {name} must be a finite number, got {value!r}")
     return number

@@ -14,12 +14,14 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import key_str
 from rl.core.state import reading
+from rl.replay import _foreign
 from rl.replay._state import Apply, Fields
 
 __all__ = ["StorageEnsemble", "join", "load_all"]
 
 
 @final
+@_foreign.ensemble_storage
 class StorageEnsemble:
     """Rows of several storages under one index: those of the k-th storage begin at the sum of the sizes before it.
 

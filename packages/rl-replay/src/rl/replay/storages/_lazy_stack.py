@@ -6,6 +6,7 @@ from typing import Any, final
 
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from rl.replay import _foreign
 from rl.replay._arguments import Index
 from rl.replay.storages._list import ListStorage
 
@@ -13,6 +14,7 @@ __all__ = ["LazyStackStorage"]
 
 
 @final
+@_foreign.lazy_stack_storage
 class LazyStackStorage(ListStorage):
     """TensorDicts of different keys and shapes in a list; a batch is a lazy stack of rows, which are not joined.
 

@@ -9,6 +9,7 @@ import torch
 
 from rl.core.errors import BackendError
 from rl.replay import _foreign
+from rl.replay._arguments import as_device
 from rl.replay.storages._file_rows import FileRows
 
 __all__ = ["LazyMemmapStorage"]
@@ -64,7 +65,8 @@ class LazyMemmapStorage(FileRows):
         allow_missing: bool = False,
         allow_extra: bool = False,
     ) -> None:
-        if torch.device(device).type != "cpu":
+        place = as_device("LazyMemmapStorage", device)
+        if place is None or place.type != "cpu":
             raise BackendError(
                 f"LazyMemmapStorage: memory-mapped files are on the CPU, not on {device}; move samples with "
                 f"ReplayBuffer(transform=lambda td: td.to('{device}'))"

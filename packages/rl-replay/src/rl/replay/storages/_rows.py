@@ -16,7 +16,7 @@ from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
 from rl.core.state import pack, reading, unpack
-from rl.replay._arguments import Index, row_numbers, to_device, whole
+from rl.replay._arguments import Index, as_device, row_numbers, to_device, whole
 from rl.replay._kinds import Kinds, batch_shape, one_row, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
@@ -54,7 +54,7 @@ class TensorRows:
     ) -> None:
         self.max_size: Final = self._whole("max_size", max_size)
         self.ndim: Final = self._whole("ndim", ndim)
-        self.device: Final = None if device is None else torch.device(device)
+        self._set_device(as_device(type(self).__name__, device))
         self.allow_missing: Final = allow_missing
         self.allow_extra: Final = allow_extra
         self._layout: Layout | None = None
@@ -63,13 +63,16 @@ class TensorRows:
         self._lists: list[tuple[NestedKey, list[Any]]] = []
         self._keys: list[NestedKey] = []  # of the tensors
         self._rows: RowGather = row_gather([])  # of the tensors
-        self.on_cpu: Final = self.device is None or self.device.type == "cpu"
         self._next: Successors | None = None  # of the entries under ``next``, if these are not stored
         self._len = 0
         self._revision = 0
         self._writable = False
 
     compact = False
+
+    def _set_device(self, device: torch.device | None) -> None:
+        self.device = device
+        self.on_cpu = device is None or device.type == "cpu"
 
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
@@ -445,6 +448,7 @@ class TensorRows:
             _check_nested(owner, cells)
             layout = Layout.of(data, self.ndim)
             self._check_first(layout)
+            self._choose_device(data, cells)
         elif self.allow_missing or self.allow_extra:
             rows = torch.Size(shape[: self.ndim]).numel()
             layout.fit(cells, kinds, rows, missing=self.allow_missing, extra=self.allow_extra)
@@ -458,6 +462,9 @@ class TensorRows:
             _check_writable(owner, layout.columns, self.device)
             self._writable = True
         return cells, count, layout
+
+    def _choose_device(self, data: Any, cells: Cells) -> None:
+        """Called with the first batch."""
 
     def _batch(self, data: Any) -> Any:
         """`data`; a list of rows as a batch."""

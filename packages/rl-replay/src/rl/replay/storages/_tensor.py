@@ -28,7 +28,7 @@ class LazyTensorStorage(TensorRows):
 
     Args:
         max_size: capacity in rows; with ``ndim > 1`` in elements.
-        device: device of the rows; batches are moved there, samples are on it.
+        device: device of the rows; batches are moved there, samples are on it. ``"auto"`` for that of the first batch.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps each; with 2, ``B * T`` elements, which a buffer keeps in the order of steps.
         compact: store the entries that rows have at the root and, with the same shape and dtype, under ``next`` once:
@@ -64,6 +64,8 @@ class LazyTensorStorage(TensorRows):
         allow_missing: bool = False,
         allow_extra: bool = False,
     ) -> None:
+        self._auto: Final = device == "auto"
+        device = "cpu" if self._auto else device  # until the first batch
         super().__init__(max_size, device=device, ndim=ndim, allow_missing=allow_missing, allow_extra=allow_extra)
         self.compact = compact
 
@@ -94,6 +96,10 @@ class LazyTensorStorage(TensorRows):
         except BaseException:
             self._block = before  # of the rows that are still stored
             raise
+
+    def _choose_device(self, data: Any, cells: Cells) -> None:
+        if self._auto:
+            self._set_device(_device(data, cells) or torch.device("cpu"))
 
     def _new_block(self, layout: Layout) -> Interleaved | None:
         """Memory of the packed entries; None if none is packed."""
