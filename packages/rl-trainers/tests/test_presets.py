@@ -69,6 +69,12 @@ def test_what_a_preset_cannot_do_is_refused(words, message, tmp_path):
         parse_train(["ppo", *words])
 
 
+def test_an_error_that_the_preset_did_not_cause_does_not_name_it():
+    with pytest.raises(UsageError, match=r"must be in .0, 1., got 5") as caught:
+        parse_train(["ppo", "--env", "Pendulum-v1", "--gamma", "5"])
+    assert "preset" not in str(caught.value)
+
+
 def test_rl_presets_lists_them_without_torch(capsys):
     assert main(["presets"]) == 0
     page = capsys.readouterr().out

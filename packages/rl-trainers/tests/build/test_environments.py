@@ -13,7 +13,8 @@ import torch
 
 from rl.core.cli import main
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
-from rl.core.registry import load
+from rl.core.component import Component
+from rl.core.registry import default, load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, load_checkpoint, make_env, train_ppo
 from rl.trainers._build import envs as _envs
@@ -316,3 +317,23 @@ def test_an_environment_that_cannot_be_rebuilt_is_refused():
         PPOConfig(env=Own())
     with pytest.raises(SpecError, match="env must be the name of an environment; in Python also a class"):
         PPOConfig(env=3)
+
+
+def test_components_are_also_named_with_their_distribution(tmp_path, capsys):
+    for name, target in (("acme/line", "GuessEnv"), ("acme", "of_id")):
+        if name not in {component.name for component in default().components("env")}:
+            default().add(Component("env", name, f"rl_trainers_test_envs:{target}"), distribution="acme-rl")
+    small = "--num-envs 2 --total-frames 128 --frames-per-batch 128 --minibatch-size 64 --eval-episodes 1 --display none"
+    words = "train rl-trainers:ppo --env Acme_RL:acme/line --loggers rl-trainers:csv"
+    assert main([*words.split(), *small.split(), "--final-eval-episodes", "1", "--out", "run"]) == 0
+    assert "acme/line" in (tmp_path / "run" / "config.yaml").read_text()
+    assert main(["eval", "run", "--episodes", "1"]) == 0  # an installed component needs no trust
+    assert main(["train", "--config", "run/config.yaml", "--total-frames", "128", "--display", "none", "--out", "b"]) == 0
+    assert make_env("acme-rl:acme/size", 3, seed=0).batch_size == (3,)  # a component with an id
+    for env, text in (("acme-rl:nothing", "acme-rl"), ("rl-envs:acme/line", "rl-envs")):
+        assert main(["train", "--env", env, "--display", "none"]) == 1
+        assert text in capsys.readouterr().err
+    config = (tmp_path / "run" / "config.yaml").read_text().replace("Acme_RL:acme/line", "rl-envs:unity-mlagents/sh")
+    (tmp_path / "program.yaml").write_text(config)
+    assert main(["train", "--config", "program.yaml", "--display", "none"]) == 1
+    assert "--trust unity-mlagents" in capsys.readouterr().err

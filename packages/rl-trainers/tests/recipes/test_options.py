@@ -157,3 +157,40 @@ def test_the_clip_range_falls(tmp_path, monkeypatch):
     train_ppo(dataclasses.replace(PPO, total_frames=512, anneal_clip=True), out=tmp_path / "run", display="none")
     assert seen == pytest.approx([0.2, 0.15, 0.1, 0.05])
     assert functools.reduce(max, seen) == 0.2
+
+
+def final_weights(folder, name, config, train=train_ppo):
+    train(config, out=folder / name, display="none")
+    policy = load_checkpoint(folder / name / "checkpoints" / "last.safetensors")["policy"]
+    return torch.cat([value.flatten() for value in policy.values()])
+
+
+def test_epochs_end_where_the_policy_is_too_far_from_the_one_that_collected(tmp_path):
+    one_batch = dataclasses.replace(PPO, total_frames=128, minibatch_size=128)
+    found = {}
+    for epochs, kl in ((1, 0.0), (5, 1e-12), (5, 100.0), (5, 0.0)):
+        config = dataclasses.replace(one_batch, epochs=epochs, target_kl=kl)
+        found[epochs, kl] = final_weights(tmp_path, f"{epochs}-{kl}", config)
+    assert torch.equal(found[5, 1e-12], found[1, 0.0])  # the second minibatch is not the policy's own any more
+    assert torch.equal(found[5, 100.0], found[5, 0.0])
+    assert not torch.equal(found[5, 0.0], found[1, 0.0])
+
+
+BF16 = {
+    "ppo": (train_ppo, PPO),
+    "ppo, lstm": (train_ppo, dataclasses.replace(PPO, policy="lstm", recurrent_size=8, sequence_length=16)),
+    "dqn": (train_dqn, DQN),
+    "crossq": (train_crossq, CROSSQ),
+}
+
+
+@pytest.mark.parametrize("name", BF16)
+def test_losses_of_bfloat16_give_nearly_the_same_weights_of_float32(name, tmp_path):
+    train, config = BF16[name]
+    config = dataclasses.replace(config, total_frames=128)
+    exact = final_weights(tmp_path, "exact", config, train)
+    rounded = final_weights(tmp_path, "rounded", dataclasses.replace(config, precision="bf16"), train)
+    begun = final_weights(tmp_path, "begun", dataclasses.replace(config, learning_rate=1e-9), train)
+    assert rounded.dtype is torch.float32
+    assert not torch.equal(rounded, exact)
+    assert torch.linalg.vector_norm(rounded - exact) < 0.3 * torch.linalg.vector_norm(exact - begun)

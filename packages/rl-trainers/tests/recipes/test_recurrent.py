@@ -13,7 +13,7 @@ from rl.collectors import Collector
 from rl.core import ContractError
 from rl.envs import GymEnv, InitTracker, TransformedEnv
 from rl.modules import Categorical, GRUModule, LSTMModule, ProbabilisticActor, QValueActor
-from rl.objectives import ClipPPOLoss, DQNLoss
+from rl.objectives import ClipPPOLoss, DQNLoss, SoftUpdate
 from rl.objectives.value import GAE
 from rl.replay import BurnInTransform, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer, check_slices
 
@@ -419,6 +419,7 @@ def test_check_slices_finds_rows_of_two_environments_in_one_trajectory(ndim):
         rollout = torch.stack(steps, 1)
         buffer.extend(rollout.reshape(-1) if ndim == 1 else rollout)
     if ndim == 2:
+        SoftUpdate(loss, tau=0.1)
         for _ in range(20):
             loss(buffer.sample())["loss"].backward()
         return

@@ -72,3 +72,12 @@ def test_an_unknown_mode_is_refused():
 def test_the_quiet_display_says_nothing(capsys):
     run(make_display("none"))
     assert capsys.readouterr().out == ""
+
+
+def test_the_panel_says_what_happens_before_there_are_figures():
+    out = Terminal()
+    display = RichDisplay(out)
+    display.start("ppo on X, seed 0: runs/x", 1000, 0)
+    display.stop()
+    assert "first batch" in out.getvalue()
+    assert "0 of 1000" in out.getvalue()

@@ -13,6 +13,7 @@ from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponent
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, NonTensor, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, load_run, make_env, save_checkpoint, train_dqn, train_ppo
 from rl.trainers._storage.folder import RunFolder
+from rl.trainers.cli import train
 from rl.trainers.recipes.dqn._train import dqn_policy
 from rl.trainers.recipes.ppo._config import PPO
 from rl.trainers.recipes.ppo._train import ppo_policy
@@ -69,13 +70,48 @@ def test_an_error_in_the_environment_says_what_is_left(monkeypatch, tmp_path, ca
     def explode(td):
         raise OSError("the simulator went away")
 
+    step = GuessEnv.step
     monkeypatch.setattr(GuessEnv, "step", after_frames(300, explode))
     with pytest.raises(OSError, match="went away"):
         train_ppo(tiny(total_frames=1280, checkpoint_every=128), out="run", display="plain")
     assert "256 frames are saved; to continue: rl train ppo --resume run" in capsys.readouterr().out
+    monkeypatch.setattr(GuessEnv, "step", step)
+    monkeypatch.setattr(GuessEnv, "step", after_frames(300, explode))
     with pytest.raises(OSError, match="went away"):
         train_ppo(tiny(total_frames=1280), out="early", display="plain")
     assert "no checkpoint was saved yet in early" in capsys.readouterr().out
+    assert (tmp_path / "early" / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize("seeds", [[], ["--seeds", "0,1"]])
+@pytest.mark.parametrize("out", [[], ["--out", "a/b"]])
+def test_a_start_that_fails_leaves_no_folder(seeds, out, monkeypatch, tmp_path, capsys):
+    def explode(td):
+        raise RLError("the simulator went away")
+
+    monkeypatch.setattr(GuessEnv, "step", after_frames(8, explode))
+    assert main(["train", "ppo", "--env", "test/guess", "--num-envs", "4", "--display", "plain", *seeds, *out]) == 1
+    told = capsys.readouterr()
+    assert "went away" in told.err
+    assert "no checkpoint" not in told.out
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert not (tmp_path / "a" / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        ("", "empty name"),
+        (" ", "empty name"),
+        ("bad\udcff", r"'bad\\udcff' has a byte"),
+        ("a\0b", "has a byte that is no text"),
+    ],
+)
+def test_names_of_folders_that_cannot_be_are_refused_before_the_run(out, text, tmp_path):
+    for seeds in ([], ["--seeds", "0,1"]):
+        with pytest.raises(RLError, match=text):
+            train(["ppo", "--env", "test/guess", "--display", "none", "--out", out, *seeds])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_named(monkeypatch, tmp_path):

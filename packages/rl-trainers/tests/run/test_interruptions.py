@@ -3,7 +3,12 @@
 import dataclasses
 import json
 import os
+import pty
+import select
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from rl_trainers_test_envs import GuessEnv
@@ -88,3 +93,48 @@ def test_a_final_evaluation_that_was_interrupted_is_made_on_resume(monkeypatch, 
     assert result(tmp_path / "parts") == result(tmp_path / "whole")
     with pytest.raises(CheckpointError, match="has done all its 1024 frames"):
         train_ppo(dataclasses.replace(CONFIG, total_frames=100), resume=tmp_path / "parts", display="none")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_is_saved(number, at_step, tmp_path):
+    at_step(40, lambda: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
+    stopped = train_ppo(CONFIG, out=tmp_path / "run", display="none")
+    assert stopped.interrupted
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.safetensors")["run"]["frames"] == 256
+    assert signal.getsignal(number) is before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(at_step, tmp_path):
+    at_step(40, lambda: os.kill(os.getpid(), signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as below nohup
+    try:
+        assert not train_ppo(CONFIG, out=tmp_path / "run", display="none").interrupted
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+RUN_IN_A_TERMINAL = """
+import fcntl, sys, termios
+from rl.core.cli import main
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+words = "train ppo --env cartpole --num-envs 2 --workers 2 --total-frames 10000000 --eval-every 1000000 --display rich"
+sys.exit(main(f"{words} --out run".split()))
+"""
+
+
+def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
+    parent, child = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN_IN_A_TERMINAL],
+        stdin=child, stdout=child, stderr=child, cwd=tmp_path, start_new_session=True,
+    )  # fmt: skip
+    os.close(child)
+    metrics = tmp_path / "run" / "metrics.csv"
+    waited = time.monotonic() + 60
+    while not metrics.is_file() and time.monotonic() < waited:
+        select.select([parent], [], [], 0.1)
+        os.read(parent, 65536)
+    os.close(parent)
+    assert run.wait(60) == 130
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.safetensors")["run"]["frames"] > 0

@@ -4,12 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import CheckpointError, RLError
+from rl.trainers import CSVLogger, Logger, TensorBoardLogger
 from rl.trainers._report.plot import plot_learning_curve
 from rl.trainers._run.metrics import EpisodeStats
 from rl.trainers._run.schedule import Every
-from rl.trainers.loggers._loggers import CSVLogger, TensorBoardLogger, read_metrics
+from rl.trainers.loggers._loggers import read_metrics
 
 
 def naive(reward, done):
@@ -93,3 +95,36 @@ def test_the_learning_curve_is_a_png(tmp_path):
     (tmp_path / "metrics.csv").write_text("frames,rollout/return_mean,eval/return_mean\n10,,\n20,1.5,2\n")
     plot_learning_curve(tmp_path / "metrics.csv", tmp_path / "curve.png", "title")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_logger_of_ones_own_records_numbers_and_names_what_it_cannot_record(tmp_path):
+    class Kept(Logger):
+        rows = ()
+
+        def log_scalar(self, name, value, step=None):
+            self.rows = (*self.rows, (step, name, value))
+
+    logger = Kept(tmp_path, resume_step=5)
+    assert (logger.folder, logger.resume_step) == (tmp_path, 5)
+    logger.log_scalars({"a": 1.0, "b": math.nan}, 10)
+    metrics = TensorDict({"train": {"loss": torch.tensor(0.5)}, "kl": torch.tensor([0.25])})
+    assert logger.log_metrics(metrics, 20) == {"train/loss": 0.5, "kl": 0.25}
+    assert logger.rows == ((10, "a", 1.0), (20, "train/loss", 0.5), (20, "kl", 0.25))
+    for record in (lambda: logger.log_str("a", "b"), lambda: logger.log_hparams({}), lambda: logger.log_video("v", 0)):
+        with pytest.raises(RLError, match=r"Kept records no .*: override log_"):
+            record()
+    logger.close()
+
+
+def test_csv_keeps_single_numbers_texts_settings_and_videos_in_files(tmp_path):
+    logger = CSVLogger(tmp_path)
+    logger.log_scalar("train/loss", 0.5, step=10)
+    logger.log_scalar("train/loss", 0.25, step=20)
+    logger.log_str("note", "hello", step=3)
+    logger.log_hparams({"lr": 0.1, "hidden": [64, 64]})
+    assert (tmp_path / "scalars" / "train" / "loss.csv").read_text() == "10,0.5\n20,0.25\n"
+    assert (tmp_path / "texts" / "note-3.txt").read_text() == "hello"
+    assert (tmp_path / "hparams.yaml").read_text() == "lr: 0.1\nhidden:\n- 64\n- 64\n"
+    pytest.importorskip("imageio_ffmpeg")
+    logger.log_video("run", torch.zeros(2, 5, 3, 16, 32, dtype=torch.uint8), step=7, fps=10)
+    assert b"ftyp" in (tmp_path / "videos" / "run-7.mp4").read_bytes()[:16]

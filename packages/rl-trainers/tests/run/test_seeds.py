@@ -162,3 +162,31 @@ def test_a_wrong_file_is_refused_before_anything_is_trained(values, message, tmp
         read_cases("bench.yaml")
     assert main(["benchmark", "bench.yaml"]) == 2
     assert not (tmp_path / "bench").exists()
+
+
+def test_a_folder_of_seeds_is_plotted_and_evaluated_run_by_run(tmp_path, capsys):
+    train_seeds(PPO, CONFIG, (10, 2), out="all", display="none")
+    for run in ("all", "all/seed-2", "all/seed-10"):
+        (tmp_path / run / "learning_curve.png").unlink()
+    assert main(["plot", "all"]) == 0
+    assert capsys.readouterr().out.split() == [
+        f"{run}learning_curve.png" for run in ("all/seed-2/", "all/seed-10/", "all/")
+    ]
+    assert (tmp_path / "all" / "learning_curve.png").is_file()
+    assert main(["eval", "all", "--episodes", "2"]) == 0
+    *each, last = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in each] == ["all/seed-2", "all/seed-10"]
+    assert main(["eval", "all/seed-10", "--episodes", "2"]) == 0
+    assert f"all/seed-10: {capsys.readouterr().out.strip()}" == each[1]
+    assert last.startswith("2 seeds: median ")
+    assert main(["eval", "all", "--video", "a.gif"]) == 1
+    assert "all has 2 runs, and --video shows one: name one, as in all/seed-2" in capsys.readouterr().err
+
+
+def test_one_seed_has_no_range(tmp_path, capsys):
+    found = train_seeds(PPO, CONFIG, (4,), out="one", display="plain")
+    best = found["best/return_mean"]["median"]
+    assert f"1 seed: best policy, return {best:.1f}\n" in capsys.readouterr().out
+    row = table([{"name": "a", **found, "reference": None, "source": ""}]).splitlines()[2]
+    assert f"| {best:.1f} |" in row
+    assert "[" not in row.replace("[curve]", "")

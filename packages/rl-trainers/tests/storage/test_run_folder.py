@@ -174,5 +174,5 @@ def test_settings_that_yaml_cannot_hold_are_refused(tmp_path):
 
 
 def test_a_name_that_no_file_can_have_is_refused():
-    with pytest.raises(RLError, match=r"the run folder 'a\\x00b' cannot be made"):
+    with pytest.raises(RLError, match=r"the run folder 'a\\x00b' has a byte"):
         train_ppo(CONFIG, out="a\0b", display="none")

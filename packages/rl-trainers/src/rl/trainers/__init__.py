@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
     from rl.trainers._run.run import Run, TrainResult
     from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
+    from rl.trainers.loggers._base import Logger
+    from rl.trainers.loggers._loggers import CSVLogger, TensorBoardLogger
     from rl.trainers.recipes import (
         A2CConfig,
         ACTConfig,
@@ -82,6 +84,7 @@ __all__ = [
     "BCConfig",
     "C51Config",
     "CQLConfig",
+    "CSVLogger",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -94,6 +97,7 @@ __all__ = [
     "IQLConfig",
     "IQLMAConfig",
     "ImpalaConfig",
+    "Logger",
     "MADDPGConfig",
     "MAPPOConfig",
     "PPOConfig",
@@ -110,6 +114,7 @@ __all__ = [
     "TD3BCConfig",
     "TD3Config",
     "TQCConfig",
+    "TensorBoardLogger",
     "TrainResult",
     "TrainedRun",
     "VDNConfig",

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import NoReturn, get_args
 
 from rl.core.errors import RLError
@@ -17,7 +18,7 @@ from rl.trainers._command.cases import read_cases
 from rl.trainers._command.presets import described_preset, presets_page
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._run.signals import SavedInterrupt
-from rl.trainers._storage.folder import RunFolder
+from rl.trainers._storage.folder import RunFolder, runs_in
 
 __all__ = ["benchmark", "dataset", "evaluate", "plot", "presets", "train"]
 
@@ -133,20 +134,25 @@ def plot(argv: Sequence[str]) -> int:
         RLError: if there is no such run, its metrics cannot be read, or the picture cannot be written.
     """
     parser = _Parser("rl plot", description="Draw learning_curve.png of a run again, from its metrics.csv.")
-    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
+    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed, or the one of --seeds")
     try:
         options = parser.parse_args(list(argv))
     except UsageError as error:
         sys.stderr.write(f"rl plot: {error}\n")
         return 2
 
-    from rl.trainers._report.plot import plot_learning_curve
+    from rl.trainers._report.plot import plot_learning_curve, plot_seeds
 
-    folder = RunFolder.open(options.run)
-    config = folder.read_config()
-    title = f"{config['recipe']} on {config.get('env')}, seed {config.get('seed')}"
-    plot_learning_curve(folder.metrics, folder.curve, title)
-    sys.stdout.write(f"{folder.curve}\n")
+    runs = runs_in(options.run)
+    configs = [run.read_config() for run in runs]
+    title = f"{configs[0]['recipe']} on {configs[0].get('env')}"
+    for run, config in zip(runs, configs, strict=True):
+        plot_learning_curve(run.metrics, run.curve, f"{title}, seed {config.get('seed')}")
+        sys.stdout.write(f"{run.curve}\n")
+    if len(runs) > 1:
+        curve = RunFolder(options.run).curve
+        plot_seeds([run.metrics for run in runs], curve, f"{title}, {len(runs)} seeds")
+        sys.stdout.write(f"{curve}\n")
     return 0
 
 
@@ -225,16 +231,25 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if options.video:
         check_video(options.video)
-    trained = load_run(options.run, device=options.device, trust=options.trust)
-    returns = returns_of(trained, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
-    mean, std = float(returns.mean()), float(returns.std(correction=0))
-    which = f"{trained.checkpoint} policy, {trained.frames} frames"
+    runs = runs_in(options.run)
+    if options.video and len(runs) > 1:
+        raise RLError(f"{options.run} has {len(runs)} runs, and --video shows one: name one, as in {runs[0].path}")
     episodes = "1 episode" if options.episodes == 1 else f"{options.episodes} episodes"
-    sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {episodes} ({which})\n")
-    if options.video:
-        seed = trained.config.seed if options.seed is None else options.seed
-        count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
-        sys.stdout.write(f"{options.video}: {count} pictures\n")
+    means: list[float] = []
+    for run in runs:
+        trained = load_run(run.path, device=options.device, trust=options.trust)
+        returns = returns_of(trained, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
+        mean, std = float(returns.mean()), float(returns.std(correction=0))
+        which = f"{trained.checkpoint} policy, {trained.frames} frames"
+        of = f"{run.path}: " if len(runs) > 1 else ""
+        sys.stdout.write(f"{of}return {mean:.2f} ± {std:.2f} over {episodes} ({which})\n")
+        means.append(mean)
+        if options.video:  # of the only run
+            seed = trained.config.seed if options.seed is None else options.seed
+            count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
+            sys.stdout.write(f"{options.video}: {count} pictures\n")
+    if len(runs) > 1:
+        sys.stdout.write(f"{len(runs)} seeds: median {median(means):.2f} (from {min(means):.2f} to {max(means):.2f})\n")
     return 0
 
 
@@ -266,7 +281,7 @@ def _eval_parser() -> argparse.ArgumentParser:
         description="Play episodes with the best policy of a run; print mean and deviation of returns.",
         allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
+    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed, or the one of --seeds")
     parser.add_argument("--episodes", type=int, metavar="N", default=20, help="how many (default: 20)")
     parser.add_argument(
         "--seed", type=int, metavar="S", help="of the environments (default: one that training has not used)"

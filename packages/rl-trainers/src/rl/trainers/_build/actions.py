@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,16 @@ from torch.distributions import Bernoulli, Independent
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, NestedKey, key_str
-from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
+from rl.core.specs import Binary, Bounded, MultiCategorical, OneHot, Unbounded
 from rl.modules import Categorical as CategoricalDistribution
-from rl.modules import IndependentNormal, OneHotCategorical, TanhNormal
+from rl.modules import (
+    IndependentNormal,
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+    TanhNormal,
+)
+from rl.trainers._build.legal_actions import is_choice, mask_key
 from rl.trainers._build.networks import action_of, described, yaml_key
 
 __all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_for", "distribution_of", "single_choice"]
@@ -84,6 +92,7 @@ class ActionDistribution:
         params: names of the distribution's parameters.
         kind: class of the distribution.
         kwargs: further arguments of the distribution.
+        mask: Key of the mask of legal actions; None if all are.
     """
 
     key: NestedKey
@@ -92,6 +101,12 @@ class ActionDistribution:
     params: list[str]
     kind: type
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    mask: NestedKey | None = None
+
+    def reads(self, params: Sequence[NestedKey] | None = None) -> Any:
+        """The ``in_keys`` of a `ProbabilisticActor`; `params` are the keys of the parameters, if not their names."""
+        found: list[Any] = [*(self.params if params is None else params)]
+        return found if self.mask is None else {**dict(zip(self.params, found, strict=True)), "mask": self.mask}
 
 
 def distribution_of(env: Env, recipe: str) -> ActionDistribution:
@@ -99,7 +114,7 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
 
     | action | distribution |
     |---|---|
-    | `Categorical`, `OneHot` | categorical |
+    | `Categorical`, `OneHot` | categorical, of the legal actions where the environment writes ``action_mask`` |
     | `MultiCategorical` ``[k]`` | `CategoricalVector` |
     | `Binary` ``[n]`` | `BinaryVector` |
     | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
@@ -113,10 +128,12 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
         SpecError: if the action is of another kind, or bounded on one side.
     """
     key, spec = action_of(env)
-    return distribution_for(key, spec, type(env).__name__, recipe)
+    return distribution_for(key, spec, type(env).__name__, recipe, mask_key(env))
 
 
-def distribution_for(key: NestedKey, spec: Any, env: str, recipe: str) -> ActionDistribution:
+def distribution_for(
+    key: NestedKey, spec: Any, env: str, recipe: str, mask: NestedKey | None = None
+) -> ActionDistribution:
     """The distribution that fits a spec, see `distribution_of`.
 
     Args:
@@ -124,15 +141,16 @@ def distribution_for(key: NestedKey, spec: Any, env: str, recipe: str) -> Action
         spec: of one action.
         env: name of the environment, for messages.
         recipe: name for messages.
+        mask: Key of the mask of legal actions, which only one choice of several can have.
 
     Raises:
         SpecError: if the action is of another kind, or bounded on one side.
     """
     vector = len(spec.shape) == 1
-    if type(spec) is Categorical and not spec.shape:
-        return ActionDistribution(key, spec, int(spec.n), ["logits"], CategoricalDistribution)
-    if type(spec) is OneHot:
-        return ActionDistribution(key, spec, int(spec.n), ["logits"], OneHotCategorical)
+    if is_choice(spec):
+        kinds = (CategoricalDistribution, MaskedCategorical), (OneHotCategorical, MaskedOneHotCategorical)
+        kind = kinds[type(spec) is OneHot][mask is not None]
+        return ActionDistribution(key, spec, int(spec.n), ["logits"], kind, mask=mask)
     if type(spec) is MultiCategorical and vector:
         allowed = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
         return ActionDistribution(
@@ -176,8 +194,7 @@ def single_choice(env: Env, recipe: str) -> Any:
         SpecError: if the action is of another kind, or not under ``action``.
     """
     key, spec = action_of(env)
-    choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
-    if not choice or key != ACTION:
+    if not is_choice(spec) or key != ACTION:
         raise SpecError(
             f"{recipe} trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of"
             f" {type(env).__name__} is {described(spec)}: {_remedy_for_choice(key, spec)}"

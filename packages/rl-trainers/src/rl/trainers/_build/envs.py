@@ -14,7 +14,9 @@ import gymnasium
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.keys import REWARD, as_tuple, key_str, leaf_keys
-from rl.core.registry import components, load
+from rl.core.registry import load
+from rl.trainers._build.legal_actions import LegalActions, is_choice, mask_in_info, mask_key
+from rl.trainers._build.networks import MASK, action_of
 from rl.trainers._build.preprocessing import (
     check_no_reward_statistics,
     normalized_observations,
@@ -23,7 +25,7 @@ from rl.trainers._build.preprocessing import (
 )
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.given import GivenEnv, named_env
-from rl.trainers._config.named import find_call, import_attribute, import_named
+from rl.trainers._config.named import find_call, import_attribute, import_named, is_component
 
 __all__ = ["env_options", "make_env"]
 
@@ -150,6 +152,8 @@ def make_env(
     made = _limited(made, max_episode_steps, 1 if by_id else frame_skip)
     for text in transform:
         made = _transformed(made, text)
+    if team is None:
+        made = _with_legal_actions(made)
     if observation_indices:
         from rl.envs import TransformedEnv
         from rl.trainers._build.observation_indices import ObservationIndices
@@ -183,6 +187,16 @@ def _check_one_reward(env: Any) -> None:
             f"recipes train one agent with one {REWARD!r} and done flags beside it; the environment has {listed}. Train"
             " groups of agents with mappo, ippo, maddpg, qmix, vdn or iql-ma, or make them one with --transform"
         )
+
+
+def _with_legal_actions(env: Any) -> Any:
+    """The environment with a mask of booleans, by which random actions are legal, if it has a mask that fits."""
+    keys = leaf_keys(env.full_action_spec)
+    if mask_key(env) is None or len(keys) != 1 or not is_choice(action_of(env)[1]):
+        return env
+    from rl.envs import TransformedEnv
+
+    return TransformedEnv(env, LegalActions(keys[0]))
 
 
 def _with_team_reward(env: Any, group: str) -> Any:
@@ -305,17 +319,17 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
     if isinstance(env, GivenEnv):
         return env.make, ()
     _check_form(env)
-    known = {component.name for component in components("env")}
     prefix, _, rest = env.partition("/")
-    if env in known and not _takes_id(load("env", env)):
+    known = is_component("env", env)
+    if known and not _takes_id(load("env", env)):
         return load("env", env), ()
-    if prefix in known and rest:
+    if rest and is_component("env", prefix):
         if not _may_take_id(load("env", prefix)):
             raise UnknownComponentError(
                 f"the environment component {prefix!r} takes no id, so there is no {env!r}: write --env {prefix}"
             )
         return load("env", prefix), (rest,)
-    if env in known:
+    if known:
         example = f", for example {env}/{_EXAMPLES[env]}" if env in _EXAMPLES else ""
         raise UnknownComponentError(f"the environment component {env!r} takes an id: write {env}/ID{example}")
     if ":" in env:
@@ -394,10 +408,10 @@ def _batched(
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
     if "num_envs" in names:
-        return _unwrapped(make(*arguments, num_envs=num_envs, **options), wrappers)
+        return _unwrapped(_made(make, arguments, {**options, "num_envs": num_envs}), wrappers)
     if "batch_size" in names:
-        return _unwrapped(make(*arguments, batch_size=[num_envs], **options), wrappers)
-    first = make(*arguments, **options)
+        return _unwrapped(_made(make, arguments, {**options, "batch_size": [num_envs]}), wrappers)
+    first = _made(make, arguments, options)
     if isinstance(first, gymnasium.Env):
         envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
         return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs])
@@ -445,11 +459,9 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
     if "wrappers" in names:
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
-    made = make(*arguments, **options)
+    made = _made(make, arguments, options)
     if isinstance(made, gymnasium.Env):
-        from rl.envs import GymWrapper
-
-        return GymWrapper(reduce(_apply, wrappers, made), categorical_action_encoding=True)
+        return _gym_wrapper(reduce(_apply, wrappers, made))
     made = _unwrapped(made, wrappers)
     if getattr(made, "batch_size", None) != ():
         _refuse_workers(make, "makes a batch or no environment of ours")
@@ -473,10 +485,28 @@ def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
     return wrapper(env)
 
 
-def _gym_wrapper(envs: list[Any]) -> Any:
+def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any]) -> Any:
+    """What `make` returns; with the mask of legal actions, if it is in ``info``."""
+    made = make(*arguments, **options)
+    found = {} if options.get("info_keys") is not None else mask_in_info(made)
+    if not found:
+        return made
+    made.close()
+    if "info_keys" not in _parameters(make):
+        raise SpecError(
+            f"{getattr(make, '__name__', make)} makes an environment whose info has {MASK!r}, which policies have to"
+            f" read: give info_keys=[{MASK!r}] to its GymEnv or GymWrapper"
+        )
+    return make(*arguments, **options, info_keys=found)
+
+
+def _gym_wrapper(env: Any) -> Any:
+    """One environment of Gymnasium, or several, with the mask of legal actions if it is in ``info``."""
     from rl.envs import GymWrapper
 
-    return GymWrapper(envs, categorical_action_encoding=True)
+    made = GymWrapper(env, categorical_action_encoding=True)
+    found = mask_in_info(made)
+    return GymWrapper(env, categorical_action_encoding=True, info_keys=found) if found else made
 
 
 def _side_by_side(envs: list[Any]) -> Any:

@@ -19,6 +19,7 @@ from rl.modules import MLP, ConvNet, orthogonal_init
 __all__ = [
     "ACTIVATIONS",
     "EPISODE_REWARD",
+    "MASK",
     "action_of",
     "described",
     "described_observations",
@@ -39,6 +40,9 @@ EPISODE_REWARD = "episode_reward"
 #: entries that transforms write for bookkeeping; no policy should act on them
 BOOKKEEPING = frozenset({"step_count", EPISODE_REWARD, "is_init"})
 
+#: where environments write which actions are legal; policies choose by it, and do not read it
+MASK = "action_mask"
+
 #: what an environment with goals has beside `OBSERVATION`; without the goal no policy can know what to do
 GOALS = ("achieved_goal", "desired_goal")
 
@@ -51,7 +55,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
     """
     spec = env.observation_spec
     keys = leaf_keys(spec)
-    keys = [key for key in keys if key not in BOOKKEEPING]
+    keys = [key for key in keys if key not in BOOKKEEPING and key != MASK]
     if OBSERVATION in keys:
         goals = GOALS if GOALS[1] in keys else ()
         keys = [key for key in keys if key == OBSERVATION or key in goals]
@@ -187,14 +191,14 @@ def described_observations(env: Env, layout: str = "auto") -> str:
         f"{key_str(key)}: {str(spec.dtype).removeprefix('torch.')} {list(spec.shape[batch:])} as {part.read_as}"
         for (key, spec), part in zip(observations_of(env).items(), _parts(env, layout), strict=True)
     ]
-    left = [
-        key for key in leaf_keys(env.observation_spec) if key not in observations_of(env) and key not in BOOKKEEPING
-    ]
+    seen = leaf_keys(env.observation_spec)
+    masked = f"; takes actions that {key_str(MASK)} allows" if MASK in seen else ""
+    left = [key for key in seen if key not in observations_of(env) and key not in BOOKKEEPING and key != MASK]
     if not left:
-        return f"reads {'; '.join(read)}"
+        return f"reads {'; '.join(read)}{masked}"
     joined = ", ".join(yaml_key(key) for key in [OBSERVATION, *left])
     return (
-        f"reads {'; '.join(read)}. It leaves out {', '.join(map(key_str, left))}; to read vectors together: --transform"
+        f"reads {'; '.join(read)}{masked}. It leaves out {', '.join(map(key_str, left))}; to read vectors together: --transform"
         f" 'cat-tensors:{{in_keys: [{joined}], out_key: {OBSERVATION}}}'"
     )
 
@@ -245,7 +249,8 @@ class _Scaled(nn.Module):
         self.middle: Tensor
         self.reach: Tensor
         self.register_buffer("middle", ((low + high) / 2).float())
-        self.register_buffer("reach", ((high - low) / 2).float())
+        half = ((high - low) / 2).float()
+        self.register_buffer("reach", torch.where(half > 0, half, 1))  # a dimension that cannot move is 0
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.float() - self.middle) / self.reach

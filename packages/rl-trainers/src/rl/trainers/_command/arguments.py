@@ -131,11 +131,20 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     try:
         config = recipe.config(**values)
     except SpecError as error:
-        decided = (
-            "" if preset is None else f"; settings of the preset {preset.name} apply, --preset none leaves them out"
-        )
+        decided = ""
+        if preset is not None and str(error) != _error_without(preset, recipe, values):
+            decided = f"; settings of the preset {preset.name} apply, --preset none leaves them out"
         raise UsageError(f"{error}{decided}") from error
     return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset, seeds)
+
+
+def _error_without(preset: Preset, recipe: Recipe, values: Mapping[str, Any]) -> str:
+    """What is wrong with the settings without those of the preset; empty if nothing is."""
+    try:
+        recipe.config(**{name: value for name, value in values.items() if name not in preset.settings})
+    except SpecError as error:
+        return str(error)
+    return ""
 
 
 def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def run_cases(cases: Sequence[Case], out: Path, *, display: DisplayMode = "auto"
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table with a row for each case: medians over the seeds, with the range in brackets."""
+    """A Markdown table with a row for each case: medians over the seeds, with the range of several in brackets."""
     lines = [
         "| case | frames | seeds | best policy | last policy | reference | CPU seconds | curve |",
         "|---|---:|---:|---:|---:|---|---:|---|",
@@ -70,5 +70,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _spread(figure: Mapping[str, float]) -> str:
-    return f"{figure['median']:.1f} [{figure['min']:.1f}, {figure['max']:.1f}]"
+def _spread(figure: Mapping[str, Any]) -> str:
+    middle = f"{figure['median']:.1f}"
+    return middle if len(figure["values"]) == 1 else f"{middle} [{figure['min']:.1f}, {figure['max']:.1f}]"

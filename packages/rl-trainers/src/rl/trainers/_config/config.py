@@ -69,6 +69,8 @@ class RunConfig:
             fastest with 1. 0 leaves torch's setting.
         compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
             networks. Results are those without it up to rounding.
+        precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights, optimizers
+            and the actions that are collected stay float32. Worth it for large networks on a GPU.
         loggers: loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
 
     Raises:
@@ -118,6 +120,7 @@ class RunConfig:
     checkpoint_every: int = 50_000
     threads: int = 1
     compile: bool = False
+    precision: str = "fp32"
     loggers: tuple[str, ...] = ("csv", "tensorboard")
 
     def __post_init__(self) -> None:
@@ -159,6 +162,7 @@ class RunConfig:
                 "log_every": above_zero,
                 "checkpoint_every": above_zero,
                 "threads": (lambda n: n >= 0, "0 or more"),
+                "precision": one_of("fp32", "bf16"),
             },
         )
         if self.ray:

@@ -10,9 +10,9 @@ import yaml
 
 from rl.core.component import CONTRACTS
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
-from rl.core.registry import components, load
+from rl.core.registry import components, default, load
 
-__all__ = ["find", "find_call", "import_attribute", "import_named", "is_argument"]
+__all__ = ["find", "find_call", "import_attribute", "import_named", "is_argument", "is_component"]
 
 
 def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
@@ -72,7 +72,23 @@ def find(kind: str, name: str) -> Any:
     Raises:
         UnknownComponentError: if there is no such component, module or attribute.
     """
-    return import_attribute(name, kind) if ":" in name else load(kind, name)
+    return load(kind, name) if ":" not in name or is_component(kind, name) else import_attribute(name, kind)
+
+
+def is_component(kind: str, name: str) -> bool:
+    """Whether `name`, which may have its distribution in front, is an installed component.
+
+    Example:
+        >>> is_component("recipe", "ppo"), is_component("recipe", "rl-trainers:ppo"), is_component("env", "my_env:Maze")
+        (True, True, False)
+    """
+    distribution, colon, plain = name.rpartition(":")
+    if kind not in CONTRACTS or plain not in {component.name for component in components(kind)}:
+        return False
+    try:
+        return not colon or bool(default().owner(kind, f"{distribution}:{plain}"))
+    except UnknownComponentError:
+        return False
 
 
 def import_attribute(target: str, what: str) -> Any:

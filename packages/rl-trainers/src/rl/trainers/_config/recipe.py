@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rl.core.registry import components
+from rl.core.registry import components, default, load
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.presets import Preset, read_presets
 
@@ -58,15 +58,22 @@ class Recipe:
 
     @property
     def reference(self) -> str:
-        """What names it in a command or a file: its name, or ``module:attribute`` if no plugin offers it.
+        """What names it in a command or a file.
+
+        Its name, ``distribution:name`` if several plugins offer that name, ``module:attribute`` if none does.
 
         Example:
             >>> from rl.trainers.recipes.ppo._config import PPO
             >>> PPO.reference
             'ppo'
         """
-        if any(component.name == self.name for component in components("recipe")):
+        offered = [component for component in components("recipe") if component.name == self.name]
+        if len(offered) == 1:
             return self.name
+        for owner in default().plugins if offered else ():
+            name = f"{owner.distribution}:{self.name}"
+            if any(one in owner.components for one in offered) and load("recipe", name) is self:
+                return name
         for module in dict.fromkeys((self.config.__module__, self.train.partition(":")[0])):
             for attribute, value in vars(sys.modules.get(module, object)).items():
                 if value is self and module != "__main__":  # a later process has another one

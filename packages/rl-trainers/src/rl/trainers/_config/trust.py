@@ -11,11 +11,14 @@ from typing import Any
 import yaml
 
 from rl.core.errors import RLError
+from rl.trainers._config.named import is_component
 
 __all__ = ["check_trusted", "trust_options"]
 
 _CODE = frozenset({"recipe", "env", "wrapper", "transform", "sampler", "loggers"})
 """Settings whose values name components or ``module:attribute``; a colon in them is nothing else."""
+_KINDS = {"recipe": "recipe", "env": "env", "transform": "transform", "sampler": "sampler", "loggers": "logger"}
+"""Kinds of the components that these settings name."""
 _NO_CODE = frozenset({"dataset", "device", "init"})
 """Settings that may look like it: ``minari:pendulum``, ``runs/a:b``."""
 _LIKE_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\S*")
@@ -91,9 +94,20 @@ def _named(setting: str, value: Any) -> Iterator[tuple[str, str]]:
         yield from _named_in(setting, value)
 
 
+def _is_offered(setting: str, name: str) -> bool:
+    """Whether ``distribution:name``, in an environment also ``distribution:name/ID``, is an installed component."""
+    kind = _KINDS.get(setting)
+    if kind is None or name.count(":") != 1:
+        return False
+    prefix = name.partition("/")[0]
+    return is_component(kind, name) or (kind == "env" and ":" in prefix and is_component(kind, prefix))
+
+
 def _named_in(setting: str, text: str) -> Iterator[tuple[str, str]]:
     name, brace, arguments = text.partition(":{")
-    before, colon, _ = name.partition(":")
+    before, colon, rest = name.partition(":")
+    if colon and _is_offered(setting, name):  # acme-rl:acme/line
+        name, colon = rest, ""
     if setting == "ray":
         if text not in ("", "auto", "local"):  # what a cluster returns is unpickled, which runs code
             yield text, text

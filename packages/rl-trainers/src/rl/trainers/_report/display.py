@@ -141,8 +141,12 @@ class RichDisplay:
 
     def start(self, title: str, total: int, done: int) -> None:
         self._pace, self._title = _Pace(total, done), title
+        from rich.spinner import Spinner
+
         self._live.start()
-        self._live.update(self._table(done, {}, {}))
+        table = self._table(done, {}, {})
+        table.add_row("now", Spinner("dots", "first batch"))  # moves until there are figures
+        self._live.update(table)
 
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None:
         now = time.monotonic()

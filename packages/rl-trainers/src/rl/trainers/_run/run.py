@@ -22,6 +22,7 @@ from rl.core.keys import DONE, NEXT, REWARD, as_tuple, leaf_keys
 from rl.trainers._build.collector import make_collector
 from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
+from rl.trainers._build.legal_actions import check_mask
 from rl.trainers._build.networks import EPISODE_REWARD
 from rl.trainers._build.preprocessing import statistics_of
 from rl.trainers._config.config import RunConfig
@@ -36,7 +37,7 @@ from rl.trainers._run.metrics import EpisodeStats
 from rl.trainers._run.schedule import Every
 from rl.trainers._run.signals import SavedInterrupt, StopSignals
 from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
-from rl.trainers._storage.folder import RunFolder, config_yaml, settings_of
+from rl.trainers._storage.folder import RunFolder, check_name, config_yaml, settings_of
 from rl.trainers._storage.installed_versions import package_versions
 from rl.trainers._storage.resume import check_resume
 from rl.trainers.loggers._loggers import CSVLogger
@@ -148,8 +149,10 @@ class Run:
             with self.folder.locked():
                 self._saved = load_checkpoint(self.folder.last)
             self._changes = check_resume(self.folder, recipe, config, self._saved)
-        elif out is not None and Path(out).exists():
-            RunFolder.create(out, recipe, config)  # raises the error about it
+        elif out is not None:
+            check_name(out)
+            if Path(out).exists():
+                RunFolder.create(out, recipe, config)  # raises the error about it
         seed_everything(self.seeds.networks)
 
     @contextmanager
@@ -167,8 +170,11 @@ class Run:
         self._evaluator, self._parts = evaluator, parts
         self._columns = (*ROLLOUT, "eval/return_mean", *(f"train/{name}" for name in metrics))
         self._times = dict.fromkeys((*phases, "evaluate"), 0.0)
+        resumed = self.folder is not None
         folder = self.folder = self.folder or RunFolder.create(self._out, self.recipe, self.config)
         with ExitStack() as stack:
+            if not resumed:
+                stack.push(self._leave_no_failed_start)
             stack.enter_context(folder.locked())
             resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._say_what_is_left)
@@ -194,13 +200,23 @@ class Run:
             self._since, self._cpu_since = time.perf_counter(), time.process_time()
             yield self
 
+    def _leave_no_failed_start(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After an error in the first iteration: remove the folder, which this run has made."""
+        if kind is not None and self._is_failed_start and self.folder is not None:
+            self.folder.remove()
+
+    @property
+    def _is_failed_start(self) -> bool:
+        """Whether no iteration has ended and nothing is saved."""
+        return self.frames == 0 and self._saved_at is None
+
     def _say_what_is_left(self, kind: type[BaseException] | None, *_: object) -> None:
         """After an error: which checkpoint the run can be resumed from.
 
         Raises:
             SavedInterrupt: in place of a KeyboardInterrupt, if there is one.
         """
-        if kind is None or self.folder is None or not self.folder.path.exists():
+        if kind is None or self.folder is None or not self.folder.path.exists() or self._is_failed_start:
             return
         path = self.folder.path
         resume = f"rl train {self.recipe.reference} --resume {path}{self._trust}"
@@ -245,6 +261,8 @@ class Run:
             **env_options(config),
         )
         if not evaluation:
+            if not config.multi_agent:
+                check_mask(self.recipe.name, env)
             self._env = env
         return env
 

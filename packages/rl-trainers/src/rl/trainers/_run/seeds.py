@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ from rl.trainers._config.recipe import Recipe
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._report.plot import plot_seeds
 from rl.trainers._storage.files import write_atomic
-from rl.trainers._storage.folder import RunFolder, new_folder_of_runs, settings_of
+from rl.trainers._storage.folder import RunFolder, check_name, new_folder_of_runs, settings_of
 
 __all__ = ["check_seeds", "train_seeds"]
 
@@ -53,6 +54,22 @@ def train_seeds(
     """
     check_seeds(recipe, config, seeds, out)
     folder = new_folder_of_runs(recipe.name, config) if out is None else Path(out)
+    try:
+        return _train_all(recipe, config, seeds, folder, display=display, reference=reference)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # of a failed start; a folder with anything in it stays
+
+
+def _train_all(
+    recipe: Recipe,
+    config: RunConfig,
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    display: DisplayMode,
+    reference: float | None,
+) -> dict[str, Any] | None:
     for count, seed in enumerate(seeds, start=1):
         run = RunFolder(folder / f"seed-{seed}")
         if run.read_summary() is not None:
@@ -73,10 +90,10 @@ def train_seeds(
         plot_seeds([run.metrics for run in runs], folder / "learning_curve.png", title, reference)
     if display != "none":
         best = summary["best/return_mean"]
-        sys.stdout.write(
-            f"{_count(seeds)}: best policy, median return {best['median']:.1f} (from {best['min']:.1f} to"
-            f" {best['max']:.1f})\nfolder: {folder}\n"
-        )
+        found = f"return {best['median']:.1f}"
+        if len(seeds) > 1:
+            found = f"median {found} (from {best['min']:.1f} to {best['max']:.1f})"
+        sys.stdout.write(f"{_count(seeds)}: best policy, {found}\nfolder: {folder}\n")
     return summary
 
 
@@ -89,6 +106,7 @@ def check_seeds(recipe: Recipe, config: RunConfig, seeds: Sequence[int], out: st
     """
     if out is None:
         return
+    check_name(out)
     if RunFolder(out).config.is_file():
         raise RLError(f"{out} is the folder of one run; name another folder with --out")
     for seed in seeds:

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from rl.trainers._config.recipe import Recipe
 from rl.trainers._storage.files import remove_temporary, write_atomic
 from rl.trainers._storage.process import this_process
 
-__all__ = ["RunFolder", "config_yaml", "file_name", "new_folder_of_runs", "settings_of"]
+__all__ = ["RunFolder", "check_name", "config_yaml", "file_name", "new_folder_of_runs", "runs_in", "settings_of"]
 
 
 class RunFolder:
@@ -74,6 +75,10 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    def remove(self) -> None:
+        """Delete the folder of a run that has not begun."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def check_present(self) -> None:
         """Raise if the folder was deleted or renamed during its run.
@@ -181,6 +186,33 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.history} is damaged: {error}; delete it, and resume the run") from error
         write_atomic(self.history, json.dumps([*before, {"frames": frames, **this_process()}], indent=2) + "\n")
+
+
+def check_name(out: str | Path) -> None:
+    """Raise unless `out` can be the name of a folder and stand in files of text.
+
+    Raises:
+        RLError: if not.
+    """
+    text = os.fspath(out)
+    if not text.strip():
+        raise RLError("the run folder has an empty name; name one with --out, or leave --out out")
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise RLError(f"the run folder {text!a} has a byte that is no text; name another one with --out")
+
+
+def runs_in(path: str | Path) -> list[RunFolder]:
+    """The run in a folder, or those of several seeds in the order of the seeds.
+
+    Raises:
+        CheckpointError: if there is no run in it.
+    """
+    whole = RunFolder(path)
+    found = [RunFolder(one) for one in whole.path.glob("seed-*")] if not whole.config.is_file() else []
+    found = [run for run in found if run.config.is_file() and run.path.name[len("seed-") :].isdecimal()]
+    if not found:
+        return [RunFolder.open(path)]
+    return sorted(found, key=lambda run: int(run.path.name[len("seed-") :]))
 
 
 def config_yaml(recipe: str, config: RunConfig) -> str:

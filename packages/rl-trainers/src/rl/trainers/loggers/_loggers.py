@@ -6,18 +6,26 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+import yaml
 
 from rl.core.errors import CheckpointError
-from rl.trainers._storage.files import write_atomic
+from rl.trainers._storage.files import atomic_path, write_atomic
+from rl.trainers.loggers._base import Logger
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["CSVLogger", "TensorBoardLogger", "read_metrics"]
 
 
-class CSVLogger:
+class CSVLogger(Logger):
     r"""``metrics.csv``: one line for each row of metrics, first column ``frames``.
 
-    The first row decides the columns; a value that a later row lacks stays empty.
+    The first row decides the columns; a value that a later row lacks stays empty. Numbers of `log_scalar` are lines
+    ``step,value`` of ``scalars/NAME.csv``, texts ``texts/NAME-STEP.txt``, settings ``hparams.yaml``, and videos
+    ``videos/NAME-STEP.mp4``.
 
     Args:
         folder: the run folder.
@@ -36,7 +44,8 @@ class CSVLogger:
     """
 
     def __init__(self, folder: Path, *, resume_step: int | None = None, file: str = "metrics.csv") -> None:
-        self.path = Path(folder) / file
+        super().__init__(folder, resume_step=resume_step)
+        self.path = self.folder / file
         self._columns: list[str] = []
         self._file: TextIO | None = None
         if resume_step is not None and self.path.is_file():
@@ -60,6 +69,38 @@ class CSVLogger:
         file.write(",".join(cells) + "\n")
         file.flush()
 
+    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
+        """Append a line to the file of one metric."""
+        path = self._path("scalars", name, None, ".csv")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{'' if step is None else step},{_cell(float(value))}\n")
+
+    def log_str(self, name: str, value: str, step: int | None = None) -> None:
+        """Write a text into a file of its own."""
+        write_atomic(self._path("texts", name, step, ".txt"), value)
+
+    def log_hparams(self, cfg: Mapping[str, Any]) -> None:
+        """Write the settings into one file."""
+        write_atomic(self._path("", "hparams", None, ".yaml"), yaml.safe_dump(dict(cfg), sort_keys=False))
+
+    def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
+        """Write pictures as a video; of several videos side by side.
+
+        Raises:
+            MissingExtraError: if imageio is not installed.
+        """
+        from rl.trainers._report.video import check_video
+
+        path = self._path("videos", name, step, ".mp4")
+        imageio = check_video(path)
+        with atomic_path(path) as made:
+            imageio.imwrite(made, pictures_of(video), fps=kwargs.get("fps", 30), macro_block_size=2)
+
+    def _path(self, kind: str, name: str, step: int | None, ending: str) -> Path:
+        path = self.folder / kind / f"{name}{'' if step is None else f'-{step}'}{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def _open(self, columns: list[str]) -> TextIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = file = self.path.open("a", encoding="utf-8")
@@ -75,7 +116,7 @@ class CSVLogger:
             self._file = None
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """TensorBoard events in ``tensorboard/`` of the run folder.
 
     Args:
@@ -86,18 +127,47 @@ class TensorBoardLogger:
     def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        super().__init__(folder, resume_step=resume_step)
         purge = None if resume_step is None else resume_step + 1
-        self._writer = SummaryWriter(str(Path(folder) / "tensorboard"), purge_step=purge)
+        self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=purge)
 
-    def log_scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write one event for each value that is a number."""
-        for name, value in values.items():
-            if not math.isnan(value):
-                self._writer.add_scalar(name, value, step)
+    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
+        """Write one event."""
+        self._writer.add_scalar(name, value, step)
+
+    def log_str(self, name: str, value: str, step: int | None = None) -> None:
+        """Write a text."""
+        self._writer.add_text(name, value, step)
+
+    def log_hparams(self, cfg: Mapping[str, Any]) -> None:
+        """Write the settings as a text, ``hparams``."""
+        self._writer.add_text("hparams", f"```yaml\n{yaml.safe_dump(dict(cfg), sort_keys=False)}```", 0)
+
+    def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
+        """Write pictures as a moving one; needs moviepy."""
+        batch = video if video.ndim == BATCH_OF_VIDEOS else video.unsqueeze(0)
+        self._writer.add_video(name, batch, step, **kwargs)
 
     def close(self) -> None:
         """Flush. May be called twice."""
         self._writer.close()
+
+
+#: dimensions of several videos
+BATCH_OF_VIDEOS = 5
+
+
+def pictures_of(video: Tensor) -> Any:
+    """Pictures ``[T, H, W, C]`` of a video ``[T, C, H, W]``, or of several side by side, as an array.
+
+    Example:
+        >>> import torch
+        >>> pictures_of(torch.zeros(2, 7, 3, 4, 6, dtype=torch.uint8)).shape
+        (7, 4, 12, 3)
+    """
+    if video.ndim == BATCH_OF_VIDEOS:
+        video = video.permute(1, 2, 3, 0, 4).flatten(-2)
+    return video.permute(0, 2, 3, 1).numpy(force=True)
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ from rl.core.keys import ACTION_VALUE
 from rl.modules import DistributionalQValueActor, QValueActor
 from rl.objectives import DistributionalDQNLoss
 from rl.trainers._build.actions import single_choice
+from rl.trainers._build.legal_actions import mask_key
 from rl.trainers._build.networks import observations_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.c51._config import C51, C51Config
@@ -49,7 +50,7 @@ def c51_policy(config: C51Config, env: Env) -> QValueActor:
     net = value_network(config, env, (config.atoms, int(spec.n)), (config.atoms, 1))
     module = TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=[ACTION_VALUE])
     support = torch.linspace(config.v_min, config.v_max, config.atoms, device=config.device)
-    return DistributionalQValueActor(module, spec=spec, support=support)
+    return DistributionalQValueActor(module, spec=spec, support=support, action_mask_key=mask_key(env))
 
 
 def c51_loss(config: C51Config, policy: QValueActor) -> DistributionalDQNLoss:

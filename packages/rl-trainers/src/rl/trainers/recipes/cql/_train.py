@@ -12,11 +12,11 @@ from rl.core.keys import ACTION_VALUE
 from rl.modules import ProbabilisticActor, QValueActor
 from rl.objectives import CQLLoss, DiscreteCQLLoss
 from rl.trainers._build.actions import single_choice
-from rl.trainers._build.networks import observations_of
+from rl.trainers._build.legal_actions import is_choice, mask_key
+from rl.trainers._build.networks import action_of, observations_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.cql._config import CQL, CQLConfig
 from rl.trainers.recipes.off_policy._networks import body, bounded_action, critic, gaussian_actor
-from rl.trainers.recipes.offline._networks import is_choice
 from rl.trainers.recipes.offline._train import train_offline
 
 __all__ = ["cql_policy", "train_cql"]
@@ -50,10 +50,11 @@ def cql_policy(config: Any, env: Env) -> ProbabilisticActor | QValueActor:
     Raises:
         SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
     """
-    if is_choice(env):
+    if is_choice(action_of(env)[1]):
         spec = single_choice(env, config.recipe)
         net = body(config, env, out_features=int(spec.n))
-        return QValueActor(TensorDictModule(net, list(observations_of(env)), [ACTION_VALUE]), spec=spec)
+        values = TensorDictModule(net, list(observations_of(env)), [ACTION_VALUE])
+        return QValueActor(values, spec=spec, action_mask_key=mask_key(env))
     return gaussian_actor(config, env)
 
 
@@ -62,7 +63,7 @@ def _imitate(config: CQLConfig, loss: Any, frames: int) -> None:
 
 
 def _loss(config: Any, env: Env, policy: Any) -> CQLLoss | DiscreteCQLLoss:
-    if is_choice(env):
+    if is_choice(action_of(env)[1]):
         for name in ("with_lagrange", "actor_bc_frames"):
             if getattr(config, name):
                 raise SpecError(f"cql has {name} for continuous actions only, and these are discrete: leave {name} out")

@@ -47,13 +47,13 @@ def discrete_sac_policy(config: DiscreteSACConfig, env: Env) -> ProbabilisticAct
         SpecError: if the environment's action is not one choice of several.
     """
     spec = single_choice(env, config.recipe)
-    params: list[Any] = ["logits"]
+    action = distribution_of(env, "discrete-sac")
     return ProbabilisticActor(
-        _of_observations(config, env, spec, params),
-        in_keys=params,
+        _of_observations(config, env, spec, [*action.params]),
+        in_keys=action.reads(),
         out_keys=[ACTION],
         spec=spec,
-        distribution_class=distribution_of(env, "discrete-sac").kind,
+        distribution_class=action.kind,
     )
 
 

@@ -11,6 +11,7 @@ from rl.modules import QValueActor
 from rl.objectives import DQNLoss
 from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler
 from rl.trainers._build.actions import single_choice
+from rl.trainers._build.legal_actions import mask_key
 from rl.trainers._build.memory import with_memory
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.dqn._config import DQN, DQNConfig
@@ -58,7 +59,7 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
     """
     spec = single_choice(env, "dqn")
     net = partial(value_network, config, env, (int(spec.n),), (1,))
-    return QValueActor(with_memory(config, env, net, [ACTION_VALUE]), spec=spec)
+    return QValueActor(with_memory(config, env, net, [ACTION_VALUE]), spec=spec, action_mask_key=mask_key(env))
 
 
 def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, NEXT, OBSERVATION, REWARD, NestedKey
-from rl.core.specs import Bounded, Categorical, OneHot
+from rl.core.specs import Bounded, Categorical
 from rl.modules import MLP
 from rl.objectives import GAILLoss
 from rl.trainers._build.dataset import open_dataset
+from rl.trainers._build.device import float_outputs, mixed_precision
+from rl.trainers._build.legal_actions import is_choice
 from rl.trainers._build.networks import action_of, described
 from rl.trainers._build.optimizer import adam
 from rl.trainers._run.finite import check_rows
@@ -65,7 +67,7 @@ class _Steps:
         self.action, spec = action_of(env)
         self._spec: Any = spec
         bounded = type(spec) is Bounded and spec.dtype.is_floating_point and len(spec.shape) == 1
-        if not (bounded or type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)):
+        if not (bounded or is_choice(spec)):
             raise SpecError(f"gail trains one choice and vectors of bounded floats, not {described(spec)}")
         self.width = self._seen + (spec.shape[0] if bounded else int(self._spec.n))
 
@@ -108,6 +110,7 @@ class GAILLearner(PPOLearner):
         net = MLP(steps.width, 1, num_cells=list(config.discriminator_hidden), activation_class=nn.Tanh)
         network = TensorDictModule(_Joined(net), [OBSERVATION, ACTION], ["d_logits"]).to(config.device)
         self._imitation = GAILLoss(network, use_grad_penalty=config.gp_lambda > 0, gp_lambda=config.gp_lambda)
+        float_outputs(config, network)
         self._discriminator_optimizer = adam(network.parameters(), config.discriminator_learning_rate)
         self._experts = open_dataset(config.dataset, env, config.discriminator_minibatch_size, config.env)
         check_entries("gail", config.dataset, self._experts[0], [steps.observation, steps.action])
@@ -134,7 +137,8 @@ class GAILLearner(PPOLearner):
             pairs = self._steps(self._experts.sample().to(self._gail.device))
             mine = steps[torch.randint(len(steps), (count,)).to(self._gail.device)]
             pairs.set("collector_observation", mine.get(OBSERVATION)).set("collector_action", mine.get(ACTION))
-            loss = self._imitation(pairs).get("loss")
+            with mixed_precision(self._gail):
+                loss = self._imitation(pairs).get("loss")
             loss.backward()
             self._discriminator_optimizer.step()
             self._discriminator_optimizer.zero_grad()

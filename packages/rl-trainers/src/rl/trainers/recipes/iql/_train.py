@@ -13,11 +13,12 @@ from rl.core.keys import ACTION_VALUE
 from rl.modules import IndependentNormal, ProbabilisticActor
 from rl.objectives import DiscreteIQLLoss, IQLLoss
 from rl.trainers._build.actions import single_choice
-from rl.trainers._build.networks import observations_of
+from rl.trainers._build.legal_actions import is_choice
+from rl.trainers._build.networks import action_of, observations_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.iql._config import IQL, IQLConfig
 from rl.trainers.recipes.off_policy._networks import Squashed, body, bounded_action, critic
-from rl.trainers.recipes.offline._networks import categorical_actor, is_choice
+from rl.trainers.recipes.offline._networks import categorical_actor
 from rl.trainers.recipes.offline._train import train_offline
 
 __all__ = ["iql_policy", "train_iql"]
@@ -62,7 +63,7 @@ def iql_policy(config: Any, env: Env) -> ProbabilisticActor:
     Raises:
         SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
     """
-    if is_choice(env):
+    if is_choice(action_of(env)[1]):
         return categorical_actor(config, env)
     key, spec = bounded_action(config, env)
     mean = Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high)
@@ -80,7 +81,7 @@ def _loss(config: Any, env: Env, policy: Any) -> IQLLoss:
     seen: list[Any] = list(observations_of(env))
     value = TensorDictModule(body(config, env, out_features=1), seen, ["state_value"])
     kind, qvalue = IQLLoss, None
-    if is_choice(env):
+    if is_choice(action_of(env)[1]):
         net = body(config, env, out_features=int(single_choice(env, config.recipe).n))
         kind, qvalue = DiscreteIQLLoss, TensorDictModule(net, seen, [ACTION_VALUE])
     return kind(

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, leaf_keys
-from rl.core.specs import OneHot
-from rl.modules import MaskedCategorical, MaskedOneHotCategorical, ProbabilisticActor, RunningValueNorm
+from rl.modules import ProbabilisticActor, RunningValueNorm
 from rl.objectives import MAPPOLoss, MultiAgentGAE
 from rl.trainers._build.actions import distribution_for
 from rl.trainers._build.memory import activation_of, recurrent_layers
@@ -181,7 +180,7 @@ def _network(
 
 
 def _actor(config: MAPPOConfig, env: Env, group: Group, recipe: str) -> ProbabilisticActor:
-    action = distribution_for(group.action, group.spec[0], type(env).__name__, recipe)
+    action = distribution_for(group.action, group.spec[0], type(env).__name__, recipe, group.mask)
     gain = 0.01 if config.ortho_init else None
 
     def make(out_features: int, last_gain: float | None, **given: Any) -> nn.Module:
@@ -190,16 +189,12 @@ def _actor(config: MAPPOConfig, env: Env, group: Group, recipe: str) -> Probabil
     scaled = len(action.params) == 2
     net = with_scale(config, make, action, gain) if scaled else partial(make, action.width, gain)
     params = [group.key(name) for name in action.params]
-    kind, reads = action.kind, dict(zip(action.params, params, strict=True))
-    if group.masks_actions:
-        kind = MaskedOneHotCategorical if isinstance(group.spec, OneHot) else MaskedCategorical
-        reads = {**reads, "mask": group.key("action_mask")}
     return ProbabilisticActor(
         _network(config, env, group, net, params, centralized=False),
-        in_keys=reads if group.masks_actions else params,
+        in_keys=action.reads(params),
         out_keys=[group.action],
         spec=group.spec,
-        distribution_class=kind,
+        distribution_class=action.kind,
         distribution_kwargs=action.kwargs,
         return_log_prob=True,
         log_prob_key=group.key("action_log_prob"),

@@ -16,11 +16,12 @@ from rl.core.interfaces import Env
 from rl.core.keys import REWARD, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.specs import Categorical
 from rl.modules import MultiAgentMLP, orthogonal_init
-from rl.trainers._build.networks import ACTIVATIONS, BOOKKEEPING
+from rl.trainers._build.legal_actions import check_choice
+from rl.trainers._build.networks import ACTIVATIONS, BOOKKEEPING, MASK
 
 __all__ = ["Group", "described_groups", "groups_of", "inputs_of", "joined", "layers_of"]
 
-_NO_INPUT = {"action_mask", "mask", "info", *BOOKKEEPING}
+_NO_INPUT = {MASK, "mask", "info", *BOOKKEEPING}
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Group:
         action: key of the action.
         spec: of the actions of all agents, ``[n_agents, ...]``.
         reward: key of the reward: of each agent, ``[*B, n_agents, 1]``, or of all, ``[*B, 1]``.
-        masks_actions: the environment writes ``(name, "action_mask")``.
+        mask: Key of the mask of legal actions, ``(name, "action_mask")``; None if the environment writes none.
         own_flags: the environment writes done flags of each agent.
     """
 
@@ -44,7 +45,7 @@ class Group:
     action: NestedKey
     spec: Any
     reward: NestedKey
-    masks_actions: bool
+    mask: NestedKey | None
     own_flags: bool
 
     @property
@@ -81,15 +82,17 @@ def groups_of(env: Env, recipe: str) -> list[Group]:
         reward, n_agents = _reward_of(env, name, key, recipe)
         first = (0,) * batch
         spec: Any = env.full_action_spec[key]
+        spec = spec[first] if first else spec
+        mask = _mask_of(env, name, key, spec, recipe)
         found.append(
             Group(
                 name=name,
                 n_agents=n_agents,
                 observations=_observations(env, name, batch, recipe),
                 action=key,
-                spec=spec[first] if first else spec,
+                spec=spec,
                 reward=reward,
-                masks_actions=(name, "action_mask") in leaf_keys(env.observation_spec),
+                mask=mask,
                 own_flags=(name, "done") in flags,
             )
         )
@@ -113,6 +116,16 @@ def _reward_of(env: Env, group: str, action: NestedKey, recipe: str) -> tuple[Ne
         f" with a dimension of agents; {type(env).__name__} has the rewards {found} and actions {list(spec.shape)}."
         " If group_map in --env-kwargs makes groups of one agent without a dimension of agents, leave it out"
     )
+
+
+def _mask_of(env: Env, group: str, action: NestedKey, spec: Any, recipe: str) -> NestedKey | None:
+    """Key of the mask of a group, if there is one."""
+    key = (group, MASK)
+    if key not in leaf_keys(env.observation_spec):
+        return None
+    agent = (0,) * (len(env.batch_size) + 1)
+    check_choice(recipe, type(env).__name__, key, env.observation_spec[key][agent], action, spec[0])
+    return key
 
 
 def _observations(env: Env, name: str, batch: int, recipe: str) -> dict[NestedKey, int]:

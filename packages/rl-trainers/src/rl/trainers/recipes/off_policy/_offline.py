@@ -11,6 +11,7 @@ from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.replay import OfflineToOnlineReplayBuffer, ReplayBuffer, TensorStorage
 from rl.trainers._build.dataset import open_dataset
+from rl.trainers._build.legal_actions import masked_rows
 from rl.trainers._run.finite import check_rows
 from rl.trainers._storage.checkpoint import load_checkpoint
 from rl.trainers._storage.folder import RunFolder
@@ -37,7 +38,7 @@ def buffer_with_dataset(
     data = open_dataset(config.dataset, env, config.minibatch_size, config.env)
     check_entries(config.recipe, config.dataset, data[0], reads)
     both = [key for key in keys if data[0].get(key, None) is not None]
-    rows = data[:].select(*both).to(config.device)
+    rows = masked_rows(data[:].select(*both)).to(config.device)
     check_rows(rows, config.dataset)
     buffer = OfflineToOnlineReplayBuffer(
         ReplayBuffer(storage=TensorStorage(rows)),

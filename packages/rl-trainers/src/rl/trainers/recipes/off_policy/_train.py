@@ -16,6 +16,7 @@ from rl.core.keys import NestedKey
 from rl.objectives import SoftUpdate, compile_with_warmup
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._build.clashes import check_no_clash
+from rl.trainers._build.device import float_outputs, mixed_precision
 from rl.trainers._build.memory import added_by_buffer, stored_keys, transitions_buffer
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
@@ -117,6 +118,7 @@ class _Learner:
         self._actor = loss.actor_network
         self._critic_loss: Any = compile_with_warmup(loss.critic_loss) if config.compile else loss.critic_loss
         self._actor_loss: Any = compile_with_warmup(loss.actor_loss) if config.compile else loss.actor_loss
+        float_outputs(config, loss)
         self._keys = keys
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
         critics = {id(one) for one in loss.critic_parameters()}
@@ -143,7 +145,8 @@ class _Learner:
             batch = self._buffer.sample()
             self._count += 1
             both = self._count % self._every == 0
-            out = self._losses(batch, both=both)
+            with mixed_precision(config):
+                out = self._losses(batch, both=both)
             losses = [value for name, value in out.items() if name.startswith("loss")]
             torch.stack(losses).sum().backward()
             for optimizer, group in zip(

@@ -9,13 +9,12 @@ from tensordict.nn import TensorDictModule
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
-from rl.core.specs import Categorical, OneHot
 from rl.modules import ProbabilisticActor
 from rl.trainers._build.actions import distribution_of
-from rl.trainers._build.networks import action_of, described_observations, network, observations_of, readings_of
+from rl.trainers._build.networks import described_observations, network, observations_of, readings_of
 from rl.trainers.recipes.offline._config import OfflineConfig
 
-__all__ = ["categorical_actor", "is_choice", "vector_of"]
+__all__ = ["categorical_actor", "vector_of"]
 
 
 def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
@@ -33,12 +32,6 @@ def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
             " with --transform 'cat-tensors:{in_keys: [...], out_key: observation}'"
         )
     return key, int(specs[key].shape[-1])
-
-
-def is_choice(env: Env) -> bool:
-    """Whether the action is one choice of several."""
-    _, spec = action_of(env)
-    return type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
 
 
 def categorical_actor(config: OfflineConfig, env: Env) -> ProbabilisticActor:
@@ -60,7 +53,7 @@ def categorical_actor(config: OfflineConfig, env: Env) -> ProbabilisticActor:
     params: list[Any] = action.params
     return ProbabilisticActor(
         TensorDictModule(net, list(observations_of(env)), params),
-        in_keys=params,
+        in_keys=action.reads(),
         out_keys=[action.key],
         spec=action.spec,
         distribution_class=action.kind,

@@ -15,6 +15,8 @@ from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate, compile_with_warmup
 from rl.trainers._build.clashes import check_no_clash
 from rl.trainers._build.dataset import open_dataset, origin_of
+from rl.trainers._build.device import float_outputs, mixed_precision
+from rl.trainers._build.legal_actions import masked_rows
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
 from rl.trainers._config.recipe import Recipe
@@ -88,7 +90,7 @@ def _rows(config: OfflineConfig, data: Any, loss: Any) -> Callable[[], TensorDic
     """Samples rows of a data set, with what the loss reads."""
     check_entries(config.recipe, config.dataset, data[0], loss.in_keys)
     keys = [*loss.in_keys, ("next", "terminated")]
-    return lambda: data.sample().select(*keys, strict=False)
+    return lambda: masked_rows(data.sample().select(*keys, strict=False))
 
 
 class _Learner:
@@ -100,6 +102,7 @@ class _Learner:
         self._config, self._read, self._outputs = config, read, outputs
         self._networks = loss
         self._loss: Any = compile_with_warmup(loss) if config.compile else loss
+        float_outputs(config, loss)
         self._parameters = list(loss.parameters())
         self.optimizer = adam(self._parameters, config.learning_rate, eps=1e-8)
         targets = any(name.startswith("target_") for name, _ in loss.named_children())
@@ -111,7 +114,8 @@ class _Learner:
         self._networks.train()
         for _ in range(steps):
             batch = self._read().to(self._config.device)
-            out = dict(self._loss(batch).items())
+            with mixed_precision(self._config):
+                out = dict(self._loss(batch).items())
             torch.stack([value for name, value in out.items() if name.startswith("loss")]).sum().backward()
             if self._config.max_grad_norm:
                 clip_gradients(self._parameters, self._config.max_grad_norm)

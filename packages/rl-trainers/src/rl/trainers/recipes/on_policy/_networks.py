@@ -53,7 +53,7 @@ def on_policy_networks(
     params: list[Any] = action.params
     actor = ProbabilisticActor(
         with_memory(config, env, act, params),
-        in_keys=params,
+        in_keys=action.reads(),
         out_keys=[action.key],
         spec=action.spec,
         distribution_class=action.kind,

@@ -17,6 +17,7 @@ from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.objectives import LossModule, compile_with_warmup
 from rl.trainers._build.clashes import check_no_clash
+from rl.trainers._build.device import float_outputs, mixed_precision
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import descend, set_learning_rate
 from rl.trainers._config.recipe import Recipe
@@ -63,6 +64,7 @@ class Learner:
         self._weights, self._outputs = weights, outputs
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._loss: Any = compile_with_warmup(loss) if config.compile else loss
+        float_outputs(config, loss)
         self.estimate = estimate
         self.pipeline: list[Any] = [loss] if estimate is None else [estimate, loss]
         self.parts: dict[str, Any] = {"optimizer": optimizer}
@@ -75,13 +77,20 @@ class Learner:
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
         """Take all gradient steps; returns what gives their mean figures."""
-        seen = [self._step(self._loss, batch) for _ in range(self._epochs)]
+        seen = [step for step in (self._step(self._loss, batch) for _ in range(self._epochs)) if step is not None]
         return lambda: self._figures(seen)
 
-    def _step(self, loss: Any, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
-        """One gradient step; returns the outputs of the loss and the norm of the gradient."""
-        out = loss(batch)
+    def _step(self, loss: Any, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor] | None:
+        """One gradient step; returns the outputs of the loss and the norm of the gradient; None where it `_is_far`."""
+        with mixed_precision(self._config):
+            out = loss(batch)
+        if self._is_far(out):
+            return None
         return out, descend(self._total(out, batch), self._optimizer, self._parameters, self._config.max_grad_norm)
+
+    def _is_far(self, out: TensorDictBase) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether the policy has moved too far for another step."""
+        return False
 
     def _total(self, out: TensorDictBase, batch: TensorDictBase) -> Tensor:  # noqa: ARG002 - for subclasses
         """What is minimized."""

@@ -31,6 +31,8 @@ class PPOConfig(OnPolicyConfig):
         clip_value: how far a value may move from the one of the collected batch before its loss is cut; 0 for any
             distance.
         entropy_weight: weight of the entropy bonus.
+        target_kl: the epochs of a batch stop at a minibatch whose approximate KL divergence is above 1.5 times this,
+            without its gradient step, as in Stable-Baselines3; 0 for all epochs.
         normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
         sequence_length: steps through which gradients of a recurrent policy flow; minibatches are made of such
             sequences, each from the state on that was stored with its first step. Divides the steps of an environment
@@ -53,6 +55,7 @@ class PPOConfig(OnPolicyConfig):
     clip: float = 0.2
     clip_value: float = 0.0
     entropy_weight: float = 0.0
+    target_kl: float = 0.0
     normalize_advantage: bool = True
     sequence_length: int = 32
 
@@ -71,6 +74,7 @@ class PPOConfig(OnPolicyConfig):
                 "anneal_clip": (lambda given: not (given and self.compile), "false with compile=True"),
                 "clip_value": (lambda c: c >= 0, "0 or more"),
                 "entropy_weight": (lambda w: w >= 0, "0 or more"),
+                "target_kl": (lambda kl: kl >= 0, "0 or more"),
             },
         )
         if self.policy != "mlp":

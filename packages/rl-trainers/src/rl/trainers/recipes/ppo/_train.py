@@ -80,6 +80,10 @@ OUTPUTS = {
 }
 
 
+#: of `target_kl`, at which an update stops; the share of Stable-Baselines3 and Spinning Up
+FAR = 1.5
+
+
 class PPOLearner(Learner):
     """Epochs of minibatches over one batch: of single steps, or of sequences for a recurrent policy.
 
@@ -148,13 +152,25 @@ class PPOLearner(Learner):
         rows = {key: self._rows(batch.get(key), batch.ndim) for key in self._keys}
         seen: list[tuple[TensorDictBase, Tensor]] = []
         for epoch in range(1, self._settings.epochs + 1):
-            last = epoch == self._settings.epochs
+            last = epoch == self._settings.epochs or self._settings.target_kl > 0  # any may be
             loss = self._loss_with_diagnostics if last else self._loss
+            steps: list[tuple[TensorDictBase, Tensor]] = []
+            stopped = False
             for minibatch in self._minibatches(rows):
                 step = self._step(loss, minibatch)
+                if step is None:
+                    stopped = True
+                    break
                 if last:
-                    seen.append(step)
+                    steps.append(step)
+            seen = steps or seen
+            if stopped:
+                break
         return lambda: self._figures(seen) | self._diagnostics(rows)
+
+    def _is_far(self, out: TensorDictBase) -> bool:
+        limit = FAR * self._settings.target_kl
+        return limit > 0 and float(out.get("kl_approx")) > limit
 
     def _rows(self, leaf: Tensor, batch_dims: int) -> Tensor:
         return leaf.reshape(-1, *self._row, *leaf.shape[batch_dims:])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl.core.interfaces import Env
 from rl.core.keys import ADVANTAGE, NEXT, NestedKey, as_tuple
+from rl.trainers._build.device import float_outputs, mixed_precision
 from rl.trainers._build.optimizer import adam, descend
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.on_policy._networks import on_policy_actor
@@ -60,6 +61,7 @@ class PPORNDLearner(PPOLearner):
         self._rnd = IntrinsicReward(config, env)
         super().__init__(config, env, actor, critic, more=self._rnd.critic.parameters())
         self._weighting = config.extrinsic_weight, config.intrinsic_weight
+        float_outputs(config, self._rnd)
         self._predictor = [*self._rnd.loss.parameters()]
         self._predictor_optimizer = adam(self._predictor, config.predictor_learning_rate)
         self._extrinsic, self.estimate = self.estimate, self._estimated
@@ -82,11 +84,12 @@ class PPORNDLearner(PPOLearner):
         batch.set(ADVANTAGE, extrinsic * batch.get(ADVANTAGE) + intrinsic * advantage)
         return batch.set(TARGET, target)
 
-    def _step(self, loss: Any, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
-        error = self._rnd.loss(batch).get("loss_predictor")
+    def _step(self, loss: Any, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor] | None:
+        with mixed_precision(self._settings):
+            error = self._rnd.loss(batch).get("loss_predictor")
         descend(error, self._predictor_optimizer, self._predictor, self._settings.max_grad_norm)
-        out, norm = super()._step(loss, batch)
-        return out.set("loss_predictor", error.detach()), norm
+        step = super()._step(loss, batch)
+        return None if step is None else (step[0].set("loss_predictor", error.detach()), step[1])
 
     def _total(self, out: TensorDictBase, batch: TensorDictBase) -> Tensor:
         error = (self._rnd.value(batch) - batch.get(TARGET)).square().mean()

@@ -18,6 +18,8 @@ from rl.modules import EGreedyModule, QValueActor, reset_noise
 from rl.objectives import HardUpdate, SoftUpdate, compile_with_warmup
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._build.clashes import check_no_clash
+from rl.trainers._build.device import float_outputs, mixed_precision
+from rl.trainers._build.legal_actions import mask_key
 from rl.trainers._build.memory import added_by_buffer, stored_keys, transitions_buffer
 from rl.trainers._build.networks import action_of, described_observations
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
@@ -121,6 +123,7 @@ def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
         eps_end=config.epsilon_end,
         annealing_num_steps=config.epsilon_frames,
         action_key=key,
+        action_mask_key=mask_key(env),
     )
 
 
@@ -144,6 +147,7 @@ class _Learner:
         self._loss: Any = compile_with_warmup(loss) if config.compile else loss
         self._optimizer, self._buffer, self._multi_step = optimizer, buffer, multi_step
         self._parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+        float_outputs(config, loss)
         self._keys = keys
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
         self._least, self._sequences = max(config.minibatch_size, least), sequences
@@ -182,7 +186,8 @@ class _Learner:
         if self._config.noisy:
             self._module.apply(reset_noise)
         batch = self._buffer.sample()
-        out = self._loss(batch)
+        with mixed_precision(self._config):
+            out = self._loss(batch)
         if self._informed and batch.get("priority_weight", None) is not None:
             self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
         loss = out.get("loss")

@@ -64,7 +64,7 @@ class _Explore(TensorDictSequential):
                 eps_end=config.epsilon_end,
                 annealing_num_steps=config.epsilon_frames,
                 action_key=group.action,
-                action_mask_key=group.key("action_mask") if group.masks_actions else None,
+                action_mask_key=group.mask,
             )
             for group in groups_of(env, config.recipe)
         ]
@@ -103,7 +103,7 @@ def _greedy(config: TeamQConfig, env: Env, group: Group) -> TensorDictSequential
     values = inputs_of(env, group, net, [group.key("action_value")], config.device)
     choice = QValueModule(
         action_value_key=group.key("action_value"),
-        action_mask_key=group.key("action_mask") if group.masks_actions else None,
+        action_mask_key=group.mask,
         out_keys=[group.action, group.key("action_value"), group.key("chosen_action_value")],
         spec=group.spec,
     )

@@ -11,6 +11,7 @@ from rl.core.keys import ACTION_VALUE
 from rl.modules import QuantileQValueActor, QValueActor
 from rl.objectives import QRDQNLoss
 from rl.trainers._build.actions import single_choice
+from rl.trainers._build.legal_actions import mask_key
 from rl.trainers._build.networks import observations_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.q_learning._networks import value_network
@@ -47,7 +48,7 @@ def qrdqn_policy(config: QRDQNConfig, env: Env) -> QValueActor:
     spec = single_choice(env, config.recipe)
     net = value_network(config, env, (int(spec.n), config.quantiles), (1, config.quantiles))
     module = TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=[ACTION_VALUE])
-    return QuantileQValueActor(module, spec=spec)
+    return QuantileQValueActor(module, spec=spec, action_mask_key=mask_key(env))
 
 
 def qrdqn_loss(config: QRDQNConfig, policy: QValueActor) -> QRDQNLoss:

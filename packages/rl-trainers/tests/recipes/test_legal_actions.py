@@ -1,0 +1,230 @@
+"""Recipes of discrete actions where the environment says which actions are legal."""
+
+from contextlib import contextmanager
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from rl.core import check_pipeline
+from rl.core.errors import SpecError
+from rl.core.registry import load
+from rl.replay import ReplayBuffer, TensorStorage
+from rl.replay.datasets import register_dataset
+from rl.trainers import SACConfig, make_env, train_sac
+from rl.trainers.recipes.bc._train import _loss as bc_loss
+from rl.trainers.recipes.c51._train import c51_loss
+from rl.trainers.recipes.cql._train import _loss as cql_loss
+from rl.trainers.recipes.discrete_sac._train import discrete_sac_loss
+from rl.trainers.recipes.dqn._train import q_loss
+from rl.trainers.recipes.iql._train import _loss as iql_loss
+from rl.trainers.recipes.qrdqn._train import qrdqn_loss
+
+STEPS = 8
+
+
+class Rooms(gymnasium.Env):
+    """Two of four actions are legal, others at each step; none is at the end. An illegal action raises."""
+
+    where = "observation"
+    action_space = spaces.Discrete(4)
+    seen = spaces.Box(0, 1, (4,), np.float32)
+
+    def __init__(self):
+        parts = {"observation": self.seen, "action_mask": spaces.MultiBinary(4)}
+        self.observation_space = spaces.Dict(parts) if self.where == "observation" else self.seen
+
+    def _look(self):
+        first = self.np_random.integers(4)
+        self.legal = np.roll(np.array([1, 1, 0, 0], np.int8), first) * (self.t < STEPS)
+        seen = np.eye(4, dtype=np.float32)[first]
+        if self.where == "info":
+            return seen, {"action_mask": self.legal}
+        return {"observation": seen, "action_mask": self.legal}, {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._look()
+
+    def step(self, action):
+        assert self.legal[action], f"{action} is illegal among {self.legal}"
+        self.t += 1
+        seen, info = self._look()
+        return seen, float(action == 3), self.t == STEPS, False, info
+
+
+class Reporting(Rooms):
+    where = "info"
+
+
+SMALL = {
+    "num_envs": 2,
+    "total_frames": 192,
+    "eval_episodes": 2,
+    "final_eval_episodes": 2,
+    "hidden": (16,),
+    "loggers": ("csv",),
+}
+ON_POLICY = {"frames_per_batch": 64}
+PPO = {**ON_POLICY, "minibatch_size": 32, "epochs": 2}
+REPLAY = {"frames_per_batch": 32, "learning_starts": 96, "minibatch_size": 16, "updates_per_step": 0.1}
+CASES = {
+    "ppo": PPO,
+    "ppo-rnd": PPO,
+    "ppo, gru": {**PPO, "policy": "gru", "recurrent_size": 8, "sequence_length": 16},
+    "a2c": ON_POLICY,
+    "reinforce": ON_POLICY,
+    "impala": ON_POLICY,
+    "dqn": REPLAY,
+    "dqn, 3 steps": {**REPLAY, "n_step": 3},
+    "dqn, lstm": {**REPLAY, "policy": "lstm", "recurrent_size": 8, "sequence_length": 4, "burn_in": 2},
+    "c51": REPLAY,
+    "qrdqn": REPLAY,
+    "rainbow": REPLAY,
+    "discrete-sac": REPLAY,
+}
+
+
+def run_of(case, out, env=Rooms, **changes):
+    recipe = load("recipe", case.partition(",")[0])
+    return recipe.load_train()(
+        recipe.config(**{"env": env, **SMALL, **CASES[case], **changes}), out=out, display="none"
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_illegal_action_is_taken_in_training_and_evaluation(case, tmp_path):
+    assert run_of(case, tmp_path / "run").train_frames == SMALL["total_frames"]
+
+
+@pytest.mark.parametrize("case", ["ppo", "dqn", "discrete-sac"])
+@pytest.mark.parametrize("changes", [{"env": Reporting}, {"workers": 2}], ids=["info", "workers"])
+def test_masks_in_info_and_of_workers_count_too(case, changes, tmp_path):
+    found = run_of(case, tmp_path / "run", **changes)
+    assert found.train_frames == SMALL["total_frames"]
+
+
+@pytest.mark.parametrize("case", ["ppo", "dqn", "discrete-sac"])
+def test_it_learns_the_best_of_the_legal_actions(case, tmp_path):
+    found = run_of(case, tmp_path / "run", total_frames=3072, learning_rate=1e-2, gamma=0.5)
+    assert found.eval_return_mean > 2.0  # action 3 is legal in half of the steps: 4 at best, 2 at random
+
+
+def test_a_run_resumes_exactly_among_random_actions(tmp_path):
+    changes = {"learning_starts": 160, "frames_per_batch": 32}
+    run_of("discrete-sac", tmp_path / "whole", **changes)
+    recipe = load("recipe", "discrete-sac")
+    config = recipe.config(**{"env": Rooms, **SMALL, **CASES["discrete-sac"], **changes})
+    train = recipe.load_train()
+    train(config, out=tmp_path / "cut", display="none", should_stop=lambda frames: frames >= 96)
+    train(config, resume=tmp_path / "cut", display="none")
+    rows = [(tmp_path / name / "episodes.csv").read_text().splitlines() for name in ("whole", "cut")]
+    assert [row.split(",")[:3] for row in rows[0]] == [row.split(",")[:3] for row in rows[1]]
+
+
+OFFLINE = {"bc": bc_loss, "iql": iql_loss, "cql": cql_loss}
+LOSSES = {
+    "dqn": lambda config, env, policy: q_loss(config, policy),
+    "c51": lambda config, env, policy: c51_loss(config, policy),
+    "qrdqn": lambda config, env, policy: qrdqn_loss(config, policy),
+    "discrete-sac": discrete_sac_loss,
+    **OFFLINE,
+}
+
+
+def steps(env, count=64):
+    """Random legal steps ``[n]``."""
+    rows = env.rollout(count, break_when_any_done=False).reshape(-1)
+    rows["next", "reward"] = torch.rand_like(rows["next", "reward"])
+    return rows
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_outputs_for_illegal_actions_change_no_loss(name, double, one_hot):
+    recipe = load("recipe", name)
+    kwargs = {"env_kwargs": {"categorical_action_encoding": False}} if one_hot else {}
+    if "Rooms-v0" not in gymnasium.registry:
+        gymnasium.register("Rooms-v0", Rooms)
+    q = name in ("dqn", "c51", "qrdqn")
+    config = recipe.config(env="Rooms-v0", hidden=(8,), **({"double": double} if q else {}), **kwargs)
+    env = make_env("Rooms-v0", 2, seed=0, **kwargs)
+    policy = recipe.load_policy()(config, env)
+    loss = LOSSES[name](config, env, policy)
+    check_pipeline(env, policy, loss)
+    batch = steps(env)
+    legal = batch["action_mask"] | batch["next", "action_mask"]
+    rows = batch[~legal.all(-1)][:8]
+    assert len(rows) == 8
+    for row in rows.unsqueeze(1):
+        taken = row["action"].argmax(-1) if one_hot else row["action"]
+        never = int((row["action_mask"] | row["next", "action_mask"]).long().argmin(-1))
+        before = losses_of(loss, row)
+        with shifted(loss, never, name):
+            assert losses_of(loss, row) == pytest.approx(before, abs=1e-5)
+        with shifted(loss, int(taken), name):
+            assert losses_of(loss, row) != pytest.approx(before, abs=1e-5)
+
+
+@torch.no_grad()
+def losses_of(loss, row):
+    torch.manual_seed(0)
+    return {key: float(value) for key, value in loss(row.clone()).items()}
+
+
+@contextmanager
+def shifted(loss, action, name):
+    """Networks that put out other numbers for an action: values, logits, or logits of atoms."""
+    last = [one for one in loss.modules() if isinstance(one, nn.Linear) and one.out_features not in (1, 8)]
+    saved = [one.bias.data.clone() for one in last]
+    for one in last:
+        shape = {"c51": (-1, 4), "qrdqn": (4, -1)}.get(name, (4,))
+        numbers = one.bias.data.view(shape)
+        part = numbers[action] if name == "qrdqn" else numbers[..., action]
+        part += torch.linspace(3, 5, part.numel()).view_as(part)
+    yield
+    for one, old in zip(last, saved, strict=True):
+        one.bias.data.copy_(old)
+
+
+def test_a_mask_that_fits_no_choice_is_refused_by_name(tmp_path):
+    class Two(Rooms):
+        action_space = spaces.MultiDiscrete([2, 2])
+
+    class Short(Rooms):
+        action_space = spaces.Discrete(3)
+
+    class Floats(Rooms):
+        action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    for env in (Two, Short):
+        with pytest.raises(SpecError, match=r"ppo masks one choice of n actions .*excluded_keys: .action_mask"):
+            run_of("ppo", tmp_path / "run", env=env)
+    with pytest.raises(SpecError, match="sac masks one choice"):
+        train_sac(SACConfig(env=Floats), out=tmp_path / "run", display="none")
+    assert not (tmp_path / "run").exists()
+
+
+def masked_rows(name, batch_size):
+    rows = steps(make_env(Rooms, 1, seed=0), 128)
+    for key in ("action_mask", ("next", "action_mask")):
+        rows[key] = rows[key].to(torch.int8)  # as data sets store MultiBinary
+    if name == "bare":
+        rows = rows.exclude("action_mask", ("next", "action_mask"))
+    return ReplayBuffer(storage=TensorStorage(rows), batch_size=batch_size)
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_recipes_for_data_sets_read_its_masks_or_say_that_it_has_none(name, tmp_path):
+    register_dataset("rooms", masked_rows, replace=True)
+    recipe = load("recipe", name)
+    small = {**SMALL, "env": Rooms, "total_frames": 20, "minibatch_size": 16}
+    small.pop("num_envs")
+    recipe.load_train()(recipe.config(**small, dataset="rooms:all"), out=tmp_path / "run", display="none")
+    with pytest.raises(SpecError, match=r"action_mask.*lacks"):
+        recipe.load_train()(recipe.config(**small, dataset="rooms:bare"), out=tmp_path / "other", display="none")
