@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from fresh_env import ROOT
 
+PACKAGES = ("rl-core", "rl-envs", "rl-objectives", "rl-replay")
+
 
 def check(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools" / "api_check.py"), "--root", str(root), *args]
@@ -18,101 +20,189 @@ def check(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory) -> Path:
-    """A checkout that holds rl-core and rl-envs, released as they are."""
+    """A checkout that holds four packages, released as they are."""
     root = tmp_path_factory.mktemp("released")
-    for name in ("rl-core", "rl-envs"):
-        ignored = shutil.ignore_patterns("__pycache__", "tests", "benchmarks")
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "tests", "benchmarks", "api.json")
         shutil.copytree(ROOT / "packages" / name, root / "packages" / name, ignore=ignored)
-        (root / "packages" / name / "api.json").unlink(missing_ok=True)
-    assert check(root, "--release", "all").returncode == 0
+    done = check(root, "--release", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" 0 breaking change(s)") == len(PACKAGES)
     return root
 
 
-@pytest.fixture
-def copy(released: Path, tmp_path: Path) -> Path:
-    """The sources of rl-core in a copy of it."""
-    shutil.copytree(released / "packages", tmp_path / "packages")
-    return tmp_path / "packages" / "rl-core" / "src" / "rl" / "core"
+def doctored(released: Path, root: Path, changes: list[tuple[str, str, str]]) -> subprocess.CompletedProcess[str]:
+    """The check of a copy in which the first `old` of each file is replaced."""
+    shutil.copytree(released / "packages", root / "packages")
+    for file, old, new in changes:
+        path = root / "packages" / file
+        text = path.read_text()
+        assert old in text, (file, old)
+        path.write_text(text.replace(old, new, 1))
+    return check(root)
 
 
-PROJECT = "../../../pyproject.toml"
-ENVS = "../../../../rl-envs/src/rl/plugins/envs.py"
+CORE, ENVS, REPLAY = "rl-core/src/rl/core/", "rl-envs/", "rl-replay/"
+PPO = "rl-objectives/src/rl/objectives/losses/policy_gradient/_ppo.py"
+BREAKS = {
+    "argument": (CORE + "contract/_contract.py", "def rename(self, names", "def rename(self, more, names", "(more)"),
+    "method": (CORE + "contract/_contract.py", "def refuse(", "def reject(", "Contract.refuse"),
+    "name-of-a-module": (CORE + "arguments/__init__.py", '"same_shape"', '"one_shape"', "same_shape"),
+    "name-of-the-root": (CORE + "__init__.py", '    "explain",\n', "", "explain left __all__"),
+    "return-type": (
+        CORE + "settings.py",
+        "(name: str) -> str:",
+        "(name: str) -> bytes:",
+        "normalized: returns str became bytes",
+    ),
+    "return-type-wider": (CORE + "contract/_contract.py", ") -> Contract:", ") -> Contract | None:", "Contract | None"),
+    "base-of-an-error": (
+        CORE + "errors.py",
+        "ShapeError(RLError, ValueError)",
+        "ShapeError(RLError)",
+        "ShapeError: bases",
+    ),
+    "other-base": (
+        CORE + "errors.py",
+        "BackendError(RLError, RuntimeError)",
+        "BackendError(RLError, OSError)",
+        "BackendError: bases",
+    ),
+    "constant": (CORE + "keys.py", 'REWARD = "reward"', 'REWARD = "rewards"', "keys:REWARD: values 'reward' became"),
+    "group-of-entry-points": (CORE + "registry.py", '"rl.plugins"', '"rl.plugin"', "registry:GROUP: values"),
+    "default-key": (
+        PPO.replace("_ppo", "_base"),
+        '"advantage": "advantage"',
+        '"advantage": "a"',
+        "default_keys: values",
+    ),
+    "output-of-a-loss": (PPO, 'scalar("loss_entropy"', 'scalar("entropy_loss"', "PPOLoss: outputs"),
+    "variable": (CORE + "settings.py", '"RL_DATASETS"', '"RL_DATA"', "environment variable RL_DATASETS was removed"),
+    "option": (CORE + "_command/doctor.py", '"--quick"', '"--fast"', "argument --quick of rl doctor was removed"),
+    "own-command": (CORE + "cli.py", '"rl plugins", desc', '"rl list", desc', "subcommand rl plugins was removed"),
+    "command": (
+        ENVS + "src/rl/plugins/envs.py",
+        '"suggest-workers"',
+        '"workers"',
+        "command suggest-workers was removed",
+    ),
+    "member-of-a-protocol": (
+        CORE + "interfaces/_env.py",
+        "    def close(",
+        "    def render(self): ...\n\n    def close(",
+        "new member render",
+    ),
+    "return-of-a-protocol": (CORE + "interfaces/_env.py", "seed: int) -> int", "seed: int) -> str", "Env.set_seed"),
+    "option-of-a-protocol": (
+        CORE + "interfaces/_logger.py",
+        "step: int",
+        "step: int, *, deep: bool = False",
+        "deep: bool",
+    ),
+    "answer-of-a-hook": (
+        CORE + "hookspecs.py",
+        ") -> RowGather | None:",
+        ") -> list[RowGather]:",
+        "rl_row_gather: hooks",
+    ),
+    "argument-of-a-hook": (CORE + "hookspecs.py", "    cell: Literal", "    kind: Literal", "(cell)"),
+    "first-result": (
+        CORE + "hookspecs.py",
+        "@hookspec(firstresult=True)\ndef rl_priority_tree",
+        "@hookspec\ndef rl_priority_tree",
+        "rl_priority_tree: hooks",
+    ),
+    "kind": (CORE + "component.py", '    "logger": (1, 1),\n', "", "kind logger was removed"),
+    "contract": (CORE + "component.py", '"recipe": (1, 1)', '"recipe": (2, 2)', "recipe/1 to recipe/1 became"),
+    "component": (ENVS + "src/rl/plugins/envs.py", '"pendulum"', '"swing-up"', "component env pendulum was removed"),
+    "lower-bound": ("rl-core/pyproject.toml", "torch>=2.11", "torch>=2.13", "torch>=2.11 became torch>=2.13"),
+    "upper-bound": ("rl-core/pyproject.toml", "pluggy>=1.5,<2", "pluggy>=1.5,<1.9", "pluggy<2,>=1.5 became"),
+    "excluded-version": (
+        "rl-core/pyproject.toml",
+        "tensordict>=0.14",
+        "tensordict>=0.14,!=0.15",
+        "tensordict>=0.14 became",
+    ),
+    "python": ("rl-core/pyproject.toml", ">=3.11", ">=3.12", "python>=3.11 became python>=3.12"),
+    "new-dependency": (
+        REPLAY + "pyproject.toml",
+        '  "rl-core>=',
+        '  "scipy>=1",\n  "rl-core>=',
+        "dependency scipy>=1 is new",
+    ),
+    "new-in-an-extra": (
+        REPLAY + "pyproject.toml",
+        'd4rl = ["h5py',
+        'd4rl = ["scipy", "h5py',
+        "dependency d4rl: scipy is new",
+    ),
+    "extra": (ENVS + "pyproject.toml", "vmas = [", "vmas2 = [", "extra vmas was removed"),
+    "script": ("rl-core/pyproject.toml", 'rl = "rl.core', 'rlx = "rl.core', "script rl was removed"),
+    "entry-point": (
+        ENVS + "pyproject.toml",
+        'envs = "rl.p',
+        'env = "rl.p',
+        "entry point envs of group rl.plugins was removed",
+    ),
+}
+"""Name of a break: file, text, other text, and what the report names."""
 
 
-def doctor(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
+@pytest.fixture(scope="module")
+def broken(released, tmp_path_factory) -> subprocess.CompletedProcess[str]:
+    """The report of a copy with all breaks at once, which do not hide each other."""
+    return doctored(released, tmp_path_factory.mktemp("broken"), [change[:3] for change in BREAKS.values()])
 
 
-def test_an_unchanged_copy_passes(copy):
-    done = check(copy.parents[4])
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count(" 0 breaking change(s)") == 2
+@pytest.mark.parametrize("named", [change[3] for change in BREAKS.values()], ids=BREAKS)
+def test_each_break_is_named(broken, named):
+    assert named in broken.stdout, broken.stdout + broken.stderr
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "named"),
-    [
-        pytest.param(
-            "contract/_contract.py", "def rename(self, names", "def rename(self, more, names", "more", id="argument"
-        ),
-        pytest.param("contract/_contract.py", "def refuse(", "def reject(", "refuse", id="method"),
-        pytest.param("arguments/__init__.py", "same_shape", "one_shape", "same_shape", id="function"),
-        pytest.param("__init__.py", '    "explain",\n', "", "explain", id="name-of-the-root"),
-        pytest.param(
-            "interfaces/_env.py", "    def close(", "    def render(self): ...\n\n    def close(", "render", id="member"
-        ),
-        pytest.param("interfaces/_env.py", "seed: int) -> int", "seed: int) -> str", "Env.set_seed", id="return-type"),
-        pytest.param(
-            "interfaces/_env.py", "self, seed: int", "self, seed: int, *, deep: bool = False", "deep", id="option"
-        ),
-        pytest.param("hookspecs.py", "RowGather | None:", "list[RowGather]:", "hook rl_row_gather", id="hook-answer"),
-        pytest.param(
-            "hookspecs.py", "def rl_row_gather(tensors", "def rl_row_gather(rows", "tensors", id="hook-argument"
-        ),
-        pytest.param("component.py", '    "writer": (1, 1),\n', "", "kind writer was removed", id="kind"),
-        pytest.param("component.py", '"env": (1, 1)', '"env": (2, 2)', "env/1 to env/1 became env/2", id="contract"),
-        pytest.param(PROJECT, "torch>=2.11", "torch>=2.13", "torch>=2.11 became torch>=2.13", id="torch"),
-        pytest.param(PROJECT, "pluggy>=1.5,<2", "pluggy>=1.5,<1.9", "pluggy<2,>=1.5 became", id="upper-bound"),
-        pytest.param(PROJECT, ">=3.11", ">=3.12", "python>=3.11 became python>=3.12", id="python"),
-        pytest.param(ENVS, '"pendulum"', '"swing-up"', "component env pendulum was removed", id="component"),
-    ],
-)
-def test_a_break_is_named_and_fails(copy, file, old, new, named):
-    doctor(copy / file, old, new)
-    done = check(copy.parents[4])
-    assert done.returncode == 1, done.stdout
-    assert named in done.stdout
-    assert "needs a new version series" in done.stdout
+def test_a_break_without_a_new_series_fails(broken):
+    assert broken.returncode == 1
+    assert broken.stdout.count("needs a new version series") == len(PACKAGES)
 
 
-def test_a_break_with_a_new_series_passes(copy):
-    doctor(copy / "contract/_contract.py", "def refuse(", "def reject(")
-    doctor(copy / "__about__.py", '"0.2', '"0.3')
-    done = check(copy.parents[4])
+def test_a_break_with_a_new_series_passes(released, tmp_path):
+    change = (CORE + "contract/_contract.py", "def refuse(", "def reject(")
+    done = doctored(released, tmp_path, [change, (CORE + "__about__.py", '"0.', '"9.')])
     assert done.returncode == 0, done.stdout
     assert "1 breaking change(s)" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        pytest.param(
-            "arguments/_checks.py", "def same", "def another() -> None:\n    ...\n\n\ndef same", id="function"
-        ),
-        pytest.param("hookspecs.py", "(tensors: ", "(size: int, tensors: ", id="argument-of-a-hook"),
-        pytest.param("component.py", '"env": (1, 1)', '"env": (1, 2)', id="newer-contract"),
-        pytest.param(PROJECT, "pluggy>=1.5,<2", "pluggy>=1.4", id="wider-bound"),
-        pytest.param(
-            "../../../../rl-envs/pyproject.toml", '"rl-core>=0.2', '"rl-core>=0.2.9', id="newer-core-of-a-series"
-        ),
-        pytest.param(ENVS, "    yield", '    yield Component("env", "n", "m:A")\n    yield', id="component"),
-    ],
-)
-def test_an_addition_passes(copy, file, old, new):
-    text = (copy / file).read_text()
-    (copy / file).write_text(text.replace(old, new, 1))
-    assert new in (copy / file).read_text()
-    done = check(copy.parents[4])
-    assert done.returncode == 0, done.stdout
+def test_additions_pass(released, tmp_path):
+    additions = [
+        (CORE + "arguments/_checks.py", "def same", "def another() -> None:\n    ...\n\n\ndef same"),
+        (CORE + "hookspecs.py", "(tensors: ", "(size: int, tensors: "),
+        (CORE + "component.py", '"env": (1, 1)', '"env": (1, 2)'),
+        (CORE + "errors.py", "ShapeError(RLError, ValueError)", "ShapeError(RLError, ValueError, ArithmeticError)"),
+        (CORE + "cli.py", '"--all"', '"--every"); parser.add_argument("--all"'),
+        (PPO, 'scalar("loss_entropy"', 'scalar("loss_more", "more"), scalar("loss_entropy"'),
+        (PPO.replace("_ppo", "_base"), '"advantage": "advantage"', '"advantage": "advantage", "more": "more"'),
+        ("rl-core/pyproject.toml", "pluggy>=1.5,<2", "pluggy>=1.4"),
+        (ENVS + "pyproject.toml", '"rl-core>=0.2', '"rl-core>=0.2.9'),
+        (ENVS + "pyproject.toml", "vmas = [", 'more = ["more>=1"]\nvmas = ['),
+        (ENVS + "src/rl/plugins/envs.py", "    yield", '    yield Component("env", "n", "m:A")\n    yield'),
+    ]
+    done = doctored(released, tmp_path, additions)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("snapshot", "fails"), [("0.1.0", True), ("0.1.9", False), ("0.2.0", False), (None, True)])
+def test_a_snapshot_older_than_the_last_release_fails(tmp_path, snapshot, fails):
+    package = tmp_path / "packages" / "rl-core"
+    (package / "src" / "rl" / "core").mkdir(parents=True)
+    (package / "src" / "rl" / "core" / "__init__.py").write_text('"""Nothing."""\n')
+    (package / "src" / "rl" / "core" / "__about__.py").write_text(f'__version__ = "{snapshot or "0.2.0"}"\n')
+    (package / "pyproject.toml").write_text(
+        '[project]\nrequires-python = ">=3.11"\ndependencies = []\n'
+        '[tool.hatch.version]\npath = "src/rl/core/__about__.py"\n'
+    )
+    if snapshot is not None:
+        assert check(tmp_path, "--release", "all").returncode == 0
+    (package / "src" / "rl" / "core" / "__about__.py").write_text('__version__ = "0.2.0"\n')
+    (package / "CHANGELOG.md").write_text("# Changelog\n\n## 0.2.0\n\n## 0.1.9\n\n## 0.1.0\n")
+    done = check(tmp_path)
+    assert done.returncode == int(fails), done.stdout + done.stderr
+    assert ("older than the last release 0.1.9" in done.stdout) is fails

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
+
+from rl.core._torchrl import _INSTEAD
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
 BEGIN, END = "<!-- arguments: begin -->", "<!-- arguments: end -->"
@@ -24,7 +28,7 @@ def answering() -> Iterator[tuple[str, Any]]:
         for name in module.__all__:
             public = getattr(module, name)
             found = getattr(public.__init__ if isinstance(public, type) else public, "answers", None)
-            if found is not None:
+            if hasattr(type(found), "keep"):  # an object may answer every name
                 yield name, found
 
 
@@ -33,7 +37,7 @@ def table() -> str:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for name, found in dict(answering()).items():
         for argument, (why, *values) in found.needless.items():
-            dropped = ", ".join(f"`{value!r}`" for value in values)
+            dropped = ", ".join("any value" if value is ... else f"`{value!r}`" for value in values)
             rows.setdefault((argument, dropped, why), []).append(name)
         for argument, instead in found.replaced.items():
             rows.setdefault((argument, "-", instead), []).append(name)
@@ -60,6 +64,27 @@ def test_every_sentence_says_that_it_is_needless_or_what_to_do():
         for sentence in sentences:
             assert sentence.startswith(("needless: ", "use ", "not available yet: ")), (name, sentence)
             assert inspect.cleandoc(sentence) == sentence.rstrip("."), (name, sentence)
+
+
+def test_equal_names_are_where_the_page_says():
+    rows = PAGE.read_text().partition("## Equal names")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \|.*\| `(rl\.[\w.]+)`:", rows, re.MULTILINE)
+    assert len(found) == rows.count("\n|") - 2
+    for name, package in found:
+        assert resolve_name(f"{package}.{name}") is not None
+
+
+def test_what_stands_in_for_missing_names_is_there():
+    for remedy, names in _INSTEAD.items():
+        for reference in re.findall(r"\brl(?:\.\w+)+", remedy):
+            assert resolve_name(reference) is not None
+        for page in re.findall(r"docs/[\w/-]+\.md", remedy):
+            assert (PAGE.parents[1] / page).is_file()
+        for name in names.split():
+            holders = {
+                package for package in [*PACKAGES, "rl.trainers"] if hasattr(importlib.import_module(package), name)
+            }
+            assert not holders or any(package in remedy for package in holders), (name, holders)
 
 
 if __name__ == "__main__":

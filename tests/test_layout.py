@@ -71,3 +71,12 @@ def test_a_sibling_is_required_by_range_never_by_equality(package):
         if need.startswith("rl-"):
             assert ">=" in need
             assert "<" in need
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, ROOT / "template" / "rl-plugin-example"], ids=lambda path: path.name)
+def test_the_metadata_has_author_classifiers_and_licence(package):
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    assert project["authors"] == [{"name": "rl contributors"}]
+    assert "Programming Language :: Python :: 3.11" in project["classifiers"]
+    assert project["license-files"] == ["LICENSE"]
+    assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

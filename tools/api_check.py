@@ -1,8 +1,10 @@
 """Compare the public API of each package with that of its last release, kept in packages/NAME/api.json.
 
-Public API is what can be imported, and what `api_promises` lists: members of protocols, hooks, contract versions, names
-of components, bounds of dependencies.
-A breaking change is allowed only together with a new compatibility series: 0.1 -> 0.2, or 1.x -> 2.0.
+Public API is what can be imported, and what `api_promises` lists: members of protocols, hooks, contract versions,
+bases, return types, values of constants, outputs of losses, names of components, commands, options, environment
+variables, extras and scripts, and bounds of dependencies.
+A breaking change is allowed only together with a new compatibility series: 0.1 -> 0.2, or 1.x -> 2.0. A snapshot older
+than the last release, which is the newest version of CHANGELOG.md below the present one, is an error.
 `--release NAME` (or `all`) writes the snapshot for the present version. `--root DIR` looks at another checkout.
 """
 
@@ -17,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import griffe
-from api_promises import broken_promises, promises, series
+from api_promises import broken_promises, exports, promises, series
+from packaging.version import Version
 
 #: What changes without changing the API, or would tie the snapshot to a machine.
 VOLATILE = {"docstring", "analysis"}
@@ -93,8 +96,8 @@ def snapshot(package: Path) -> dict[str, Any]:
     """What `--release` writes."""
     module = present_api(package)
     api = stripped(json.loads(module.as_json()), package)
-    exports = sorted(map(str, module.exports or ()))
-    return {"version": version_of(package), "exports": exports, "api": api, "promises": promises(package, module)}
+    names = sorted(exports(module))
+    return {"version": version_of(package), "exports": names, "api": api, "promises": promises(package, module)}
 
 
 def is_break(change: griffe.Breakage) -> bool:
@@ -103,20 +106,36 @@ def is_break(change: griffe.Breakage) -> bool:
     return not (added and change.obj.path.startswith("rl.core.hookspecs.rl_"))
 
 
+def last_release(package: Path, now: str) -> str | None:
+    """The newest version in the changelog below the present one; None before the first release."""
+    path = package / "CHANGELOG.md"
+    found = re.findall(r"^## (\S+)$", path.read_text(), re.MULTILINE) if path.is_file() else []
+    return max((version for version in found if Version(version) < Version(now)), key=Version, default=None)
+
+
 def check(package: Path) -> bool:
     """Print what broke since the snapshot; whether that is allowed."""
     path = package / "api.json"
     now = version_of(package)
-    if not path.is_file():
+    released = last_release(package, now)
+    old = json.loads(path.read_text()) if path.is_file() else None
+    if released is not None and (old is None or Version(old["version"]) < Version(released)):
+        have = "there is none" if old is None else f"it is of {old['version']}"
+        print(
+            f"{package.name} {now}: the snapshot is older than the last release {released}, {have}. Check out that"
+            f" release, run `./x api --release {package.name}` there, and keep its api.json"
+        )
+        return False
+    if old is None:
         print(f"{package.name} {now}: no release yet")
         return True
-    old = json.loads(path.read_text())
     new = snapshot(package)
     # A name that leaves `__all__` but is still imported there is no change to griffe.
-    breaks = [f"rl.{short_name(package)}: {name} left __all__" for name in old["exports"] if name not in new["exports"]]
+    breaks = [f"{name} left __all__" for name in old["exports"] if name not in new["exports"]]
     # Both sides go through the same serialization: what it loses must not look like a change.
     changes = griffe.find_breaking_changes(stored_api(package, old["api"]), stored_api(package, new["api"]))
-    breaks += [change.explain(griffe.ExplanationStyle.ONE_LINE) for change in changes if is_break(change)]
+    explained = [change.explain(griffe.ExplanationStyle.ONE_LINE) for change in changes if is_break(change)]
+    breaks += [re.sub(r"\x1b\[\d*m", "", text) for text in explained]  # without colours
     breaks += broken_promises(old["promises"], new["promises"])
     allowed = not breaks or series(now) > series(old["version"])
     verdict = "" if allowed else ": needs a new version series (`hatch version minor` before 1.0, else `major`)"

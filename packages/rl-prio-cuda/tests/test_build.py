@@ -136,6 +136,17 @@ def test_it_builds_one_library_and_records_how(elsewhere, quick, monkeypatch):
 
 
 @with_nvcc
+@with_nvcc
+def test_two_builds_give_the_same_bytes(tmp_path):
+    built = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        made = tmp_path / name / "library.so"
+        subprocess.run(_build.command_line(NVCC, ["80"], made), check=True, capture_output=True)
+        built.append(made.read_bytes())
+    assert built[0] == built[1]
+
+
 def test_the_library_holds_the_stamp_of_its_version(everything):
     library = ctypes.CDLL(str(everything[0]))
     assert (ctypes.c_char * 16).in_dll(library, _build.STAMP).value.decode() == _build.stamp()

@@ -126,10 +126,14 @@ def architectures(nvcc: str) -> list[str]:
 
 
 def command_line(nvcc: str, wanted: Sequence[str], made: Path) -> list[str]:
-    """The words that compile the library `made` for the architectures `wanted`, and PTX of the last of them."""
+    """The words that compile the library `made` for the architectures `wanted`, and PTX of the last of them.
+
+    Files in between stay in the folder of `made`: nvcc would give them names of the process, which the library holds,
+    so that no two builds were equal.
+    """
     code = [word for each in wanted for word in ("-gencode", f"arch=compute_{each},code=sm_{each}")]
     code += ["-gencode", f"arch=compute_{wanted[-1]},code=compute_{wanted[-1]}"]
-    code += ["--threads", "0", f"-DRL_PRIO_STAMP={stamp()}"]
+    code += ["--threads", "0", f"-DRL_PRIO_STAMP={stamp()}", "--keep", "--keep-dir", str(made.parent)]
     return [nvcc, *FLAGS, *_LINK, *code, "-shared", "-o", str(made), str(SOURCES / "prio.cu")]
 
 
