@@ -227,7 +227,8 @@ def evaluate(argv: Sequence[str]) -> int:
 
     from rl.trainers._evaluate.loading import evaluate as returns_of
     from rl.trainers._evaluate.loading import load_run
-    from rl.trainers._report.video import check_video, record_video
+    from rl.trainers._report.video import record_video
+    from rl.trainers._storage.files import check_video
 
     if options.video:
         check_video(options.video)

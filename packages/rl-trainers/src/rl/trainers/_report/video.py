@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,45 +9,17 @@ import torch
 from tensordict import TensorDictBase
 
 from rl.core import ExplorationType, set_exploration_type, states_of
-from rl.core.errors import MissingExtraError, RLError
+from rl.core.errors import RLError
 from rl.core.keys import DONE, IS_INIT, NEXT
 from rl.core.mdp import step_mdp
 from rl.trainers._evaluate.loading import TrainedRun
 from rl.trainers._rng import preserved_rng, seed_everything
-from rl.trainers._storage.files import atomic_path
+from rl.trainers._storage.files import atomic_path, check_video
 
-__all__ = ["check_video", "record_video"]
+__all__ = ["record_video"]
 
 #: pictures per second of an environment that does not say
 FPS = 30
-
-
-def check_video(out: str | Path) -> Any:
-    """The library that writes videos.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-        RLError: if there is a file at `out`, no file can be made there, or its name has no known ending.
-    """
-    path = Path(out)
-    if path.exists():
-        raise RLError(f"{path} exists already and is not overwritten; name another file with --video")
-    if path.suffix not in (".mp4", ".gif"):
-        raise RLError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
-    try:
-        import imageio.v3 as imageio
-        import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportUnusedImport]  # imageio needs it for mp4
-    except ImportError as error:
-        raise MissingExtraError(
-            f"videos need {error.name}, which is not installed: pip install 'rl-trainers[video]'"
-        ) from error
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise RLError(f"{path} cannot be written: {error.strerror}; name another file with --video") from error
-    return imageio
 
 
 def record_video(

@@ -1,4 +1,4 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, and the check of a place for a video."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-__all__ = ["atomic_path", "remove_temporary", "write_atomic"]
+from rl.core.errors import MissingExtraError, RLError
+
+__all__ = ["atomic_path", "check_video", "remove_temporary", "write_atomic"]
 
 
 @contextmanager
@@ -62,3 +65,31 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_video(out: str | Path) -> Any:
+    """The library that writes videos.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+        RLError: if there is a file at `out`, no file can be made there, or its name has no known ending.
+    """
+    path = Path(out)
+    if path.exists():
+        raise RLError(f"{path} exists already and is not overwritten; name another file with --video")
+    if path.suffix not in (".mp4", ".gif"):
+        raise RLError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
+    try:
+        import imageio.v3 as imageio
+        import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportUnusedImport]  # imageio needs it for mp4
+    except ImportError as error:
+        raise MissingExtraError(
+            f"videos need {error.name}, which is not installed: pip install 'rl-trainers[video]'"
+        ) from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise RLError(f"{path} cannot be written: {error.strerror}; name another file with --video") from error
+    return imageio

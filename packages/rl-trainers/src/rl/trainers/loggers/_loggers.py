@@ -89,7 +89,7 @@ class CSVLogger(Logger):
         Raises:
             MissingExtraError: if imageio is not installed.
         """
-        from rl.trainers._report.video import check_video
+        from rl.trainers._storage.files import check_video
 
         path = self._path("videos", name, step, ".mp4")
         imageio = check_video(path)
