@@ -80,15 +80,3 @@ def test_the_metadata_has_author_classifiers_and_licence(package):
     assert "Programming Language :: Python :: 3.11" in project["classifiers"]
     assert project["license-files"] == ["LICENSE"]
     assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-
-
-def sources(package):
-    return sorted((package / "src").rglob("*.py"))
-
-
-@pytest.mark.parametrize(
-    "package", [path for path in PACKAGES if path.name != "rl-trainers"], ids=lambda path: path.name
-)
-def test_a_file_is_a_subject_and_no_fragment(package):
-    lengths = [len(path.read_text(encoding="utf-8").splitlines()) for path in sources(package)]
-    assert sum(lengths) / len(lengths) >= 180, f"{package.name}: merge files that are read together"

@@ -6,7 +6,8 @@ import warnings
 from typing import Any
 
 from rl.collectors._collector import Collector
-from rl.collectors.multi._collectors import MultiAsyncCollector, MultiSyncCollector
+from rl.collectors.multi._async import MultiAsyncCollector
+from rl.collectors.multi._sync import MultiSyncCollector
 
 __all__ = ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"]
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._loops.leaves import any_flag
+from rl.collectors._loops.groups import any_flag
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from rl.core.errors import SpecError, WorkerError
-from rl.core.workers._base import Descriptor, GroupBase, Undivided, WorkerState, one_way
+from rl.core.workers._base import GroupBase, Undivided, WorkerState
+from rl.core.workers._pipe import Descriptor, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
 __all__ = ["WorkerGroup"]

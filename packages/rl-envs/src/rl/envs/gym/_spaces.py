@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,94 +28,10 @@ from rl.core.specs import (
     TensorSpec,
     Unbounded,
 )
-from rl.envs.gym._make import gymnasium
+from rl.envs.gym._library import gymnasium
+from rl.envs.gym._places import Place, exactly, indices
 
-
-@dataclass(frozen=True)
-class Place:
-    """One leaf of the observations or actions of a simulator.
-
-    Args:
-        path: where it lies in the simulator's value, keys of `Dict` and indices of `Tuple`.
-        key: where it lies in a TensorDict.
-        spec: of one element.
-        encode: from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
-        decode: from a tensor ``[n, *shape]`` to the simulator's values.
-        encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
-        decode_one: `decode` for one value, at less cost.
-        made_by: a function and its arguments, with which a pickled one is rebuilt.
-        decode_rows: `decode` into one array ``[n, ...]``, at less cost; None for that of the list.
-    """
-
-    path: tuple[Any, ...]
-    key: NestedKey
-    spec: TensorSpec
-    encode: Callable[[Sequence[Any]], Any]
-    decode: Callable[[Tensor], list[Any]]
-    encode_one: Callable[[Any], Any]
-    decode_one: Callable[[Tensor], Any]
-    made_by: tuple[Any, ...]
-    decode_rows: Callable[[Tensor], Any] | None = None
-
-    def decode_array(self, tensor: Tensor) -> Any:
-        """One array of the simulator's values."""
-        return np.array(self.decode(tensor)) if self.decode_rows is None else self.decode_rows(tensor)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        make, *arguments = self.made_by
-        return make, tuple(arguments)
-
-
-def exactly(values: Any, dtype: Any) -> Any:
-    """A fresh array of `dtype`.
-
-    Raises:
-        SpecError: if `values` are no numbers, or integers of `dtype` do not hold them.
-    """
-    array = np.array(values)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "biuf":
-        raise SpecError(f"expected {dtype}, got {array.dtype}: {values!r:.60}")
-    with np.errstate(invalid="ignore", over="ignore"):
-        out = array.astype(dtype)
-    if dtype.kind in "biu" and not np.array_equal(out, array):
-        wrong = array[out != array].flat[0]
-        raise SpecError(f"expected {dtype}, got {array.dtype} with {wrong}, which it cannot hold")
-    return out
-
-
-def indices(values: Any, start: Any, counts: Any) -> Any:
-    """The numbers of choices from 0 on, int64.
-
-    Raises:
-        SpecError: if a value is no choice.
-    """
-    chosen = exactly(values, np.dtype(np.int64)) - start
-    wrong = (chosen < 0) | (chosen >= counts)
-    if wrong.any():
-        value = (chosen + start)[wrong].flat[0]
-        raise SpecError(f"expected integers from {start} to {start + counts - 1}, got {value}")
-    return chosen
-
-
-def nest(paths: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> Any:
-    """The simulator's value from those of its leaves.
-
-    Example:
-        >>> nest([("a",), ("b", 0), ("b", 1)], [1, 2, 3])
-        {'a': 1, 'b': (2, 3)}
-    """
-    if len(paths) == 1 and not paths[0]:
-        return values[0]
-    groups: dict[Any, tuple[list[Any], list[Any]]] = {}
-    for path, value in zip(paths, values, strict=True):
-        inner = groups.setdefault(path[0], ([], []))
-        inner[0].append(path[1:])
-        inner[1].append(value)
-    built = {head: nest(inner, parts) for head, (inner, parts) in groups.items()}
-    return tuple(built.values()) if all(isinstance(head, int) for head in built) else built
-
+__all__ = ["place", "places", "register_gym_spec_conversion", "space_spec"]
 
 spaces = gymnasium.spaces
 

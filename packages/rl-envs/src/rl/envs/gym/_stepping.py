@@ -15,8 +15,10 @@ from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
-from rl.envs.gym._make import Record, gymnasium, is_plain
-from rl.envs.gym._spaces import Place, nest
+from rl.envs.gym._places import Place, nest
+from rl.envs.gym._record import Record, is_plain
+
+__all__ = ["Codec", "GymLeaves", "Simulator"]
 
 _REWARD, _FLAG = np.dtype(np.float32), np.dtype(np.bool_)
 
@@ -412,26 +414,3 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.numpy(), right.cpu().numpy(), equal_nan=left.is_floating_point())
     return left == right
-
-
-class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgument]
-    """Gymnasium wrapper that repeats each action and adds up the rewards.
-
-    Args:
-        env: the environment.
-        times: how often an action is taken; the end of an episode stops it.
-    """
-
-    def __init__(self, env: Any, times: int) -> None:
-        super().__init__(env)
-        self.times = times
-
-    def step(self, action: Any) -> Outcome:
-        """Take the action several times."""
-        total: Any = 0.0
-        for _ in range(self.times):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            total = total + reward  # a number, or an array of several rewards
-            if terminated or truncated:
-                break
-        return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]

@@ -8,12 +8,9 @@ if TYPE_CHECKING:
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
+    from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._ray import RayReplayBuffer, RemoteTensorDictReplayBuffer
-    from rl.replay.buffers._tensordict import (
-        PrioritizedReplayBuffer,
-        TensorDictPrioritizedReplayBuffer,
-        TensorDictReplayBuffer,
-    )
+    from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
 __all__ = [
     "HERReplayBuffer",

@@ -1,0 +1,214 @@
+"""Base of all collectors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import ceil
+from operator import attrgetter
+from typing import Any, Self
+
+from rl.core.errors import RLError, SpecError
+from rl.core.recurrent import keep_modes
+
+__all__ = ["CollectorBase"]
+
+
+class CollectorBase(ABC):
+    """Iteration over batches, the count of frames, and the end of a collector."""
+
+    total_frames: int
+    frames_per_batch: int
+    replay_buffer: Any = None
+    """Buffer that is extended by every batch, or None."""
+    profile_config: Any = None
+    """`ProfileConfig` of the recording by `enable_profile`, or None."""
+    pre_collect_hook: Any = None
+    """Function that is called before every batch, or None; it may be assigned."""
+    post_collect_hook: Any = None
+    """Function that is called with every batch, after `postproc`, or None; it may be assigned."""
+    _weight_updater: Any = None
+    _iterator: Iterator[Any] | None = None
+    _has_whole_trajectories = False
+    _frames = 0
+    _closed = False
+    _torn = False
+    """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.total_frames < 0 or self._frames < self.total_frames:
+            batch = self._next_result(self.total_frames)
+            if batch is None:  # no trajectory ended before the last frame
+                return
+            yield batch[0]
+
+    def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with whole trajectories
+        """The next batch as it is yielded, which may be None; None without a tuple if none is complete at `until`."""
+        return (self.collect(),)
+
+    @abstractmethod
+    def collect(self) -> Any:
+        """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer."""
+
+    def rollout(self) -> Any:
+        """The same as `collect`."""
+        return self.collect()
+
+    def iterator(self) -> Iterator[Any]:
+        """The same as ``iter(collector)``."""
+        return iter(self)
+
+    def next(self) -> Any:
+        """Return the next batch of one iteration; None after the last one, and if batches go to a replay buffer."""
+        if self._iterator is None:
+            self._iterator = iter(self)
+        return next(self._iterator, None)
+
+    def __len__(self) -> int:
+        """Number of batches of an iteration from the beginning."""
+        if self.total_frames < 0 or self._has_whole_trajectories:
+            raise TypeError(f"a {type(self).__name__} without total_frames, or with whole trajectories, has no length")
+        return ceil(self.total_frames / self.frames_per_batch)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def requested_frames_per_batch(self) -> int:
+        """The same as `frames_per_batch`: frames of a batch, rounded up to whole steps."""
+        return self.frames_per_batch
+
+    # ---- weights
+
+    @abstractmethod
+    def update_policy_weights_(  # TorchRL's arguments
+        self,
+        policy_or_weights: Any = None,
+        *,
+        weights: Any = None,
+        policy: Any = None,
+        worker_ids: int | Sequence[int] | None = None,
+        model_id: str | None = None,
+        weights_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Use new weights from the next batch on, and count `policy_version`."""
+
+    def increment_version(self) -> None:
+        """Count `policy_version`, as `update_policy_weights_` without weights does."""
+        self.update_policy_weights_()
+
+    def get_policy_version(self) -> int:
+        """Return the number of weight updates, as `policy_version`."""
+        found: Any = self  # an attribute or a property of subclasses
+        return found.policy_version
+
+    @property
+    def weight_updater(self) -> Any:
+        """The `WeightUpdaterBase` that is registered with this collector, or None; assigning one registers it."""
+        return self._weight_updater
+
+    @weight_updater.setter
+    def weight_updater(self, updater: Any) -> None:
+        if updater is not None:
+            updater.register_collector(self)
+        self._weight_updater = updater
+
+    def set_post_collect_hook(self, hook: Callable[[Any], Any] | None) -> None:
+        """Assign `post_collect_hook`."""
+        self.post_collect_hook = hook
+
+    # ---- attributes
+
+    @abstractmethod
+    def get_distant_attr(self, attr: str) -> Any:
+        """Return an attribute of the collector that collects: a dotted path, such as ``"env.batch_size"``."""
+
+    def getattr_policy(self, attr: str) -> Any:
+        """Return an attribute of the policy, of the first worker if there are workers.
+
+        Raises:
+            AttributeError: if there is none.
+        """
+        return self._first_attribute(f"policy.{attr}")
+
+    def getattr_env(self, attr: str) -> Any:
+        """Return an attribute of the environment, of the first worker if there are workers.
+
+        Raises:
+            AttributeError: if there is none.
+        """
+        return self._first_attribute(f"env.{attr}")
+
+    def getattr_rb(self, attr: str) -> Any:
+        """Return an attribute of the replay buffer."""
+        return getattr(self.replay_buffer, attr)
+
+    def _first_attribute(self, path: str) -> Any:
+        return self.get_distant_attr(path)
+
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method with several sets of arguments, one after the other; with workers, each gets one set.
+
+        Args:
+            method_name: Name of the method of the collector.
+            list_of_args: Positional arguments of each call; none if None.
+            list_of_kwargs: Keyword arguments of each call; none if None.
+
+        Returns:
+            Results of the calls.
+
+        Raises:
+            SpecError: if the two lists, or with workers their number, differ in length.
+        """
+        calls = self._calls(method_name, list_of_args, list_of_kwargs, None)
+        method = attrgetter(method_name)(self)
+        return [method(*args, **kwargs) for args, kwargs in calls]
+
+    def _calls(self, name: str, args: Any, kwargs: Any, count: int | None) -> list[tuple[Any, Any]]:
+        """The arguments of `count` calls, or of as many as there are."""
+        known = next((len(given) for given in (args, kwargs) if given is not None), count or 1)
+        args = [()] * known if args is None else list(args)
+        kwargs = [{}] * known if kwargs is None else list(kwargs)
+        if len(args) != len(kwargs) or count not in (None, len(args)):
+            raise SpecError(
+                f"{type(self).__name__}.map_fn({name!r}) got {len(args)} list_of_args and {len(kwargs)} list_of_kwargs,"
+                f" expected {'as many of one as of the other' if count is None else f'{count} of each'}"
+            )
+        return list(zip(args, kwargs, strict=True))
+
+    @property
+    def collected_frames(self) -> int:
+        """Number of collected frames, over all batches."""
+        return self._frames
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RLError("this collector was shut down and its environments closed: make a new one")
+
+    @contextmanager
+    def _guard_state(self) -> Generator[None]:
+        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside."""
+        self._torn = True
+        try:
+            with keep_modes():
+                yield
+        except Exception:
+            self._torn = False
+            raise
+        self._torn = False
+
+    @abstractmethod
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Close the environments. May be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()

@@ -1,0 +1,179 @@
+"""`MultiSyncCollector`: batches to which every worker contributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from math import ceil
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl.collectors.multi._base import join_of
+from rl.collectors.multi._interruptor import Interruptor
+from rl.collectors.multi._processes import MultiBase
+from rl.collectors.multi._worker import COLLECT, SLOTS, STEPS
+from rl.core.errors import SpecError, WorkerError
+
+__all__ = ["MultiSyncCollector"]
+
+
+class MultiSyncCollector(MultiBase):
+    """Collector whose batches consist of one part of each worker process, collected at the same time.
+
+    The data equals that of a `Collector` in each worker, bit by bit; trajectory ids differ between workers. The keys
+    are those of `Collector`, and ``policy_version`` int64: the number of weight updates that the worker had.
+
+    Args:
+        create_env_fn: functions that make the environments, one for each worker; or one function and `num_workers`.
+        policy: a TensorDict module or function, of which every worker has a copy; random actions if None.
+        frames_per_batch: frames of a batch, over all workers; rounded up to whole steps of each.
+        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        cat_results: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches ``[*B, T]`` along
+            which they are concatenated, 0 or -1 (time). None for 0 if the batch extends a replay buffer, so that its
+            rows are those of a `Collector`, and ``"stack"`` otherwise.
+        preemptive_threshold: share of the workers in (0, 1]; once that many have finished, the others end their batches
+            early. A batch is then flat, ``[frames]``: the steps of one worker after those of another.
+        env_fns: the same as `create_env_fn`.
+        num_workers: number of workers if there is one function.
+        create_env_kwargs: arguments of the functions, or a list of them.
+        policy_factory: function that makes the policy in the worker, or a list of them; takes the place of `policy`.
+        num_workers_per_collector: 1.
+        init_random_frames: Number of frames at the start with random actions, over all workers; None and -1 for none.
+        postproc: function that is applied to every batch; its result is yielded.
+        split_trajs: split every batch with `split_trajectories`.
+        update_at_each_batch: call `update_policy_weights_` before every batch.
+        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
+        trajs_per_batch: number of whole trajectories of a batch, see `Collector`; of all workers, in the order in which
+            they end.
+        traj_format: see `Collector`.
+        replay_buffer: buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: whether a row of the buffer is a row of a worker's batch, as with a `Collector`. If false, it
+            is a single step, in the order of time.
+        restart: replace workers that have ended, with a warning; an error otherwise.
+        mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None.
+        num_threads: threads of torch in each worker.
+        daemon: whether workers are daemonic: they end with this process, and have no processes of their own other than
+            those of a `ParallelEnv`.
+        timeout: seconds after which a batch that is missing is an error; None for no limit.
+        shutdown_timeout: seconds after which `shutdown` kills the workers.
+        settings: further arguments of `Collector`, for every worker.
+
+    Raises:
+        SpecError: if an argument is out of range.
+        WorkerError: if a worker cannot be started.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv
+        >>> with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=8, total_frames=16) as collector:
+        ...     for batch in collector:
+        ...         print(batch.batch_size, batch["observation"].flatten().tolist())
+        torch.Size([2, 4]) [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0]
+        torch.Size([2, 4]) [1.0, 2.0, 0.0, 1.0, 1.0, 2.0, 0.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Any = None,
+        policy: Any = None,
+        *,
+        frames_per_batch: int,
+        cat_results: str | int | None = None,
+        preemptive_threshold: float | None = None,
+        **settings: Any,
+    ) -> None:
+        if preemptive_threshold is not None and not 0 < preemptive_threshold <= 1:
+            raise SpecError(
+                f"MultiSyncCollector: preemptive_threshold is {preemptive_threshold}, expected one in (0, 1]"
+            )
+        self._cat = join_of(cat_results, settings, "MultiSyncCollector")
+        self._threshold = preemptive_threshold or 0.0
+        self._interruptor = None if preemptive_threshold is None else Interruptor()
+        settings["interrupted_by"] = self._interruptor
+        super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
+        self._begin_count()
+
+    def _begin_count(self) -> None:
+        self._turn = 0
+        self._due = {*range(len(self._workers))}  # workers without the command to collect their part
+        self._stop_workers(now=False)
+
+    def _share(self, frames: int, workers: int) -> int:
+        return ceil(frames / workers)
+
+    def _frames_of(self, sizes: Sequence[int]) -> int:
+        return sum(sizes)
+
+    def _next(self) -> TensorDictBase:
+        batch, steps = self._next_batch()
+        if steps is not None:  # those that the workers took, one after the other
+            flat: Any = torch.cat([part.reshape(-1) for part in _shortened(batch, steps)])
+            flat.names = ["time"]
+            return flat
+        if isinstance(self._cat, str):
+            return batch
+        joined: Any = torch.cat(list(batch.unbind(0)), dim=self._cat)
+        return joined
+
+    def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
+        batch, steps = self._next_batch()
+        return [*enumerate(batch.unbind(0) if steps is None else _shortened(batch, steps))]
+
+    def _next_batch(self) -> tuple[TensorDict, list[int] | None]:
+        """The next batches of all workers, ``[workers, *B, T]``, and their numbers of steps if they end early."""
+        if self._layout is None:
+            self._begin()
+        else:
+            self._collect()
+        entries = dict(self._slots[self._turn % SLOTS])
+        self._turn += 1
+        steps = entries.pop(STEPS, None)
+        shared = steps is not None and self._whole is None  # `_next` copies the valid steps
+        batch = self._tensordict(entries if shared else self._own(entries), (len(self._workers), *self._size))
+        return batch, None if steps is None else steps.tolist()
+
+    def _collect(self) -> None:
+        """Let every worker collect its part. After an error the parts that are complete wait for the others."""
+        count, waiting = len(self._workers), True
+        while waiting:
+            try:
+                for index in sorted(self._due):
+                    self._workers.send(index, COLLECT)
+                    self._due.discard(index)
+                while count - len(self._workers.busy) < self._threshold * count:
+                    if not self._workers.wait_any(timeout=self._timeout):
+                        break  # `wait` raises
+                self._stop_workers(now=True)
+                self._workers.wait()
+                waiting = False
+            except WorkerError as error:
+                self._stop_workers(now=False)
+                if error.worker is not None:
+                    self._due.add(error.worker)
+                self._renew(error, self._turn % SLOTS)
+        self._stop_workers(now=False)
+        self._due = {*range(count)}
+
+    def _stop_workers(self, *, now: bool) -> None:
+        if self._interruptor is not None:
+            (self._interruptor.stop_collection if now else self._interruptor.start_collection)()
+
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """End the workers, which close their environments. May be called twice; for its arguments see the base."""
+        super().shutdown(timeout, close_env=close_env, raise_on_error=raise_on_error)
+        if self._interruptor is not None:
+            self._interruptor.close()
+
+    def _idle(self, *, keep: bool = False) -> None:  # noqa: ARG002  # there are no batches
+        """Workers collect in `_next` only."""
+        with suppress(WorkerError):  # in `lost`, if a worker has ended
+            self._workers.wait_any(timeout=0.0)
+        for index, error in self._workers.lost.items():
+            self._due.add(index)
+            self._renew(error, self._turn % SLOTS)
+
+
+def _shortened(batch: TensorDict, steps: list[int]) -> list[Any]:
+    """The first steps of each worker."""
+    return [part[..., :count] for part, count in zip(batch.unbind(0), steps, strict=True)]

@@ -1,0 +1,1 @@
+"""Parts of the command `rl`: parser, tables, output, doctor."""

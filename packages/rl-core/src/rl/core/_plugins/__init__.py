@@ -1,0 +1,1 @@
+"""Discovery, records and validation of plugins, for `rl.core.registry`."""

@@ -1,0 +1,1 @@
+"""What the back ends on JAX have in common."""

@@ -1,0 +1,263 @@
+"""Normal distribution squashed into bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints, register_kl
+from torch.nn.functional import softplus
+
+from rl.core.errors import SpecError
+from rl.modules.distributions._base import LeanDistribution, check_bounds, loc_and_scale, split_shape, sum_event
+
+__all__ = ["TanhNormal"]
+
+_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
+_NEWTON_STEPS = 40  # the start lies beyond the root of a concave function; most take five
+_NODES = 129  # trapezoid over +-8 standard deviations: error below 1e-7 up to scale 5
+
+
+def _edge(dtype: torch.dtype) -> tuple[float, float]:
+    eps = torch.finfo(dtype).eps
+    u_max = 1 - (8 * eps if eps < 1e-5 else eps)
+    return u_max, math.atanh(u_max)
+
+
+# The largest tanh that is distinguished from 1, with three bits to spare, and its argument.
+_EDGES = {dtype: _edge(dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
+
+
+class TanhNormal(LeanDistribution):
+    """``low + (high - low) * (tanh(x) + 1) / 2`` of independent normal `x`.
+
+    Haarnoja et al., "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
+    Actor", 2018, appendix C; the Jacobian as ``log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x))``, which is
+    precise for every `x`. Samples are clamped to the bounds; gradients pass through the clamp.
+
+    A sample near a bound is rounded, and `x` cannot be recovered from it. There, two methods differ:
+
+    - `sample_and_log_prob` scores the rounded action: exactly what `log_prob` gives for it later, as importance ratios
+      need. A policy that records its log-probability without gradients calls this method.
+    - `rsample_and_log_prob` scores the unrounded `x`: minus its mean is an unbiased estimate of the entropy.
+
+    Where `low` equals `high`, that dimension is constant and has no part in log-probabilities and divergences.
+
+    Args:
+        loc: means before squashing, ``[*B, A]``.
+        scale: standard deviations before squashing, > 0: a number, or a tensor of the same shape or one that expands
+            to it.
+        low: lower bound, a number or a tensor that expands to ``[*B, A]``.
+        high: upper bound, a number or a tensor that expands to ``[*B, A]``.
+        upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
+        tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
+        event_dims: how many trailing dimensions make one action.
+        validate_args: check parameters and values; off, as a policy builds one per call. Without it, `log_prob`
+            scores a value beyond a bound as the nearest one inside.
+
+    Raises:
+        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
+
+    Example:
+        >>> dist = TanhNormal(torch.zeros(3, 2), torch.ones(3, 2), low=-2.0, high=2.0)
+        >>> action, log_prob = dist.rsample_and_log_prob()
+        >>> action.shape, log_prob.shape, bool((action.abs() < 2).all())
+        (torch.Size([3, 2]), torch.Size([3]), True)
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {  # pyright: ignore[reportIncompatibleMethodOverride]  # torch does so, too
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
+    has_entropy = False
+
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        low: float | Tensor = -1.0,
+        high: float | Tensor = 1.0,
+        upscale: float | Tensor = 5.0,
+        *,
+        tanh_loc: bool = False,
+        event_dims: int = 1,
+        validate_args: bool = False,
+    ) -> None:
+        loc, scale = loc_and_scale("TanhNormal", loc, scale)
+        if tanh_loc:
+            loc = (loc / upscale).tanh() * upscale
+        self.loc, self.scale, self.event_dims = loc, scale, event_dims
+        if isinstance(low, Tensor):
+            high = _bound_like(low, high, loc.dtype)
+        elif isinstance(high, Tensor):
+            low = _bound_like(high, low, loc.dtype)
+        check_bounds("TanhNormal", low, high, validate_args=validate_args)
+        if not isinstance(low, Tensor) and low == high:
+            low, high = (torch.as_tensor(end, dtype=loc.dtype, device=loc.device) for end in (low, high))
+        self.low, self.high = low, high
+        self._unit = not isinstance(low, Tensor) and low == -1 and high == 1
+        if not self._unit:
+            self._half, self._middle = (high - low) / 2, (high + low) / 2
+        self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
+
+    @property
+    def has_rsample(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch's is a class attribute
+        """Whether a sample has a gradient here; decides which of the two scores a policy records (see the class)."""
+        return torch.is_grad_enabled() and (self.loc.requires_grad or self.scale.requires_grad)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The box between the bounds."""
+        return constraints.independent(constraints.interval(self.low, self.high), self.event_dims)
+
+    @property
+    def median(self) -> Tensor:
+        """The squashed means, ``[*B, A]``: half of the draws lie below, per dimension."""
+        return self._squash(self.loc)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The squashed means, ``[*B, A]``."""
+        return self._squash(self.loc)
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is largest, ``[*B, A]``.
+
+        Stationary where ``x = loc + 2 scale^2 tanh(x)``, solved by Newton's method on the side of `loc`.
+        """
+        loc, spread = self.loc.abs(), 2 * self.scale.square()
+        x = loc + spread
+        for _ in range(_NEWTON_STEPS):
+            u = x.tanh()
+            slope = spread * (1 - u * u) - 1
+            x = (x - (loc + spread * u - x) / torch.where(slope < 0, slope, -1.0)).clamp_min(0)
+        return self._squash(torch.copysign(x, self.loc))
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected value, ``[*B, A]``, by numerical integration."""
+        return self._integrate(self._squash)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each dimension, ``[*B, A]``, by numerical integration."""
+        mean = self.mean
+        return self._integrate(lambda x: (self._squash(x) - mean).square())
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw with gradient, ``[*sample_shape, *B, A]``."""
+        return self._squash(_inside(self._draw(sample_shape)[0]))
+
+    def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
+        """Sample with gradient, and score the unrounded sample, ``[*sample_shape, *B]``.
+
+        Near saturation the score differs from ``log_prob`` of the returned action, which was rounded: by several nats
+        from ``|loc| = 7`` on in float32. Store the score of `sample_and_log_prob` for probability ratios, as actors do.
+        """
+        x, noise = self._draw(sample_shape)
+        return self._squash(_inside(x)), self._score(x, noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of `value`, summed over the action dimensions, ``[*B]``, nats; finite at the bounds."""
+        if self._validate_args:
+            self._validate_sample(value)
+        if not self._unit:
+            half = self._half
+            value = (value - self._middle) / (_not_zero(half) if isinstance(half, Tensor) else half)
+        elif not value.is_floating_point():
+            value = value.to(self.loc.dtype)
+        u_max = _EDGES[value.dtype][0]
+        x = value.clamp(-u_max, u_max).atanh()
+        return self._score(x, (x - self.loc) / self.scale)
+
+    def entropy(self) -> Tensor:
+        """Raises: there is no closed form.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "the entropy of TanhNormal has no closed form (has_entropy is False):"
+            " estimate it as -dist.rsample_and_log_prob()[1]"
+        )
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> TanhNormal:
+        """The same distribution with a larger batch shape."""
+        shape = Size(batch_shape) + self._event_shape
+        loc, scale = self.loc.expand(shape), self.scale.expand(shape)
+        return type(self)(loc, scale, self.low, self.high, event_dims=self.event_dims)
+
+    def _draw(self, sample_shape: Any) -> tuple[Tensor, Tensor]:
+        """Normal samples, and the standard normal noise that they come from."""
+        loc = self.loc
+        if sample_shape:
+            noise = torch.randn((*sample_shape, *loc.shape), dtype=loc.dtype, device=loc.device)
+        else:
+            noise = torch.randn_like(loc)
+        return torch.addcmul(loc, noise, self.scale), noise
+
+    def _squash(self, x: Tensor) -> Tensor:
+        if self._unit:
+            return x.tanh()
+        y: Tensor = x.tanh() * self._half + self._middle
+        return y.clamp(self.low, self.high)  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
+
+    def _score(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log-density at the squashed `x`, where `z` is `x` in standard deviations from the mean."""
+        # minus log |d tanh / d x|, less its constant: 4 * (softplus(2 x) / 2 - x / 2)
+        stretch = torch.sub(softplus(x, 2.0, 40.0), x, alpha=0.5)
+        negative = torch.sub(torch.addcmul(self.scale.log(), z, z, value=0.5), stretch, alpha=4)
+        constant = self._event_shape.numel() * _CONSTANT
+        if self._unit:
+            return -constant - sum_event(negative, self.event_dims)
+        half = self._half
+        if isinstance(half, Tensor):
+            negative = torch.where(half > 0, negative + _not_zero(half).log(), -_CONSTANT)  # nothing where constant
+            return -constant - sum_event(negative, self.event_dims)
+        return -(constant + self._event_shape.numel() * math.log(half)) - sum_event(negative, self.event_dims)
+
+    def _integrate(self, function: Any) -> Tensor:
+        nodes = torch.linspace(-8, 8, _NODES, dtype=self.loc.dtype, device=self.loc.device)
+        nodes = nodes.view(-1, *[1] * self.loc.ndim)
+        weights = torch.softmax(-0.5 * nodes.square(), 0)
+        return (weights * function(self.loc + self.scale * nodes)).sum(0)
+
+
+def _not_zero(half: Tensor) -> Tensor:
+    """Half the distance of the bounds; 1 where they are equal, to divide by."""
+    return torch.where(half > 0, half, 1.0)
+
+
+def _inside(x: Tensor) -> Tensor:
+    """Samples whose tanh is below 1 in their dtype; the gradient is that of `x`."""
+    x_max = _EDGES[x.dtype][1]
+    if not x.requires_grad:
+        return x.clamp(-x_max, x_max)
+    return x + (x.detach().clamp(-x_max, x_max) - x.detach())
+
+
+def _bound_like(other: Tensor, bound: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """A bound as a tensor, as the other one is; of `dtype` if that is a tensor of integers."""
+    if isinstance(bound, Tensor):
+        return bound
+    return torch.as_tensor(bound, dtype=other.dtype if other.is_floating_point() else dtype, device=other.device)
+
+
+def _same(a: float | Tensor, b: float | Tensor) -> bool:
+    return a is b or bool(torch.as_tensor(a == b).all())
+
+
+@register_kl(TanhNormal, TanhNormal)
+def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
+    # The same bijection on both sides leaves the divergence of the normals.
+    if not _same(p.low, q.low) or not _same(p.high, q.high):
+        raise SpecError("the divergence of TanhNormals with different bounds has no closed form")
+    ratio = (p.scale / q.scale).square()
+    distance = ((p.loc - q.loc) / q.scale).square()
+    divergence = 0.5 * (ratio + distance - 1 - ratio.log())
+    if isinstance(p.low, Tensor):
+        divergence = torch.where(p.low < p.high, divergence, 0.0)
+    return sum_event(divergence, p.event_dims)

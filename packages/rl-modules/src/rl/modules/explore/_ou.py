@@ -1,0 +1,218 @@
+"""Noise that is correlated from step to step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl.core import load
+from rl.core.contract import Contract, Key
+from rl.core.errors import ShapeError, SpecError
+from rl.core.keys import ACTION, NestedKey, next_key, unwrap
+from rl.core.lowering import Lowered, unhooked
+from rl.core.recurrent import State
+from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
+from rl.modules import _foreign
+from rl.modules._keys import key_list
+from rl.modules.explore._egreedy import exploring, require_spec
+from rl.modules.explore._gaussian import continuous_leaf
+from rl.modules.explore._schedule import LinearSchedule
+from rl.modules.policy._fit import spec_by_key
+
+__all__ = ["OrnsteinUhlenbeckProcessModule"]
+
+_NOISE, _STEPS = ("ornstein_uhlenbeck", "noise"), ("ornstein_uhlenbeck", "steps")
+
+
+@_foreign.ornstein_uhlenbeck
+class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
+    """Add noise of an Ornstein-Uhlenbeck process to the action, less and less, and keep it within its bounds.
+
+    Lillicrap et al., "Continuous control with deep reinforcement learning", 2015, section 3: ``x' = x + theta (mu - x)
+    dt + sigma sqrt(dt) n`` with standard normal `n`; the action becomes ``action + eps x'``. Goes after a policy in a
+    `TensorDictSequential`; acts under ``ExplorationType.RANDOM`` and where none is set. Call ``step`` with the number
+    of frames after each batch.
+
+    The noise and the number of steps since the start of the trajectory are recurrent states ``("ornstein_uhlenbeck",
+    "noise")`` and ``("ornstein_uhlenbeck", "steps")``: a `Collector` initializes and passes them on; in a loop of your
+    own the transform of `make_tensordict_primer` does.
+
+    Args:
+        spec: Spec of one action, ``env.action_spec_unbatched``, or a composite that has it under `action_key`; None if
+            `set_spec` or `set_exploration_modules_spec_from_env` gives it before the first call.
+        eps_init: factor of the noise at the start.
+        eps_end: factor after `annealing_num_steps` frames, and from then on.
+        annealing_num_steps: frames in between.
+        theta: how fast the noise returns to `mu`.
+        mu: its mean.
+        sigma: Volatility of the noise: a number, or a tensor with one for each dimension of the action.
+        dt: length of a step.
+        x0: the noise before the first step of a trajectory.
+        sigma_min: volatility after `n_steps_annealing` steps of a trajectory, and from then on; `sigma` if None.
+        n_steps_annealing: steps in between.
+        action_key: what the noise is added to.
+
+    Raises:
+        SpecError: if the action is not continuous, or `eps` or `sigma` rises; in the call, if there is no spec.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> explore = OrnsteinUhlenbeckProcessModule(Unbounded((2,)), sigma=0.0, theta=1.0, mu=1.0, dt=0.5)
+        >>> td = TensorDict(action=torch.zeros(2))
+        >>> for state in explore.states:
+        ...     td[state.name] = state.start()
+        >>> explore(td)["action"]
+        tensor([0.5000, 0.5000])
+    """
+
+    _low: Tensor | None
+    _high: Tensor | None
+    sigma: float | Tensor
+    sigma_min: float | Tensor
+
+    def __init__(  # noqa: PLR0913, PLR0917  the names that users of TorchRL know
+        self,
+        spec: TensorSpec | None,
+        eps_init: float = 1.0,
+        eps_end: float = 0.1,
+        annealing_num_steps: int = 1000,
+        theta: float = 0.15,
+        mu: float = 0.0,
+        sigma: float | Tensor = 0.2,
+        dt: float = 0.01,
+        x0: float = 0.0,
+        sigma_min: float | Tensor | None = None,
+        n_steps_annealing: int = 1000,
+        *,
+        action_key: NestedKey = ACTION,
+    ) -> None:
+        super().__init__()
+        least = sigma if sigma_min is None else sigma_min
+        ordered = torch.as_tensor((least >= 0) & (least <= sigma))
+        if not bool(ordered.all()) or n_steps_annealing < 1 or dt <= 0:
+            raise SpecError(
+                "OrnsteinUhlenbeckProcessModule needs sigma >= sigma_min >= 0, n_steps_annealing >= 1 and dt > 0, got"
+                f" {sigma}, {least}, {n_steps_annealing} and {dt}"
+            )
+        self.theta, self.mu, self.dt, self.x0 = theta, mu, dt, float(x0)
+        for name, value in (("sigma", sigma), ("sigma_min", least)):
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value.clone(), persistent=False)
+            else:
+                setattr(self, name, value)
+        self.n_steps_annealing = n_steps_annealing
+        self.schedule = LinearSchedule("OrnsteinUhlenbeckProcessModule", eps_init, eps_end, annealing_num_steps)
+        key = unwrap(action_key)
+        self.in_keys = key_list([key, _NOISE, _STEPS])
+        self.out_keys = key_list([key, next_key(_NOISE), next_key(_STEPS)])
+        self.spec: Composite | None = None
+        self._leaf: Any = None
+        self.register_buffer("_low", None, persistent=False)
+        self.register_buffer("_high", None, persistent=False)
+        if spec is not None:
+            self.set_spec(spec)
+
+    def set_spec(self, spec: TensorSpec) -> None:
+        """Give the spec of the action, or a composite that has it.
+
+        Raises:
+            SpecError: if the action is not continuous.
+        """
+        self._leaf = continuous_leaf(spec, self.out_keys[0], "OrnsteinUhlenbeckProcessModule")
+        self.spec = spec_by_key(spec, self.out_keys[0])
+        if isinstance(self._leaf, Bounded):
+            device = self.eps.device
+            self._low, self._high = self._leaf.low.clone().to(device), self._leaf.high.clone().to(device)
+
+    @property
+    def eps(self) -> Tensor:
+        """Factor of the noise, at present."""
+        return self.schedule.value
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The noise, ``[*B, *A]``, and the number of steps, ``[*B, 1]``; none before the spec is known."""
+        if self._leaf is None:
+            return ()
+        owner = "OrnsteinUhlenbeckProcessModule"
+        noise = State(_NOISE, tuple(self._leaf.shape), self._leaf.dtype, self.x0, owner)
+        return noise, State(_STEPS, (1,), torch.int64, 0.0, owner)
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        remedy = "Put OrnsteinUhlenbeckProcessModule after the policy, in a TensorDictSequential."
+        shape, dtype = (None, None) if self._leaf is None else (tuple(self._leaf.shape), self._leaf.dtype)
+        action = Key(self.out_keys[0], shape, "action with noise", dtype, remedy=remedy)
+        remedy = "A Collector writes it; in a loop of your own the transform of make_tensordict_primer() does."
+        reads = [Key(s.name, s.shape, "state of the process", s.dtype, remedy=remedy) for s in self.states]
+        return Contract(
+            (action, *reads), (action, *(Key(next_key(s.name), s.shape, dtype=s.dtype) for s in self.states))
+        )
+
+    def make_tensordict_primer(self) -> Any:
+        """The transform that starts the process at each episode, for a loop without a `Collector`.
+
+        Raises:
+            SpecError: if there is no spec.
+            UnknownComponentError: if rl-envs is not installed.
+        """
+        require_spec(self)
+        specs = {state.name: Unbounded(state.shape, dtype=state.dtype) for state in self.states}
+        return load("transform", "tensordict-primer")(specs, default_value={_NOISE: self.x0})
+
+    def step(self, frames: int = 1) -> None:
+        """Lower the factor of the noise by `frames` frames."""
+        self.schedule.step(frames)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add noise to the action, and write the state of the process after the step.
+
+        Raises:
+            ContractError: if the action or the state is absent.
+            ShapeError: if their shapes differ, as with the spec of a batch.
+            SpecError: if there is no spec.
+        """
+        if exploring():
+            require_spec(self)
+            leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
+            for key, leaf in zip(self.in_keys, leaves, strict=True):
+                if leaf is None:
+                    self.contract.refuse(tensordict, key, self)
+            for key, value in zip(self.out_keys, self._explore(*leaves), strict=True):
+                tensordict.set(key, value)
+        return tensordict
+
+    def lowered(self) -> Lowered | None:
+        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        if type(self) is not OrnsteinUhlenbeckProcessModule or not unhooked(self):
+            return None
+
+        def call(*leaves: Tensor) -> tuple[Tensor, ...]:
+            return self._explore(*leaves) if exploring() else leaves
+
+        return Lowered(call, self.in_keys, self.out_keys)
+
+    def _explore(self, action: Tensor, noise: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        require_spec(self)
+        if noise.shape != action.shape:
+            raise ShapeError(
+                f"OrnsteinUhlenbeckProcessModule got actions {list(action.shape)} and noise {list(noise.shape)}: its"
+                f" spec {list(self._leaf.shape)} is that of one action, without a batch. Give it"
+                " env.action_spec_unbatched, or call set_exploration_modules_spec_from_env(policy, env)"
+            )
+        share = (steps.to(action.dtype) / self.n_steps_annealing).clamp(max=1)
+        share = share.reshape(*steps.shape[:-1], *[1] * len(self._leaf.shape))
+        sigma, least = (
+            one.to(action.dtype) if isinstance(one, Tensor) else one for one in (self.sigma, self.sigma_min)
+        )
+        sigma = sigma + (least - sigma) * share
+        noise = noise + self.theta * (self.mu - noise) * self.dt
+        noise = noise + sigma * math.sqrt(self.dt) * torch.randn_like(noise)
+        noisy = action + self.eps * noise
+        return noisy if self._low is None else torch.clamp(noisy, self._low, self._high), noise, steps + 1

@@ -1,0 +1,1 @@
+"""Layers: noisy linear, batch renormalization, consistent dropout."""

@@ -1,0 +1,1 @@
+"""Registered operators of recurrent layers."""

@@ -1,0 +1,1 @@
+"""Invertible transforms of value targets."""

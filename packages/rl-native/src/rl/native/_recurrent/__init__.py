@@ -1,0 +1,1 @@
+"""Time loops of recurrent layers in C."""

@@ -1,0 +1,1 @@
+"""Linear recurrence and fused returns in C."""

@@ -1,0 +1,1 @@
+"""Row copies out of a storage in C."""

@@ -1,0 +1,1 @@
+"""The mask of valid steps and the time dimension in a batch."""

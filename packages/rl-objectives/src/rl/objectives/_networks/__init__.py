@@ -1,0 +1,1 @@
+"""Calls of networks and actors on tensors."""

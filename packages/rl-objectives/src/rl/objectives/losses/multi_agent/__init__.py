@@ -1,0 +1,1 @@
+"""Losses of groups of agents."""

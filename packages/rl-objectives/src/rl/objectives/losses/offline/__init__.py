@@ -1,0 +1,1 @@
+"""Losses that learn from a fixed data set."""

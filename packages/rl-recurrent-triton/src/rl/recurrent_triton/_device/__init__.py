@@ -1,0 +1,1 @@
+"""Devices and drivers that the kernels support."""

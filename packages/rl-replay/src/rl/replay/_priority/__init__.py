@@ -1,0 +1,1 @@
+"""Priority trees in plain torch, their selection, and the validation of priorities."""
