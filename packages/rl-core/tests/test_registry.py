@@ -346,7 +346,7 @@ def fresh_default(monkeypatch):
     monkeypatch.setattr(registry_module, "_default", [])
 
     def use(*entries):
-        monkeypatch.setattr(registry_module, "scan", lambda group: (entries, []))
+        monkeypatch.setattr(registry_module, "scan", lambda group: (entries, [], {}))
 
     return use
 
