@@ -49,7 +49,7 @@ def promises(package: Path, module: griffe.Module) -> Promises:
         "protocols": {path: members(kind) for path, kind in classes.items() if is_protocol(kind)},
         "bases": {path: sorted(ancestors(kind)) for path, kind in classes.items()},
         "outputs": {path: sorted(outputs(kind)) for path, kind in classes.items() if "loss" in path.lower()},
-        "returns": {path: text for path, one in parts_of(public) for text in returned(one)},
+        "returns": {path: text for path, one in parts_of(public) for text in return_types(one)},
         "values": {path: str(one.value) for path, one in parts_of(public) if is_constant(path, one)},
         "bounds": bounds(project),
         "names": sorted({*declared_names(project), *components(package, project), *command_line(package)}),
@@ -136,7 +136,7 @@ def outputs(kind: griffe.Class) -> set[str]:
     found: set[str] = set()
     named: dict[str, str] = {}
     for one in lineage(kind):
-        for node in ast.walk(ast.parse("\n".join(dedented(one.lines)))):
+        for node in ast.walk(ast.parse("\n".join(dedent_lines(one.lines)))):
             if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant):
                 named.setdefault(ast.unparse(node.target), str(node.value.value))  # that of the nearest class
             if (
@@ -148,7 +148,7 @@ def outputs(kind: griffe.Class) -> set[str]:
     return found | {text for text in named.values() if text.startswith("loss_")}
 
 
-def dedented(lines: list[str]) -> list[str]:
+def dedent_lines(lines: list[str]) -> list[str]:
     """The lines of a class, which may be nested."""
     indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
     return [line[indent:] for line in lines]
@@ -166,7 +166,7 @@ def parts_of(public: dict[str, griffe.Object]) -> Iterator[tuple[str, Any]]:
                     yield f"{path}.{name}", member
 
 
-def returned(found: Any) -> list[str]:
+def return_types(found: Any) -> list[str]:
     """The annotated type of what a function returns, or a property is; nothing for others."""
     if isinstance(found, griffe.Attribute):
         return [str(found.annotation)] if "property" in found.labels and found.annotation is not None else []
@@ -253,7 +253,7 @@ def broken_promises(old: Promises, new: Promises) -> Iterator[str]:
             name = path.rpartition(":")[2]  # an object may have several import paths
             if not keeps(before, after) and name not in reported:
                 reported.add(name)
-                yield f"{path}: {what} {shown(before)} became {shown(after)}"
+                yield f"{path}: {what} {show(before)} became {show(after)}"
     for kind, (oldest, current) in old.get("contracts", {}).items():
         served = new["contracts"].get(kind)
         if served is None:
@@ -320,7 +320,7 @@ KEPT = {
 """For each part of the promises whether `after` keeps what `before` promised."""
 
 
-def shown(value: Any) -> str:
+def show(value: Any) -> str:
     """A text, or a list as one."""
     return value if isinstance(value, str) else ", ".join(value) or "none"
 

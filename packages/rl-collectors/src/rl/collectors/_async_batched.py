@@ -14,7 +14,7 @@ from torch import Tensor
 from rl.collectors import _foreign
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
-from rl.collectors._loops.groups import any_flag
+from rl.collectors._groups import any_flag
 from rl.collectors._loops.tensordict_policy import opaque_act
 from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy, random_of, total_of
 from rl.collectors._pipeline.compiled import accelerated

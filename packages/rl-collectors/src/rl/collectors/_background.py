@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from operator import attrgetter
 from threading import Condition, Thread, current_thread
 from typing import Any
 
 from rl.collectors._base import CollectorBase
-from rl.collectors.weights._load import chosen_weights, load_weights
+from rl.collectors.weights._load import load_weights
 from rl.core.errors import RLError, SpecError
 
 __all__ = ["Background", "BackgroundCollector", "Pause"]
@@ -97,34 +97,7 @@ class BackgroundCollector(CollectorBase):
         """Whether the background thread collects."""
         return self._background.running
 
-    def update_policy_weights_(  # TorchRL's arguments
-        self,
-        policy_or_weights: Any = None,
-        *,
-        weights: Any = None,
-        policy: Any = None,
-        worker_ids: int | Sequence[int] | None = None,
-        model_id: str | None = None,
-        weights_dict: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Copy new weights into the policy, in place, and count `policy_version`.
-
-        Args:
-            policy_or_weights: Policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
-                None, or the collector's own policy, changes no weights.
-            weights: Weights, the same as `policy_or_weights`.
-            policy: Policy, the same as `policy_or_weights`.
-            worker_ids: Number of the one worker, 0, or None.
-            model_id: Name of the model, ``"policy"``.
-            weights_dict: Weights by the name of the model, ``"policy"``.
-
-        Raises:
-            SpecError: if there is no policy with parameters, the weights do not fit it, or another worker or model is
-                named. Nothing is written.
-        """
-        source = chosen_weights(
-            policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
-        )
+    def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
         if worker_ids not in (None, 0, [0], (0,)):
             raise SpecError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
         with self._background.held():

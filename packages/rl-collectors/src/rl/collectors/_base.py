@@ -9,6 +9,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Any, Self
 
+from rl.collectors.weights._load import chosen_weights
 from rl.core.errors import RLError, SpecError
 from rl.core.recurrent import keep_modes
 
@@ -81,7 +82,6 @@ class CollectorBase(ABC):
 
     # ---- weights
 
-    @abstractmethod
     def update_policy_weights_(  # TorchRL's arguments
         self,
         policy_or_weights: Any = None,
@@ -92,7 +92,31 @@ class CollectorBase(ABC):
         model_id: str | None = None,
         weights_dict: Mapping[str, Any] | None = None,
     ) -> None:
-        """Use new weights from the next batch on, and count `policy_version`."""
+        """Use new weights from the next batch on, and count `policy_version`.
+
+        Args:
+            policy_or_weights: Policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
+                None for the policy that the collector was given. With workers, a mapping from their numbers has weights
+                of their own for these.
+            weights: Weights, the same as `policy_or_weights`.
+            policy: Policy, the same as `policy_or_weights`.
+            worker_ids: Numbers of the workers that use the weights, until the next ones for all; all if None. Without
+                workers, 0 or None.
+            model_id: Name of the model, ``"policy"``.
+            weights_dict: Weights by the name of the model, ``"policy"``.
+
+        Raises:
+            SpecError: if there is no policy with parameters, the weights do not fit it, or there is no such worker or
+                model. Nothing is changed.
+        """
+        source = chosen_weights(
+            policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
+        )
+        self._use_weights(source, worker_ids)
+
+    @abstractmethod
+    def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
+        """Use the weights of `source`; None for the collector's own policy."""
 
     def increment_version(self) -> None:
         """Count `policy_version`, as `update_policy_weights_` without weights does."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._background import BackgroundCollector
-from rl.collectors._loops.groups import any_flag
+from rl.collectors._groups import any_flag
 from rl.collectors._loops.leaves import groups_of
 from rl.collectors._loops.runner import Runner
 from rl.collectors._pipeline.arguments import (

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._loops.groups import any_flag
+from rl.collectors._groups import any_flag
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS
@@ -104,7 +104,7 @@ def split_trajectories(
         flat.names = ["time"]
         return flat.set((*under, "lengths"), lengths.repeat_interleave(lengths))
     if as_nested:
-        return _nested(rows, lengths.tolist(), torch.strided if as_nested is True else as_nested)
+        return _nest_rows(rows, lengths.tolist(), torch.strided if as_nested is True else as_nested)
     mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(-1)
 
     def pad(leaf: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def split_trajectories(
     return padded.set((*under, "mask"), mask)
 
 
-def _nested(rows: TensorDictBase, lengths: list[int], layout: torch.layout) -> TensorDict:
+def _nest_rows(rows: TensorDictBase, lengths: list[int], layout: torch.layout) -> TensorDict:
     """Trajectories as nested tensors ``[N, T_i, ...]``."""
 
     def nest(leaf: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def _integers(names: set[str]) -> dict[str, bool]:
 def _single(make: Callable[..., Any]) -> Any:
     """One environment, of Gymnasium or of ours."""
     made = make(**_integers(_arguments(make)))
-    return _wrapped(made) if _is_gymnasium(made) else made
+    return _wrap_gymnasium(made) if _is_gymnasium(made) else made
 
 
 def _batch(make: Callable[..., Any], count: int) -> Any:
@@ -128,7 +128,7 @@ def _batch(make: Callable[..., Any], count: int) -> Any:
         return make(batch_size=[count], **given)
     first = make(**given)
     if _is_gymnasium(first):
-        return _wrapped([first, *(make() for _ in range(count - 1))])
+        return _wrap_gymnasium([first, *(make() for _ in range(count - 1))])
     first.close()
     return SerialEnv(count, make)
 
@@ -137,7 +137,7 @@ def _is_gymnasium(env: Any) -> bool:
     return hasattr(env, "observation_space")
 
 
-def _wrapped(env: Any) -> Any:
+def _wrap_gymnasium(env: Any) -> Any:
     from rl.envs.gym import GymWrapper
 
     return GymWrapper(env, categorical_action_encoding=True)

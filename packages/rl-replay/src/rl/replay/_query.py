@@ -177,17 +177,17 @@ class TrajectoryPredicate:
     def __call__(self, trajectory: Trajectory) -> bool:
         return bool(self._function(trajectory))
 
-    def _joined(self, other: TrajectoryPredicate, symbol: str, join: Callable[[bool, Callable[[], bool]], bool]) -> Any:
+    def _join(self, other: TrajectoryPredicate, symbol: str, join: Callable[[bool, Callable[[], bool]], bool]) -> Any:
         keys = None if self._keys is None or other._keys is None else self._keys | other._keys
         return TrajectoryPredicate(
             lambda one: join(self(one), lambda: other(one)), f"({self._text} {symbol} {other._text})", keys
         )
 
     def __and__(self, other: TrajectoryPredicate) -> TrajectoryPredicate:
-        return self._joined(other, "&", lambda one, rest: one and rest())
+        return self._join(other, "&", lambda one, rest: one and rest())
 
     def __or__(self, other: TrajectoryPredicate) -> TrajectoryPredicate:
-        return self._joined(other, "|", lambda one, rest: one or rest())
+        return self._join(other, "|", lambda one, rest: one or rest())
 
     def __invert__(self) -> TrajectoryPredicate:
         return TrajectoryPredicate(lambda one: not self(one), f"~{self._text}", self._keys)

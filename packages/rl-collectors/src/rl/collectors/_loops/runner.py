@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDictBase
 
 from rl.collectors._assemble import CHUNK
+from rl.collectors._groups import ENDED, GroupLeaves
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
 from rl.collectors._loops.checks import StepChecks
-from rl.collectors._loops.groups import ENDED, GroupLeaves
 from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.leaves import LeafAct, TensorDictAct, groups_of
 from rl.collectors._loops.limit import LimitedEnv, LimitedLeaves

@@ -19,7 +19,7 @@ from rl.collectors._collector import Collector
 from rl.collectors._pipeline.arguments import count_of, random_of, rounding, total_of
 from rl.collectors._pipeline.output import Output
 from rl.collectors._trajectories import WholeTrajectories, last_steps
-from rl.collectors.weights._load import chosen_weights, matching_weights
+from rl.collectors.weights._load import matching_weights
 from rl.core.arguments import check_arguments
 from rl.core.errors import CheckpointError, SpecError, WorkerError, issue_warning
 from rl.core.state import pack, unpack
@@ -227,35 +227,7 @@ class WorkersBase(CollectorBase):
 
     # ---- weights
 
-    def update_policy_weights_(  # TorchRL's arguments
-        self,
-        policy_or_weights: Any = None,
-        *,
-        weights: Any = None,
-        policy: Any = None,
-        worker_ids: int | Sequence[int] | None = None,
-        model_id: str | None = None,
-        weights_dict: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Send new weights to the workers, which use them from their next batch on.
-
-        Args:
-            policy_or_weights: Policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
-                None for the policy that the collector was given. A mapping from numbers of workers has weights of
-                their own for these.
-            weights: Weights, the same as `policy_or_weights`.
-            policy: Policy, the same as `policy_or_weights`.
-            worker_ids: Numbers of the workers that are sent the weights, until the next ones for all; all if None.
-            model_id: Name of the model, ``"policy"``.
-            weights_dict: Weights by the name of the model, ``"policy"``.
-
-        Raises:
-            SpecError: if there is no policy with parameters, the weights do not fit it, or there is no such worker.
-                Nothing is changed.
-        """
-        source = chosen_weights(
-            policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
-        )
+    def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
         each = _by_worker(source, worker_ids)
         if each is None:
             self._publish(self._matching(source))

@@ -108,7 +108,7 @@ class MultiSyncCollector(MultiBase):
     def _next(self) -> TensorDictBase:
         batch, steps = self._next_batch()
         if steps is not None:  # those that the workers took, one after the other
-            flat: Any = torch.cat([part.reshape(-1) for part in _shortened(batch, steps)])
+            flat: Any = torch.cat([part.reshape(-1) for part in _shorten(batch, steps)])
             flat.names = ["time"]
             return flat
         if isinstance(self._cat, str):
@@ -118,7 +118,7 @@ class MultiSyncCollector(MultiBase):
 
     def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
         batch, steps = self._next_batch()
-        return [*enumerate(batch.unbind(0) if steps is None else _shortened(batch, steps))]
+        return [*enumerate(batch.unbind(0) if steps is None else _shorten(batch, steps))]
 
     def _next_batch(self) -> tuple[TensorDict, list[int] | None]:
         """The next batches of all workers, ``[workers, *B, T]``, and their numbers of steps if they end early."""
@@ -174,6 +174,6 @@ class MultiSyncCollector(MultiBase):
             self._renew(error, self._turn % SLOTS)
 
 
-def _shortened(batch: TensorDict, steps: list[int]) -> list[Any]:
+def _shorten(batch: TensorDict, steps: list[int]) -> list[Any]:
     """The first steps of each worker."""
     return [part[..., :count] for part, count in zip(batch.unbind(0), steps, strict=True)]

@@ -84,7 +84,7 @@ class Choice(TensorSpec):
             fault = spec._fault(value, lead)
             if fault is None and isinstance(spec, NonTensor):
                 got = value.tolist() if is_non_tensor(value) else value
-                if not equal_objects(got, _repeated(spec.example_data, value)):
+                if not equal_objects(got, _repeat_value(spec.example_data, value)):
                     fault = Fault((), "one of its choices", repr(got)[:200])
             if fault is None:
                 return None
@@ -133,7 +133,7 @@ class Choice(TensorSpec):
         return f"Choice(\n{indent(rows, '    ')})"
 
 
-def _repeated(data: Any, value: Any) -> Any:
+def _repeat_value(data: Any, value: Any) -> Any:
     """`data` in nested lists of the shape of a value."""
     for size in reversed(value.batch_size if is_non_tensor(value) else ()):
         data = [data] * size

@@ -36,7 +36,7 @@ class GivenActions:
     def __init__(self, env: Any, actions: TensorDictBase | Tensor | Iterable[Any], max_steps: int) -> None:
         self.dim = len(env.batch_size)
         if not isinstance(actions, TensorDictBase | Tensor):
-            actions = _stacked(actions, self.dim, max_steps, env)
+            actions = _stack_actions(actions, self.dim, max_steps, env)
         self.in_keys: list[NestedKey] = []
         self.out_keys: list[NestedKey] = [env.action_key]
         columns: list[Any] = [actions]
@@ -63,7 +63,7 @@ class GivenActions:
         return Lowered(lambda: next(self._rows), self.in_keys, self.out_keys)
 
 
-def _stacked(actions: Any, dim: int, max_steps: int, env: Any) -> Any:
+def _stack_actions(actions: Any, dim: int, max_steps: int, env: Any) -> Any:
     """The actions of single steps, with the dimension of time behind the batch."""
     owner = f"{env._rl.owner}.rollout(actions=...)"
     steps = list(islice(actions, max_steps)) if isinstance(actions, Iterable) else []

@@ -213,12 +213,12 @@ class LeafForm:
                 f" torch.bool {tuple(self._flag_shape)}, as 'done'"
             )
         checked = rules.reset_checked and not self._env.debug
-        leaves = self._merged(current, mask, checked=checked)
+        leaves = self._merge_reset(current, mask, checked=checked)
         if rules.masked or mask is None or not checked:
             rules.update_masks(self._env, look=True)
         return leaves
 
-    def _merged(self, current: Leaves | None, mask: Tensor | None, *, checked: bool) -> Leaves:
+    def _merge_reset(self, current: Leaves | None, mask: Tensor | None, *, checked: bool) -> Leaves:
         rules = self._rules
         if checked and mask is not None and current is not None and not rules.completes:
             rows = self._rows(current, mask)

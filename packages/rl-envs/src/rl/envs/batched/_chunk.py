@@ -158,7 +158,7 @@ class Chunk:
         for (part, *key), leaf in self._shared.map(layout).items():
             self._parts[part][unwrap(tuple(key))] = leaf[self._rows]
 
-    def written(self, step: bool) -> set[NestedKey]:  # noqa: FBT001  # a message
+    def written_keys(self, step: bool) -> set[NestedKey]:  # noqa: FBT001  # a message
         """Keys that a step or a reset writes."""
         return self._written[step]
 

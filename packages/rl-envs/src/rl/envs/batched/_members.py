@@ -16,7 +16,32 @@ from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import expected_entry
 from rl.envs.base._specs import leaf_keys
 
-__all__ = ["check_same_keys", "described", "join_specs", "makers_of", "mask_shapes"]
+__all__ = ["MembersBase", "check_same_keys", "described", "join_specs", "makers_of", "mask_shapes"]
+
+
+class MembersBase(EnvBase):
+    """Base of environments that consist of others, which have numbers."""
+
+    def _member_numbers(self) -> Iterable[int]:
+        raise NotImplementedError
+
+    def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:
+        """Seed one environment; return the seed for the next one."""
+        raise NotImplementedError
+
+    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
+        """Seed each environment with the seed that the one before it returned.
+
+        Args:
+            seed: Seed of the first environment.
+            static_seed: Whether all of them have this one.
+
+        Returns:
+            A seed for the next environment.
+        """
+        for number in self._member_numbers():
+            seed = self.set_member_seed(number, seed, static_seed=static_seed)
+        return seed
 
 
 def makers_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,14 @@ from rl.envs.base._checks import check_entries
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
 from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import check_same_keys, described, join_specs, makers_of, mask_shapes
+from rl.envs.batched._members import MembersBase, check_same_keys, described, join_specs, makers_of, mask_shapes
 from rl.envs.batched._view import EnvView
 
 __all__ = ["SerialEnv"]
 
 
 @_foreign.serial_env
-class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
+class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
     """Several environments with specs of the same form in this process, stepped one after the other.
 
     Keys, shapes, dtypes and action specs are equal; where other bounds differ, those of the batch contain them all. Its
@@ -77,18 +77,18 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         if tensordict is None:
-            return self._stacked([env.reset() for env in self.envs], torch.stack, "reset")
+            return self._stack_rows([env.reset() for env in self.envs], torch.stack, "reset")
         rows: list[Any] = []
         for env, masks in zip(self.envs, tensordict.unbind(0), strict=True):
             rows.append(env.reset(partial_root(env, masks)) if bool(masks.get("_reset").any()) else None)
-        return self._stacked(rows, torch.stack, "reset")
+        return self._stack_rows(rows, torch.stack, "reset")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows: list[Any] = []
         for env, root in zip(self.envs, tensordict.exclude("next").unbind(0), strict=True):
             held = root.get("_step", None)
             rows.append(None if held is not None and not bool(held.any()) else env.step(root).get("next"))
-        return self._stacked(rows, torch.stack) if any(row is not None for row in rows) else _blank_step(self)
+        return self._stack_rows(rows, torch.stack) if any(row is not None for row in rows) else _blank_step(self)
 
     def lowered(self) -> LeafEnv | None:
         first = self.envs[0]
@@ -105,10 +105,10 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
         def reset(mask: Tensor | None) -> Leaves:
             if mask is None:
-                return self._stacked([restart(None) for restart in restarts], _stack, "reset")
+                return self._stack_rows([restart(None) for restart in restarts], _stack, "reset")
             rows = [restart(one) if bool(one.any()) else None for restart, one in zip(restarts, mask, strict=True)]
             written = any(row is not None for row in rows)
-            return self._stacked(rows, _stack, "reset") if written else _leaves(_blank(self))
+            return self._stack_rows(rows, _stack, "reset") if written else _leaves(_blank(self))
 
         def step(root: Leaves) -> Leaves:
             columns = {key: value.unbind(0) for key, value in root.items()}
@@ -119,7 +119,9 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
                 else step({key: column[index] for key, column in columns.items()})
                 for index, step in enumerate(steps)
             ]
-            return self._stacked(rows, _stack) if any(row is not None for row in rows) else _leaves(_blank_step(self))
+            return (
+                self._stack_rows(rows, _stack) if any(row is not None for row in rows) else _leaves(_blank_step(self))
+            )
 
         return LeafForm(self, LeafCalls(reset, step))
 
@@ -128,7 +130,7 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         for env, start in zip(self.envs, tensordict.unbind(0), strict=True):
             masked = start.get("_reset", None) is not None
             rows.append(None if masked and not bool(start.get("_reset").any()) else start_at(env, start))
-        return self._stacked(rows, torch.stack, "reset")
+        return self._stack_rows(rows, torch.stack, "reset")
 
     def _legal_actions(self) -> dict[NestedKey, Tensor]:
         found: dict[NestedKey, Tensor] = {}
@@ -155,7 +157,7 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
             env.eager()
         return self
 
-    def _stacked(self, rows: list[Any], stack: Callable[[list[Any]], Any], method: str = "step") -> Any:
+    def _stack_rows(self, rows: list[Any], stack: Callable[[list[Any]], Any], method: str = "step") -> Any:
         filled = _filled(rows)
         try:
             return stack(filled)
@@ -173,19 +175,8 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
                 check_same_keys(leaf_keys(filled[0]), leaf_keys(row), number, method, "SerialEnv")
             raise
 
-    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
-        """Seed each environment with the seed that the one before it returned.
-
-        Args:
-            seed: Seed of the first environment.
-            static_seed: Whether all of them have this one.
-
-        Returns:
-            A seed for the next environment.
-        """
-        for env in self.envs:
-            seed = env.set_seed(seed, static_seed=static_seed)
-        return seed
+    def _member_numbers(self) -> Iterable[int]:
+        return range(len(self.envs))
 
     def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:
         """Seed one environment; return the seed for the next one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,13 +12,13 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.workers import write_leaves
-from rl.envs.base._base import EnvBase
 from rl.envs.base._specs import leaf_keys
+from rl.envs.batched._members import MembersBase
 
 __all__ = ["EnvView"]
 
 
-class EnvView(EnvBase):
+class EnvView(MembersBase):
     """Some environments of a batched one, whose resets and steps leave the others as they are.
 
     Args:
@@ -87,19 +87,12 @@ class EnvView(EnvBase):
     def _set_options(self, options: Mapping[str, Any] | None) -> None:
         self._parent._set_options(options)  # noqa: SLF001  # the documented hook of the class
 
-    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
-        """Seed each environment with the seed that the one before it returned.
+    def _member_numbers(self) -> Iterable[int]:
+        return self._index if isinstance(self._index, list) else [self._index]
 
-        Args:
-            seed: Seed of the first environment.
-            static_seed: Whether all of them have this one.
-
-        Returns:
-            A seed for the next environment.
-        """
-        for number in self._index if isinstance(self._index, list) else [self._index]:
-            seed = self._parent.set_member_seed(number, seed, static_seed=static_seed)
-        return seed
+    def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:
+        """Seed one environment of the batch; return the seed for the next one."""
+        return self._parent.set_member_seed(number, seed, static_seed=static_seed)
 
     def __repr__(self) -> str:
         return f"EnvView({self._parent!r}, {self._index})"

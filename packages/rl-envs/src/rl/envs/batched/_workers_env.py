@@ -36,7 +36,7 @@ from rl.envs.batched._chunk import (
     STEP_ROWS,
     Chunk,
 )
-from rl.envs.batched._members import check_same_keys, join_specs, mask_shapes
+from rl.envs.batched._members import MembersBase, check_same_keys, join_specs, mask_shapes
 
 __all__ = ["WorkersEnv", "allow_one_thread"]
 
@@ -69,7 +69,7 @@ def allow_one_thread(method: F) -> F:
     return cast("F", call)
 
 
-class WorkersEnv(EnvBase):
+class WorkersEnv(MembersBase):
     """Environments in workers, as one, with resets and steps of all of them.
 
     Args:
@@ -292,7 +292,7 @@ class WorkersEnv(EnvBase):
         asked = self._asked[step]
         for worker in workers:
             if worker not in asked:
-                written: set[NestedKey] = self._workers.call(worker, "written", step)
+                written: set[NestedKey] = self._workers.call(worker, "written_keys", step)
                 keys = self._written.setdefault(step, [key for key in self._out if key in written])
                 method = "step" if step else "reset"
                 check_same_keys(keys, written, self._starts[worker], method, type(self).__name__)
@@ -321,19 +321,8 @@ class WorkersEnv(EnvBase):
         self._end()
         return out if self.device is None else out.to(self.device)
 
-    def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
-        """Seed each environment with the seed that the one before it returned.
-
-        Args:
-            seed: Seed of the first environment.
-            static_seed: Whether all of them have this one.
-
-        Returns:
-            A seed for the next environment.
-        """
-        for number in range(len(self)):
-            seed = self.set_member_seed(number, seed, static_seed=static_seed)
-        return seed
+    def _member_numbers(self) -> Iterable[int]:
+        return range(len(self))
 
     @allow_one_thread
     def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:

@@ -229,7 +229,7 @@ def place(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) 
 def _naming(key: NestedKey, space: Any, encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`encode` with errors that name the entry."""
 
-    def named(value: Any) -> Any:
+    def name_entry(value: Any) -> Any:
         try:
             return encode(value)
         except (SpecError, TypeError, ValueError, OverflowError) as error:
@@ -238,7 +238,7 @@ def _naming(key: NestedKey, space: Any, encode: Callable[[Any], Any]) -> Callabl
                 " simulator returns"
             ) from error
 
-    return named
+    return name_entry
 
 
 def _for_rows(space: Any, spec: TensorSpec) -> Callable[[Tensor], Any] | None:

@@ -19,7 +19,7 @@ from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["Parent", "Reset", "Step", "Transform", "written"]
+__all__ = ["Parent", "Reset", "Step", "Transform", "write_result"]
 
 Reset = Callable[[Tensor | None], Any]
 """Reset the elements where a mask is true, all if None; returns the root entries."""
@@ -290,7 +290,7 @@ class Transform:
         Returns:
             `tensordict`; a new TensorDict from a transform that changes the batch size or device.
         """
-        return written(tensordict, self.forward(tensordict))
+        return write_result(tensordict, self.forward(tensordict))
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the inverse to the root of a batch; returns a new TensorDict."""
@@ -341,7 +341,7 @@ class Transform:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def written(batch: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
+def write_result(batch: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
     """`batch` with exactly the entries of `result`, or `result` where its batch size or device is another one."""
     if result is batch or result.batch_size != batch.batch_size or result.device != batch.device:
         return result
@@ -350,7 +350,7 @@ def written(batch: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
     for key, value in result.items():
         held = batch.get(key, None)
         nested = isinstance(held, TensorDictBase) and isinstance(value, TensorDictBase)
-        new = written(held, value) if nested else value
+        new = write_result(held, value) if nested else value
         if new is not held:
             batch.set(key, new)
     return batch

@@ -55,7 +55,7 @@ class FunctionTransform(Transform):
         """Apply the function to a batch."""
         outcome = tensordict.get("next", None)
         out = self._call(tensordict.copy())
-        if outcome is None or _changed(outcome, out.get("next", None)):
+        if outcome is None or _changed_keys(outcome, out.get("next", None)):
             return out
         return out.set("next", self._call(outcome.copy()))
 
@@ -69,7 +69,7 @@ class FunctionTransform(Transform):
             out = self._call(probe.copy())
         except Exception:  # noqa: BLE001  judged on the entries of a reset, see `_mapped`
             return
-        below = _changed(entries, out.get("next", None))
+        below = _changed_keys(entries, out.get("next", None))
         only = [key for key in below if out.get(key, None) is entries.get(key, None)]
         if only:
             raise SpecError(
@@ -86,7 +86,7 @@ class FunctionTransform(Transform):
         return f"FunctionTransform({getattr(self.function, '__name__', type(self.function).__name__)})"
 
 
-def _changed(before: TensorDictBase, after: TensorDictBase | None) -> list[NestedKey]:
+def _changed_keys(before: TensorDictBase, after: TensorDictBase | None) -> list[NestedKey]:
     """The keys of entries that were replaced, added or removed."""
     left, right = dict(_leaves(before)), {} if after is None else dict(_leaves(after))
     return [key for key in (*left, *(key for key in right if key not in left)) if left.get(key) is not right.get(key)]

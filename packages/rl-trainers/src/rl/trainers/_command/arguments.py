@@ -193,12 +193,12 @@ def _recipe_of_files(given: Sequence[str]) -> str:
             continue
         values = RunFolder.open(value).read_config() if option == "--resume" else read_yaml(value)
         recipe = str(values.get("recipe", "ppo"))
-        check_trusted({"recipe": recipe}, _trusted(given), value)
+        check_trusted({"recipe": recipe}, _trusted_modules(given), value)
         return recipe
     return "ppo"
 
 
-def _trusted(given: Sequence[str]) -> list[str]:
+def _trusted_modules(given: Sequence[str]) -> list[str]:
     """The modules of ``--trust``, as typed or collected."""
     values = [_value_of("--trust", given[i : i + 2]) for i, word in enumerate(given) if word.startswith("--trust")]
     found: list[str] = []
@@ -382,7 +382,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
                 raise UsageError(f"{path}: {unknown('setting', name, options)}")
         typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
         mine_alone = {name: value for name, value in part.items() if name not in typed}
-        check_trusted({"recipe": recipe, **mine_alone}, _trusted(given), path)
+        check_trusted({"recipe": recipe, **mine_alone}, _trusted_modules(given), path)
         values |= part
     return values
 

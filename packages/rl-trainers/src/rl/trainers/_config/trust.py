@@ -52,7 +52,7 @@ def check_trusted(settings: Mapping[str, Any], trust: str | Sequence[str], file:
     found = {
         (name, setting, text)
         for setting, value in settings.items()
-        for name, text in _named(str(setting).replace("-", "_"), value)
+        for name, text in _texts_of(str(setting).replace("-", "_"), value)
         if not any(name == one or name.startswith(f"{one}.") for one in trusted if one)
     }
     if found:
@@ -73,7 +73,7 @@ def trust_options(settings: Mapping[str, Any]) -> str:
         >>> trust_options({"env": "my_env:Maze"})
         ' --trust my_env'
     """
-    names = {name for setting, value in settings.items() for name, _ in _named(setting, value)}
+    names = {name for setting, value in settings.items() for name, _ in _texts_of(setting, value)}
     return "".join(f" --trust {shlex.quote(_printable(name))}" for name in sorted(names))
 
 
@@ -81,15 +81,15 @@ def _printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def _named(setting: str, value: Any) -> Iterator[tuple[str, str]]:
+def _texts_of(setting: str, value: Any) -> Iterator[tuple[str, str]]:
     """What has to be trusted for a value, with the text that names it."""
     if isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _named(setting, key)  # a mapping in the place of a list is read as its keys
-            yield from _named(f"{setting}.{key}", one)
+            yield from _texts_of(setting, key)  # a mapping in the place of a list is read as its keys
+            yield from _texts_of(f"{setting}.{key}", one)
     elif isinstance(value, list | tuple | set):
         for one in value:
-            yield from _named(setting, one)
+            yield from _texts_of(setting, one)
     elif isinstance(value, str) and setting not in _NO_CODE:
         yield from _named_in(setting, value)
 
@@ -120,4 +120,4 @@ def _named_in(setting: str, text: str) -> Iterator[tuple[str, str]]:
             inner = yaml.safe_load("{" + arguments)
         except (yaml.YAMLError, RecursionError):
             return  # refused where it is used
-        yield from _named(f"{setting}.arguments", inner)
+        yield from _texts_of(f"{setting}.arguments", inner)

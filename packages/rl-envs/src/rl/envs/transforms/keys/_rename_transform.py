@@ -72,7 +72,7 @@ class RenameTransform(Transform):
     def transform_specs(self, specs: Specs) -> None:
         """Move the specs to the new keys."""
         self._rename_state(specs)
-        moved = self._taken(specs)
+        moved = self._take_specs(specs)
         every = (specs.observation, specs.reward, specs.done, specs.action, specs.state)
         names: dict[NestedKey, NestedKey] = {}
         for spec, key, out, _ in moved:
@@ -99,7 +99,7 @@ class RenameTransform(Transform):
                     " next step: give the same pair of keys in both directions"
                 )
 
-    def _taken(self, specs: Specs) -> list[tuple[Any, NestedKey, NestedKey, Any]]:
+    def _take_specs(self, specs: Specs) -> list[tuple[Any, NestedKey, NestedKey, Any]]:
         """Where each spec goes, its key, its new key, and a copy of it; renamed ones are removed."""
         moved: list[tuple[Any, NestedKey, NestedKey, Any]] = []
         for key, out in zip(self.in_keys, self.out_keys, strict=True):

@@ -11,14 +11,13 @@ from torch import Tensor
 from rl.core.errors import RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import TensorSpec, Unbounded
-from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
-from rl.envs.transforms.normalize._running_stats import RunningStats, share_all
+from rl.envs.transforms.normalize._running_stats import RunningStats, StatisticsTransform, share_all
 
 __all__ = ["RewardNorm"]
 
 
-class RewardNorm(Transform):
+class RewardNorm(StatisticsTransform):
     """Divides rewards by the running standard deviation of the discounted return, without shifting them.
 
     The return is that of the rewards so far, ``R = gamma * R + reward`` from 0 at the start of each episode, as in
@@ -57,7 +56,6 @@ class RewardNorm(Transform):
         if not 0 <= gamma <= 1:
             raise SpecError(f"RewardNorm: gamma must be in [0, 1], got {gamma}")
         self.gamma, self.eps, self.clip = gamma, eps, clip
-        self._frozen = False
         self._stats: dict[NestedKey, RunningStats] = {}
         self._returns: dict[NestedKey, Tensor] = {}
 
@@ -100,16 +98,6 @@ class RewardNorm(Transform):
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         return Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
-
-    def freeze(self) -> Self:
-        """Stop updating the statistics."""
-        self._frozen = True
-        return self
-
-    def unfreeze(self) -> Self:
-        """Update the statistics again."""
-        self._frozen = False
-        return self
 
     def share_memory(self) -> None:
         """Move the statistics into memory that other processes see."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -11,8 +11,25 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
+from rl.envs.transforms._base import Transform
 
-__all__ = ["RunningStats", "share_all"]
+__all__ = ["RunningStats", "StatisticsTransform", "share_all"]
+
+
+class StatisticsTransform(Transform):
+    """Base of transforms that update statistics, unless these are frozen."""
+
+    _frozen = False
+
+    def freeze(self) -> Self:
+        """Stop updating the statistics."""
+        self._frozen = True
+        return self
+
+    def unfreeze(self) -> Self:
+        """Update the statistics again."""
+        self._frozen = False
+        return self
 
 
 class RunningStats:

@@ -15,17 +15,16 @@ from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
-from rl.envs.transforms._base import Transform
 from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._specs import Specs
 from rl.envs.transforms.normalize._observation_norm import ObservationNorm
-from rl.envs.transforms.normalize._running_stats import RunningStats, share_all
+from rl.envs.transforms.normalize._running_stats import RunningStats, StatisticsTransform, share_all
 
 __all__ = ["VecNorm"]
 
 
 @_foreign.vec_norm
-class VecNorm(Transform):
+class VecNorm(StatisticsTransform):
     """Normalizes entries with the running mean and standard deviation of all values so far: ``(x - mean) / std``.
 
     Every reset and step updates the statistics before it normalizes, over all elements of the batch; in a partial
@@ -71,7 +70,6 @@ class VecNorm(Transform):
         self.decay, self.eps = decay, eps
         self._shared, self._lock = shared_td, lock or nullcontext()
         self._stats: dict[NestedKey, RunningStats] = {}
-        self._frozen = False
 
     # ---- in an environment
 
@@ -139,16 +137,6 @@ class VecNorm(Transform):
     def is_frozen(self) -> bool:
         """Whether updates are stopped."""
         return self._frozen
-
-    def freeze(self) -> Self:
-        """Stop updating the statistics."""
-        self._frozen = True
-        return self
-
-    def unfreeze(self) -> Self:
-        """Update the statistics again."""
-        self._frozen = False
-        return self
 
     def frozen_copy(self) -> VecNorm:
         """Return a frozen transform with a copy of the statistics."""

@@ -13,7 +13,7 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str
 from rl.core.registry import load
 from rl.core.specs import Bounded, TensorSpec, Unbounded
-from rl.envs.transforms._base import written
+from rl.envs.transforms._base import write_result
 from rl.envs.transforms._frames import FrameMemory
 
 __all__ = ["CatFrames", "cat_frames"]
@@ -113,7 +113,7 @@ class CatFrames(FrameMemory):
             ContractError: if a frame or ``("next", done)`` is missing.
             ShapeError: if the batch has no time dimension.
         """
-        return written(tensordict, self._on_batch(tensordict))
+        return write_result(tensordict, self._on_batch(tensordict))
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """With `as_inverse`, the same as `forward` without it."""

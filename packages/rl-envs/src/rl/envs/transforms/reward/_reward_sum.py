@@ -18,7 +18,7 @@ from rl.envs.transforms._base import Transform
 from rl.envs.transforms._checks import from_root
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["RewardSum"]
+__all__ = ["RewardSum", "observe_rewards"]
 
 
 @_foreign.reward_sum
@@ -105,13 +105,24 @@ class RewardSum(Transform):
         if self._every:
             self.in_keys = leaf_keys(specs.reward)
             self._set_out_keys()
-        self._zeros: dict[NestedKey, Tensor] = {}
-        for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            one = specs.reward.get(key, None)
-            if one is None:
-                raise SpecError(
-                    f"RewardSum adds up {key_str(key)}; the environment's rewards are {leaf_keys(specs.reward)}"
-                )
-            total = Unbounded(one.shape, dtype=one.dtype, device=one.device)
-            specs.add("observation", out, total, self)
-            self._zeros[out] = total.expand(*specs.batch_size, *one.shape).zero()
+        self._zeros: dict[NestedKey, Tensor] = observe_rewards(self, specs)
+
+
+def observe_rewards(transform: Transform, specs: Specs) -> dict[NestedKey, Tensor]:
+    """Add an observation like each reward that a transform reads, and return their zeros by out key.
+
+    Raises:
+        SpecError: if the environment lacks one of the rewards.
+    """
+    zeros: dict[NestedKey, Tensor] = {}
+    for key, out in zip(transform.in_keys, transform.out_keys, strict=True):
+        one = specs.reward.get(key, None)
+        if one is None:
+            raise SpecError(
+                f"{type(transform).__name__} reads the reward {key_str(key)}; the environment's are"
+                f" {leaf_keys(specs.reward)}"
+            )
+        spec = Unbounded(one.shape, dtype=one.dtype, device=one.device)
+        specs.add("observation", out, spec, transform)
+        zeros[out] = spec.expand(*specs.batch_size, *one.shape).zero()
+    return zeros

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import Unbounded
-from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
-from rl.envs.transforms.normalize._running_stats import RunningStats
+from rl.envs.transforms.normalize._running_stats import RunningStats, StatisticsTransform
 
 __all__ = ["RNDTransform"]
 
 
-class RNDTransform(Transform):
+class RNDTransform(StatisticsTransform):
     """Writes an intrinsic reward: the error of a predictor of the features that a fixed random network gives.
 
     Burda et al., "Exploration by random network distillation", 2018, sections 2.2 and 2.4: the mean squared difference
@@ -76,7 +75,6 @@ class RNDTransform(Transform):
         self.normalize_obs, self.normalize_reward = normalize_obs, normalize_reward
         self.obs_clip, self.reward_clip = obs_clip, reward_clip
         self._stats: dict[str, RunningStats] = {}
-        self._frozen = False
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         """Nothing: a reward belongs to a step."""
@@ -85,9 +83,9 @@ class RNDTransform(Transform):
 
     def _step(self, root: Any, outcome: Any) -> Any:
         moved = root.get("_step", None)
-        observation = self._scaled("obs", outcome[self.in_keys[0]].float(), moved, self.obs_clip)
+        observation = self._scale("obs", outcome[self.in_keys[0]].float(), moved, self.obs_clip)
         error = self._error(observation)
-        outcome[self.out_keys[0]] = self._scaled("reward", error, moved, self.reward_clip)
+        outcome[self.out_keys[0]] = self._scale("reward", error, moved, self.reward_clip)
         return outcome
 
     def _error(self, observation: Tensor) -> Tensor:
@@ -95,7 +93,7 @@ class RNDTransform(Transform):
             features = self.predictor_network(observation)
             return (features - self.target_network(observation)).square().mean(-1, keepdim=True)
 
-    def _scaled(self, name: str, value: Tensor, moved: Tensor | None, limit: float) -> Tensor:
+    def _scale(self, name: str, value: Tensor, moved: Tensor | None, limit: float) -> Tensor:
         """A value in running standard deviations, of an observation around its mean, which are updated before."""
         stats = self._stats.get(name)
         if stats is None:
@@ -124,16 +122,6 @@ class RNDTransform(Transform):
         self._stats[name] = RunningStats(shape, 1.0, count=1e-4, device=device)
 
     # ---- statistics
-
-    def freeze(self) -> Self:
-        """Stop updating the statistics."""
-        self._frozen = True
-        return self
-
-    def unfreeze(self) -> Self:
-        """Update the statistics again."""
-        self._frozen = False
-        return self
 
     def to(self, device: torch.device | str | int) -> Self:
         """Move the networks and the statistics to a device, and return the transform."""

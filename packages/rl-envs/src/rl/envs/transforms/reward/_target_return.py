@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Unbounded
+from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._checks import from_root
 from rl.envs.transforms._specs import Specs
+from rl.envs.transforms.reward._reward_sum import observe_rewards
 
 __all__ = ["TargetReturn"]
 
@@ -84,13 +84,4 @@ class TargetReturn(Transform):
         if self._every:
             self.in_keys = leaf_keys(specs.reward)
             self._set_out_keys()
-        self._zeros = {}
-        for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            one = specs.reward.get(key, None)
-            if one is None:
-                raise SpecError(
-                    f"TargetReturn reads the reward {key_str(key)}; the environment's are {leaf_keys(specs.reward)}"
-                )
-            target = Unbounded(one.shape, dtype=one.dtype, device=one.device)
-            specs.add("observation", out, target, self)
-            self._zeros[out] = target.expand(*specs.batch_size, *one.shape).zero()
+        self._zeros = observe_rewards(self, specs)

@@ -124,7 +124,7 @@ class CQLLoss(SACLoss):
         if self._value is not None or not (self.max_q_backup or self.deterministic_backup):
             return super()._next_value(batch)
         count = BACKUP_ACTIONS if self.max_q_backup else 1
-        action, _ = self._drawn(self._target_policy, batch.after, batch.size, count)
+        action, _ = self._sample_actions(self._target_policy, batch.after, batch.size, count)
         values = self._all_values(self._target_critic, batch.after, action, batch.size)
         return values.amax(1).amin(0)
 
@@ -134,7 +134,7 @@ class CQLLoss(SACLoss):
         return joint(dist.log_prob(batch.entries[self._keys["action"]])).unsqueeze(-1).unsqueeze(0)
 
     @staticmethod
-    def _drawn(policy: ActorCall, entries: Entries, size: torch.Size, count: int) -> tuple[Tensor, Tensor]:
+    def _sample_actions(policy: ActorCall, entries: Entries, size: torch.Size, count: int) -> tuple[Tensor, Tensor]:
         """Actions of a policy ``[count, *B, d]`` and their log-probabilities ``[count, *B]``, without gradient."""
         with torch.no_grad():
             dist, shape = policy(entries, size), torch.Size([count])
@@ -152,8 +152,8 @@ class CQLLoss(SACLoss):
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         out, size, count = super()._critic_part(batch), batch.size, self.num_random
-        here, here_log_prob = self._drawn(self._policy, batch.entries, size, count)
-        there, there_log_prob = self._drawn(self._policy, batch.after, size, count)
+        here, here_log_prob = self._sample_actions(self._policy, batch.entries, size, count)
+        there, there_log_prob = self._sample_actions(self._policy, batch.after, size, count)
         random = self.low + torch.rand_like(here) * (self.high - self.low)
         density = -torch.log(self.high - self.low).expand(here.shape[-1:]).sum()
         log_density = torch.cat([density.expand_as(here_log_prob), here_log_prob, there_log_prob])
