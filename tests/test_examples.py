@@ -158,6 +158,9 @@ class TestIntroduction:
         assert loss.shape == ()
         assert all(parameter.grad is not None for parameter in net.parameters())
 
+    @pytest.mark.filterwarnings(
+        "ignore:DQNLoss was called 10 times.*nothing has moved:UserWarning"
+    )  # the example has no updater
     def test_the_whole_loop_learns_something(self):
         env = GymEnv("CartPole-v1")
         net = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
