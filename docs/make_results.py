@@ -31,7 +31,7 @@ def make(folder: Path) -> None:
 
 
 def table(cases: list[dict[str, Any]]) -> str:
-    """Return a Markdown table with a row for each case: medians over the seeds, with the range in brackets."""
+    """Return a Markdown table with a row for each case: medians over the seeds; of several with the range."""
     lines = [
         "| case | frames | seeds | best policy | last policy | reference | CPU seconds | curve |",
         "|---|---:|---:|---:|---:|---|---:|---|",
@@ -54,7 +54,8 @@ def table(cases: list[dict[str, Any]]) -> str:
 
 
 def _spread(figure: dict[str, Any]) -> str:
-    return f"{figure['median']:.1f} [{figure['min']:.1f}, {figure['max']:.1f}]"
+    middle = f"{figure['median']:.1f}"
+    return middle if len(figure["values"]) == 1 else f"{middle} [{figure['min']:.1f}, {figure['max']:.1f}]"
 
 
 def read_evaluations(path: Path) -> list[dict[int, float]]:

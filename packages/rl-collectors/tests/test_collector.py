@@ -162,6 +162,18 @@ def test_a_class_of_policies_and_an_empty_batch_are_refused(counting_env):
         Collector(counting_env([], batch_size=[0]), frames_per_batch=2)
 
 
+def test_an_entry_with_the_name_of_the_ids_is_refused(counting_env):
+    env = counting_env()
+    env.observation_spec["collector"] = Unbounded((1,))
+    with pytest.raises(SpecError, match=r"CountingEnv writes an entry 'collector'.*RenameTransform"):
+        Collector(env, frames_per_batch=2)
+    act = TensorDictModule(lambda o: (torch.tensor(0), o), in_keys=["observation"], out_keys=["action", "collector"])
+    with pytest.raises(SpecError, match="TensorDictModule writes an entry 'collector'"):
+        Collector(counting_env(), act, frames_per_batch=2)
+    found = Collector(counting_env(), act, frames_per_batch=2, track_traj_ids=False).collect()
+    assert torch.equal(found["collector"], found["observation"])
+
+
 def test_a_bare_network_is_refused(counting_env):
     with pytest.raises(ContractError, match=r"Linear does not say what it reads.*TensorDictModule"):
         Collector(counting_env, nn.Linear(4, 2), frames_per_batch=2)

@@ -1,6 +1,7 @@
 """Ctrl-C at each line of the collection of a batch: the batches after it are whole."""
 
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,17 @@ OURS = ("/core/workers/_", "/rl/collectors/", "/envs/batched/_")
 
 def policy():
     return TensorDictModule(lambda x: torch.zeros(x.shape[:-1], dtype=torch.int64), ["observation"], ["action"])
+
+
+class Weighted(torch.nn.Module):
+    """Writes its weight next to the action."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return torch.zeros(x.shape[:-1], dtype=torch.int64), self.weight.detach().expand(x.shape[:-1]).clone()
 
 
 def check_whole(batches, seen, *, torn):
@@ -95,7 +107,8 @@ def test_batches_after_ctrl_c_at_any_line_are_whole(kind, warm):
         collector.reset()
         reached = interrupt_at(collector.collect, line, OURS)
         if reached:
-            check_whole([collector.collect().clone() for _ in range(3)], seen, torn=collector._torn)
+            torn = collector._torn
+            check_whole([collector.collect().clone() for _ in range(3)], seen, torn=torn)
         line += stride
     assert line > 50
     collector.shutdown()
@@ -108,14 +121,26 @@ def test_another_use_of_a_collector_is_still_refused_after_an_interrupt():
         if tried and tried[-1] == "now":
             with pytest.raises(RLError, match="in use by another thread, or by its own policy"):
                 collector.state_dict()
+            with pytest.raises(RLError, match="in use by another thread, or by its own policy"):
+                collector.later()
             tried.append("refused")
         return td.set("action", torch.zeros(td.batch_size, dtype=torch.int64))
 
-    collector = Collector(CountingEnv(), collects, frames_per_batch=4)
+    class Extended(Collector):
+        """Has a further use."""
+
+        def later(self):
+            with self._alone("later"):
+                return self.collected_frames
+
+    collector = Extended(CountingEnv(), collects, frames_per_batch=4)
     assert interrupt_at(collector.collect, 60, OURS)
     tried.append("now")
     collector.collect()
     assert tried == ["now", "refused"]
+    for line in range(1, 60):
+        interrupt_at(collector.later, line, OURS)
+        assert collector.later() == collector.collected_frames
     collector.shutdown()
 
 
@@ -126,6 +151,63 @@ def test_a_state_that_is_saved_after_an_interrupt_begins_with_a_reset():
     assert interrupt_at(collector.collect, 60, OURS)
     other.load_state_dict(collector.state_dict())
     assert other.collect()["observation"].flatten().tolist() == [0, 1, 2, 0]
+
+
+HOOKED = {
+    "one": partial(Collector, CountingEnv),
+    "sync": partial(MultiSyncCollector, [CountingEnv], timeout=20),
+    "async": partial(MultiAsyncCollector, [CountingEnv], timeout=20),
+    "batched": partial(AsyncBatchedCollector, [CountingEnv], env_backend="threading", timeout=20),
+}
+
+
+@pytest.mark.parametrize("where", ["pre_collect_hook", "postproc", "buffer"])
+@pytest.mark.parametrize("kind", HOOKED)
+def test_what_a_hook_reads_is_that_of_a_whole_collector(kind, where):
+    def look(batch=None):
+        seen.append(collector._torn)
+        if kind != "batched":
+            assert collector.stats
+            states.append(collector.state_dict())
+        return batch
+
+    class Buffer:
+        def extend(self, batch):
+            look()
+            batches.append(batch.clone())
+
+    if where == "pre_collect_hook" and kind in ("sync", "async"):
+        pytest.skip("it is called in the workers")
+    seen, states, batches = [], [], []
+    settings = {"replay_buffer": Buffer()} if where == "buffer" else {where: look}
+    collector = HOOKED[kind](policy(), frames_per_batch=4, **settings)
+    found = [collector.collect() for _ in range(4)]
+    batches = batches or found
+    assert seen == [False] * 4
+    assert [int(x) for batch in batches for x in batch["observation"].flatten()] == [t % 3 for t in range(16)]
+    if kind == "one":
+        assert all(state["env"] is not None for state in states)
+    collector.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["one", "sync", "async"])
+def test_weights_after_ctrl_c_at_any_line_of_an_update_reach_the_policy(kind):
+    weighted = TensorDictModule(Weighted(), ["observation"], ["action", "weight"])
+    collector = HOOKED[kind](weighted, frames_per_batch=4)
+    collector.collect()
+    line, reached, value = 1, True, 0.0
+    while reached:
+        value += 2
+        torch.nn.init.constant_(weighted.module.weight, value)
+        reached = interrupt_at(collector.update_policy_weights_, line, OURS)
+        collector.collect()
+        torch.nn.init.constant_(weighted.module.weight, value + 1)
+        collector.update_policy_weights_()
+        batches = [collector.collect() for _ in range(4 if kind == "async" else 1)]  # some are ready already
+        assert (batches[-1]["weight"] == value + 1).all(), line
+        line += 1
+    assert line > 5
+    collector.shutdown()
 
 
 def test_modes_of_the_process_are_those_before_the_interrupted_batch():

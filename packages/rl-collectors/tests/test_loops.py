@@ -8,6 +8,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import Collector
+from rl.collectors._loops import recorded  # a recording needs CUDA: a double takes its place
+from rl.collectors._loops.leaf import LeafLoop
+from rl.core.errors import ContractError
 
 PATHS = ("leaves", "leaves, TensorDict policy", "tensordict")
 
@@ -254,3 +257,25 @@ def test_the_toy_environment_of_core(make_policy):
     batch = Collector(CountingEnv([2, 3], (2,)), frames_per_batch=8, debug=True).collect()
     assert batch["observation"][..., 0].tolist() == [[0, 1, 0, 1], [0, 1, 2, 0]]
     assert batch["next", "observation"][..., 0].tolist() == [[1, 2, 1, 2], [1, 2, 3, 1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"height": torch.zeros(1)}, "has 'height'"), (None, r"lacks \('info', 'double'\)")]
+)
+def test_a_recorded_step_refuses_a_root_with_other_entries(monkeypatch, counting_env, change, message):
+    monkeypatch.setattr(recorded, "record", lambda call, *_: (call(), lambda: None))
+    env = counting_env([[5]])
+    loop = recorded.RecordedLoop(LeafLoop(env, ["reward"], asks=False), torch.device("cpu"), (), "CountingEnv")
+
+    def act(root):
+        root["action"] = torch.tensor(0)
+
+    step = env.step_leaves
+    for _ in range(3):
+        loop.run(2, act, step, [], [])
+    before = dict(loop.root)
+    loop.root = {**before, **change} if change else {key: leaf for key, leaf in before.items() if "info" not in key}
+    with pytest.raises(ContractError, match=message):
+        loop.run(2, act, step, [], [])
+    loop.root = before
+    loop.run(2, act, step, [], [])

@@ -446,6 +446,75 @@ def test_workers_that_are_killed_at_the_same_time_are_replaced(kind):
             assert lives <= {0, 2} or (kind is MultiAsyncCollector and count < 6)
 
 
+def replace_worker(multi):
+    """Kill worker 1, and collect until batches are those of its replacement; the last rows of worker 1."""
+    multi._workers._workers[1].process.kill()
+    multi._workers._workers[1].process.join()
+    found = []
+
+    def replaced(batch):
+        rows = batch.reshape(-1)
+        found.append(rows[rows["collector", "traj_ids"] % 2 == 1])
+        return (batch["collector", "traj_ids"] >= 1 << 40).any()
+
+    with pytest.warns(UserWarning, match="It was replaced"):
+        assert collect_until(multi, replaced)
+    return found[-1]
+
+
+def mark(batch):
+    batch.set("seen", torch.ones(batch.batch_size))
+
+
+def hide_observation(batch):
+    del batch["observation"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replaced_worker_has_what_was_assigned_to_the_one_before(kind, tmp_path):
+    with kind([CountingEnv] * 2, policy(), frames_per_batch=8, restart=True) as multi:
+        multi.post_collect_hook = mark
+        new = policy()
+        set_weights(new, 4)
+        multi.update_policy_weights_(new, worker_ids=1)
+        multi.enable_profile(workers=[1], num_rollouts=3, warmup_rollouts=2, save_path=tmp_path / "trace.json")
+        multi.collect()
+        rows = replace_worker(multi)
+        assert (rows["seen"] == 1).all()
+        assert (rows["weights"] == 4).all()
+        assert (rows["policy_version"] == 1).all()
+        assert not (tmp_path / "trace.json").exists()
+        _ = [multi.collect() for _ in range(8)]
+        assert (tmp_path / "trace.json").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("hook", "message"), [(mark, "has 'seen'"), (hide_observation, "lacks 'observation'")])
+def test_entries_that_a_hook_adds_or_removes_between_batches_are_refused(kind, hook, message):
+    with kind([CountingEnv] * 2, frames_per_batch=8) as multi:
+        multi.collect()
+        multi.post_collect_hook = hook
+        with pytest.raises(WorkerError, match=f"a later batch {message}"):
+            _ = [multi.collect() for _ in range(6)]
+
+
+def test_a_storage_with_more_dimensions_than_a_batch_is_refused_with_the_remedy():
+    class Buffer:
+        class storage:
+            ndim = 2
+
+        def extend(self, batch):
+            self.size = batch.batch_size
+
+    buffer = Buffer()
+    with pytest.raises(SpecError, match=r'ndim=2, and a batch 1 dimension.*cat_results="stack"'):
+        MultiSyncCollector([CountingEnv] * 2, frames_per_batch=8, replay_buffer=buffer)
+    for settings in ({"cat_results": "stack"}, {"create_env_kwargs": {"batch_size": [2]}}):
+        with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=8, replay_buffer=buffer, **settings) as multi:
+            multi.collect()
+        assert len(buffer.size) >= 2
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_collector_that_is_dropped_without_shutdown_leaves_no_memory(kind):

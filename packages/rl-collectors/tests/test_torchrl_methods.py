@@ -15,7 +15,7 @@ from rl.collectors import (
     VanillaWeightUpdater,
     split_trajectories,
 )
-from rl.core.errors import ArgumentError, SpecError
+from rl.core.errors import ArgumentError, SpecError, WorkerError
 from rl.core.testing import CountingEnv
 
 KINDS = pytest.mark.parametrize("kind", [Collector, MultiSyncCollector, MultiAsyncCollector])
@@ -71,6 +71,7 @@ def test_every_spelling_of_new_weights_reaches_the_policy(kind):
             ({"weights": {}, "policy": policy()}, "one source of weights, got weights, policy"),
             ({"policy": policy(), "model_id": "critic"}, r"models \['critic'\]"),
             ({"weights_dict": {"policy": policy(), "critic": policy()}}, r"a collector has one, 'policy'"),
+            ({"weights_dict": {"policy": policy()}, "model_id": "policy"}, "weights_dict and model_id='policy'"),
             ({"policy": policy(), "worker_ids": 7}, "got .*7"),
         ):
             with pytest.raises(SpecError, match=message):
@@ -93,6 +94,8 @@ def test_single_workers_have_weights_of_their_own_until_the_next_update_of_all()
         assert found() == [[4], [4], [3], [3]]
         collector.update_policy_weights_(policy(5.0), worker_ids=[0])
         assert found() == [[5], [4], [4], [3]]
+        with pytest.raises(SpecError, match=r"workers \[0\], and worker_ids=\[1\]: pass one"):
+            collector.update_policy_weights_({0: policy(6.0)}, worker_ids=[1])
         with pytest.raises(SpecError, match=r"weights do not fit"):
             collector.update_policy_weights_({0: policy(6.0), 1: {"other": torch.zeros(())}})
         assert found() == [[5], [4], [4], [3]]
@@ -108,6 +111,34 @@ def test_next_returns_the_batches_of_one_iteration(kind):
         assert collector.requested_frames_per_batch == 8
     with make(kind) as collector, pytest.raises(TypeError, match="no length"):
         len(collector)
+
+
+class Breaks(CountingEnv):
+    """Raises in its sixth step."""
+
+    taken = 0
+
+    def step_leaves(self, root):
+        self.taken += 1
+        if self.taken == 6:
+            raise ValueError("it broke")
+        return super().step_leaves(root)
+
+
+@KINDS
+def test_next_goes_on_after_an_error(kind):
+    source = Breaks if kind is Collector else [Breaks] * 2
+    with kind(source, frames_per_batch=4 if kind is not MultiSyncCollector else 8, total_frames=24) as collector:
+        found, errors = [], 0
+        for _ in range(20):
+            try:
+                found.append(collector.next())
+            except (ValueError, WorkerError):
+                errors += 1
+        assert errors == (1 if kind is Collector else 2)
+        batches = [batch for batch in found if batch is not None]
+        assert sum(batch.numel() for batch in batches) == 24
+        assert found[-1] is None
 
 
 @KINDS

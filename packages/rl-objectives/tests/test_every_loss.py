@@ -16,6 +16,7 @@ from rl.objectives import (
     GAE,
     A2CLoss,
     ClipPPOLoss,
+    DiscreteIQLLoss,
     DiscreteSACLoss,
     DistributionalDQNLoss,
     DQNLoss,
@@ -187,6 +188,16 @@ def test_a_loss_may_be_a_forward_and_its_keys(kind):
     loss.set_keys(done="over")
     found.backward()
     assert all(one.grad is not None for one in loss.parameters())
+
+
+@pytest.mark.parametrize("kind", [OfTheClass, OfTheLoss, AsProperties])
+def test_outputs_of_a_loss_with_keys_of_its_own_may_be_selected(kind):
+    loss, x, y = kind(), *torch.randn(2, 3, 1)
+    whole = loss(x=x, next_y=y)
+    loss.select_out_keys("size")
+    assert loss(x=x, next_y=y) == whole[1] == 3
+    assert list(loss(TensorDict(x=x, next=TensorDict(y=y), batch_size=[3])).keys()) == ["size"]
+    torch.testing.assert_close(loss.reset_out_keys()(x=x, next_y=y), whole)
 
 
 def test_outputs_may_be_selected():
@@ -392,10 +403,18 @@ def test_an_observation_is_no_discount_of_an_estimator(place, key):
     torch.testing.assert_close(estimator(batch)["advantage"], expected)
 
 
-@pytest.mark.parametrize("value", [torch.full((2, 6, 1), 9.8), torch.ones(2, 6, 1, dtype=torch.int64)])
-def test_what_can_be_no_discount_is_refused(value):
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (torch.full((2, 6, 1), 9.8), "from 9.8 to 9.8"),
+        (torch.tensor(float("nan")).expand(2, 6, 1), "from nan to nan"),
+        (torch.ones(2, 6, 1, dtype=torch.int64), "of torch.int64"),
+        (torch.ones(2, 6, 1, dtype=torch.bool), "of torch.bool"),
+    ],
+)
+def test_what_can_be_no_discount_is_refused(value, found):
     loss, batch = make("DQNLoss")
-    with pytest.raises(ContractError, match=r"'gamma' is .*, and would be the discount of each row"):
+    with pytest.raises(ContractError, match=rf"'gamma' is {found}, and would be the discount of each row"):
         loss(batch.set("gamma", value))
 
 
@@ -442,6 +461,18 @@ def test_a_target_network_that_nothing_moves_is_reported_once_at_the_tenth_train
     assert message.startswith(
         f"{name} was called 10 times in training, and nothing has moved {target}: make SoftUpdate"
     )
+    argument = "delay_qvalue=False" if name == "DiscreteSACLoss" else "delay_value=False"
+    assert message.endswith(f"optimizer. Without a target network ({argument}) none is needed")
+
+
+def test_the_halves_of_a_step_are_one_call_and_only_arguments_that_the_loss_has_are_named():
+    loss = soft_actor_critic()
+    assert warnings_of(lambda batch: (loss.critic_loss(batch), loss.actor_loss(batch)), 9) == []
+    assert len(warnings_of(loss.critic_loss, 1)) == 1
+    value = TensorDictModule(nn.Linear(4, 1), ["observation"], ["state_value"])
+    critic = TensorDictModule(nn.Linear(4, 3), ["observation"], ["action_value"])
+    (message,) = warnings_of(DiscreteIQLLoss(actor(), critic, value_network=value))
+    assert message.endswith("call its step after each step of the optimizer")
 
 
 def test_parameters_of_networks_have_the_names_of_torchrl():

@@ -91,6 +91,11 @@ def test_the_step_size_follows_the_divergence_within_its_bounds():
     for kl, rates in expected:
         schedule.step(kl)
         assert schedule.get_last_lr() == pytest.approx(rates)
+    optimizer.param_groups[1]["lr"] = 1e-6  # out of the range, as during a warmup
+    for kl in (0.01, 0.0):
+        schedule.step(kl)
+        assert schedule.get_last_lr() == [1.5e-3, 1e-6]
+    schedule.step(1e-9)
     other = KLAdaptiveLR(optimizer, 0.01)
     other.load_state_dict(schedule.state_dict())
     assert other.last_kl == 1e-9

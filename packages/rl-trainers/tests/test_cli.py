@@ -12,7 +12,7 @@ import pytest
 
 from rl.core.cli import main
 from rl.core.component import Component
-from rl.core.registry import Registry, default
+from rl.core.registry import Registry, default, load
 from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
 from rl.trainers._command.arguments import parse_train
 from rl.trainers._config.fields import config_fields
@@ -205,6 +205,10 @@ def test_switches_need_no_value_and_lists_no_brackets():
     assert parse_train(["ppo", *same, "--observation-indices=[0,2]"]).config == config
     assert parse_train(["ppo", "--hidden", "16", "--anneal", "false"]).config.hidden == (16,)
     assert parse_train(["dqn", "--atari", "--env", "ALE/Pong-v5"]).config.atari
+    for text, loggers in (("csv, tensorboard", ("csv", "tensorboard")), (" csv,,", ("csv",)), ("", ())):
+        assert parse_train(["ppo", f"--loggers={text}"]).config.loggers == loggers
+        assert parse_train(["ppo", "--loggers", text]).config.loggers == loggers
+    assert parse_train(["ppo", "--observation-indices", ""]).config.observation_indices == ()
 
 
 def test_every_hint_about_another_project_names_an_option():
@@ -356,6 +360,14 @@ def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
     default().add(Component("recipe", "nothing", f"{module.__name__}:RECIPE"))
     assert main(["train", "nothing", "--depth", "3", "--out", "there", "--display", "none"]) == 0
     assert got == [(Config(depth=3), "there", None, "none")]
+
+
+def test_a_recipe_with_the_name_of_an_installed_one_is_another_recipe(monkeypatch):
+    module = ModuleType("rl_trainers_test_ppo")
+    module.MINE = dataclasses.replace(load("recipe", "ppo"), train=f"{module.__name__}:train")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module.MINE.reference == "rl_trainers_test_ppo:MINE"
+    assert load("recipe", "ppo").reference == "ppo"
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n"], ids=["empty", "garbage"])

@@ -158,11 +158,16 @@ def test_a_killed_actor_is_an_error(ray, sync):
         assert caught.value.ended
 
 
+def mark(batch):
+    batch.set("seen", torch.ones(batch.batch_size))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_killed_actor_is_replaced(ray, sync):
     policy = make_policy()
     with RayCollector([Named] * 2, policy, frames_per_batch=8, sync=sync, restart=True) as collector:
+        collector.post_collect_hook = mark
         collector.update_policy_weights_()
         first = collector.collect()
         os.kill(int(first["next", "observation"].flatten()[0]), signal.SIGKILL)
@@ -175,6 +180,7 @@ def test_a_killed_actor_is_replaced(ray, sync):
             batches.append(batch)
             ids = batch["collector", "traj_ids"]
             replaced.extend(ids[ids >= 1 << 40].tolist())
+            assert (batch["seen"] == 1).all()
             assert batch["policy_version"].unique().tolist() == [1]
         assert collector.collected_frames == sum(batch.numel() for batch in (first, *batches))
 

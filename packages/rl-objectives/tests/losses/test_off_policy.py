@@ -693,6 +693,15 @@ def test_the_noise_of_td3_has_a_width_for_each_dimension():
     for wrong in (torch.tensor([0.1, -1.0]), torch.ones(3)):
         with pytest.raises(SpecError, match=r"policy_noise=.*one for each dimension"):
             TD3Loss(actor, network, bounds=(low, high), policy_noise=wrong, delay_actor=False)
+    three = torch.ones(3)
+    for name, given in (
+        ("policy_noise", {"bounds": (-1.0, 1.0), "policy_noise": three}),
+        ("noise_clip", {"bounds": (-1.0, 1.0), "noise_clip": three}),
+        ("low", {"bounds": (-three, three)}),
+    ):
+        loss = TD3Loss(actor, network, delay_actor=False, **given)
+        with pytest.raises(ShapeError, match=rf"TD3Loss got {name} of shape \[3\] for actions of shape \[8, 2\]"):
+            loss.critic_loss(make_batch(8))
 
 
 class Heads(nn.Module):

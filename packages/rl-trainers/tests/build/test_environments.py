@@ -8,15 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
+from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.component import Component
-from rl.core.registry import default, load
+from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.registry import Registry, default, load
 from rl.envs import GymEnv
-from rl.trainers import PPOConfig, load_checkpoint, make_env, train_ppo
+from rl.trainers import PPOConfig, evaluate, load_checkpoint, make_env, train_ppo
 from rl.trainers._build import envs as _envs
 from rl.trainers._command.arguments import parse_train
 from rl.trainers._evaluate.loading import load_config
@@ -287,10 +289,14 @@ def small_goal(size=4):
     return gymnasium.make("CartPole-v1", max_episode_steps=size)
 
 
+def goal(size=9):
+    return small_goal(size)
+
+
 GIVEN = {
     "function": (small_goal, "test_environments:small_goal"),
     "lambda": (lambda: small_goal(4), "test_environments:<lambda>"),
-    "partial": (partial(small_goal, 4), "test_environments:small_goal"),
+    "partial": (partial(goal, size=4), "test_environments:goal"),
     "made": (gymnasium.make("CartPole-v1", max_episode_steps=4), "CartPole-v1"),
     "wrapped": (gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 4), "CartPole-v1"),
 }
@@ -307,6 +313,59 @@ def test_an_environment_may_be_given_as_an_object(how, tmp_path):
     result = train_ppo(config, out=tmp_path / "run", display="none")
     assert result.eval_return_mean == 4
     assert f"env: {config.env}\n" in (tmp_path / "run" / "config.yaml").read_text().replace("'", "")
+    if how != "lambda":
+        later = evaluate(tmp_path / "run", episodes=2, trust=small_goal.__module__)
+        assert later.tolist() == [4, 4]
+
+
+def test_the_id_of_a_component_may_be_a_path(monkeypatch):
+    monkeypatch.setattr("rl.core.registry._default", [Registry.installed()])
+    default().add(Component("env", "program", "rl_trainers_test_envs:of_id"))
+    opened = []
+
+    def of_id(name, num_envs=1):
+        opened.append(name)
+        return GuessEnv(num_envs)
+
+    monkeypatch.setattr(sys.modules["rl_trainers_test_envs"], "of_id", of_id)
+    for path in ("/home/me/game", "~/my games/a:b.x86_64", "../game", "C:/Games/"):
+        make_env(f"program/{path}", 2, seed=0)
+        assert opened.pop() == path
+    for env in ("nothing//home/me", "my game/x", "/home/me/game"):
+        with pytest.raises(UnknownComponentError, match="has the wrong form"):
+            make_env(env, 2, seed=0)
+
+
+def is_slippery(env):
+    """Whether a step of the lake may lead to several states."""
+    (one,) = env.gym_env if isinstance(env.gym_env, list) else [env.gym_env]
+    return len(one.unwrapped.P[0][0]) > 1
+
+
+def test_arguments_of_an_environment_that_is_given_as_an_object_are_settings():
+    made = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    config = PPOConfig(env=made)
+    assert config.env_kwargs == {"is_slippery": False}  # and not the map that is registered
+    assert PPOConfig(env=partial(small_goal, size=(4, 5))).env_kwargs == {"size": [4, 5]}  # as after a file
+    assert PPOConfig(env=made, env_kwargs={"is_slippery": True}).env_kwargs == {"is_slippery": True}
+    for slippery in (True, False):  # the settings decide, and nothing that the object still holds
+        for env in (config.env, "FrozenLake-v1"):
+            assert is_slippery(make_env(env, 1, seed=0, env_kwargs={"is_slippery": slippery})) == slippery
+    assert not is_slippery(make_env(made, 1, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1), "the wrappers RescaleAction"),
+        (gymnasium.make("Seen-v0", action_space=gymnasium.spaces.Discrete(3)), "the argument action_space of type"),
+        (partial(small_goal, 4), "a partial with arguments without names"),
+        (partial(small_goal, size=np.arange(3)), "the argument size of type ndarray"),
+    ],
+)
+def test_an_environment_that_no_settings_can_hold_is_refused(env, words):
+    with pytest.raises(SpecError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
+        PPOConfig(env=env)
 
 
 def test_an_environment_that_cannot_be_rebuilt_is_refused():
@@ -323,12 +382,16 @@ def test_components_are_also_named_with_their_distribution(tmp_path, capsys):
     for name, target in (("acme/line", "GuessEnv"), ("acme", "of_id")):
         if name not in {component.name for component in default().components("env")}:
             default().add(Component("env", name, f"rl_trainers_test_envs:{target}"), distribution="acme-rl")
-    small = "--num-envs 2 --total-frames 128 --frames-per-batch 128 --minibatch-size 64 --eval-episodes 1 --display none"
+    small = (
+        "--num-envs 2 --total-frames 128 --frames-per-batch 128 --minibatch-size 64 --eval-episodes 1 --display none"
+    )
     words = "train rl-trainers:ppo --env Acme_RL:acme/line --loggers rl-trainers:csv"
     assert main([*words.split(), *small.split(), "--final-eval-episodes", "1", "--out", "run"]) == 0
     assert "acme/line" in (tmp_path / "run" / "config.yaml").read_text()
     assert main(["eval", "run", "--episodes", "1"]) == 0  # an installed component needs no trust
-    assert main(["train", "--config", "run/config.yaml", "--total-frames", "128", "--display", "none", "--out", "b"]) == 0
+    assert (
+        main(["train", "--config", "run/config.yaml", "--total-frames", "128", "--display", "none", "--out", "b"]) == 0
+    )
     assert make_env("acme-rl:acme/size", 3, seed=0).batch_size == (3,)  # a component with an id
     for env, text in (("acme-rl:nothing", "acme-rl"), ("rl-envs:acme/line", "rl-envs")):
         assert main(["train", "--env", env, "--display", "none"]) == 1

@@ -13,8 +13,9 @@ from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.registry import load
 from rl.replay import ReplayBuffer, TensorStorage
-from rl.replay.datasets import register_dataset
+from rl.replay.datasets import load_dataset, register_dataset
 from rl.trainers import SACConfig, make_env, train_sac
+from rl.trainers.cli import dataset
 from rl.trainers.recipes.bc._train import _loss as bc_loss
 from rl.trainers.recipes.c51._train import c51_loss
 from rl.trainers.recipes.cql._train import _loss as cql_loss
@@ -124,6 +125,45 @@ def test_a_run_resumes_exactly_among_random_actions(tmp_path):
     train(config, resume=tmp_path / "cut", display="none")
     rows = [(tmp_path / name / "episodes.csv").read_text().splitlines() for name in ("whole", "cut")]
     assert [row.split(",")[:3] for row in rows[0]] == [row.split(",")[:3] for row in rows[1]]
+
+
+def test_looking_for_a_mask_is_seeded(tmp_path):
+    """The first copy is reset once more than the others: with the seed, so that a run is the same each time."""
+    seeds = []
+
+    class Seen(Reporting):
+        def reset(self, *, seed=None, options=None):
+            seeds.append(seed)
+            return super().reset(seed=seed)
+
+    make_env(Seen, 2, seed=7).reset()
+    assert seeds[0] == 7
+    assert None not in seeds
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("replay", [[], ["--replay"]])
+def test_masks_are_recorded_and_learned_from(replay, tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("RL_DATASETS", str(tmp_path / "rows"))
+    run_of("dqn", tmp_path / "run")
+    words = ["record", str(tmp_path / "run"), "test/rooms-v0", "--frames", "64", "--random", "0.5", "--trust", __name__]
+    assert dataset([*words, *replay]) == 0
+    rows = load_dataset("minari:test/rooms-v0").data
+    for after in ((), ("next",)):  # the mask is that of the place which the observation shows, and none at the end
+        place = rows[(*after, "observation")].argmax(-1)
+        expected = torch.stack([torch.tensor([1, 1, 0, 0]).roll(int(one)) for one in place])
+        ended = rows["next", "done"].expand(-1, 4) if after else torch.zeros_like(expected, dtype=torch.bool)
+        assert torch.equal(rows[(*after, "action_mask")].long(), torch.where(ended, 1, expected))
+    assert rows["action_mask"].gather(-1, rows["action"].unsqueeze(-1)).all()
+    config = load("recipe", "bc").config(
+        env=Rooms,
+        dataset="minari:test/rooms-v0",
+        total_frames=50,
+        **{k: v for k, v in SMALL.items() if "frames" not in k},
+    )
+    load("recipe", "bc").load_train()(config, out=tmp_path / "bc", display="none")
 
 
 OFFLINE = {"bc": bc_loss, "iql": iql_loss, "cql": cql_loss}

@@ -18,6 +18,7 @@ from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
 from rl.trainers import DQNConfig, evaluate, load_checkpoint, make_env, train_dqn
+from rl.trainers._build.dataset import open_dataset
 from rl.trainers._command.dataset import record_dataset
 from rl.trainers.cli import dataset
 from rl.trainers.recipes.act._config import ACT
@@ -302,6 +303,26 @@ def test_what_does_not_fit_is_refused(tmp_path):
 def bare(name, batch_size):
     rows = TensorDict(observation=torch.ones(4, 2), batch_size=[4])
     return ReplayBuffer(storage=TensorStorage(rows), batch_size=batch_size)
+
+
+def test_a_data_set_that_does_not_fit_into_memory_is_compared_with_the_environment():
+    class Large(ReplayBuffer):
+        def __getitem__(self, index):
+            rows = super().__getitem__(index)
+            assert rows.numel() < 5000
+            return rows
+
+    def large(name, batch_size):
+        rows = TensorDict(
+            observation=torch.ones(9000, 4), action=torch.zeros(9000, dtype=torch.int64), batch_size=[9000]
+        )
+        rows["action"][int(name)] = 5
+        return Large(storage=TensorStorage(rows), batch_size=batch_size)
+
+    register_dataset("large", large, replace=True)
+    for last in ("0", "8999"):
+        with pytest.raises(SpecError, match="'action' goes up to 5 there, and 'CartPole-v1' has 2 choices"):
+            open_dataset(f"large:{last}", make_env("CartPole-v1", 1, seed=0), 8, "CartPole-v1")
 
 
 @pytest.mark.filterwarnings("ignore")

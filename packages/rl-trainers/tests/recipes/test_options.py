@@ -13,11 +13,13 @@ from rl.trainers import (
     CrossQConfig,
     DQNConfig,
     PPOConfig,
+    PPORNDConfig,
     load_checkpoint,
     make_env,
     train_crossq,
     train_dqn,
     train_ppo,
+    train_ppo_rnd,
 )
 from rl.trainers._build.envs import env_options
 from rl.trainers.recipes.on_policy._networks import on_policy_networks
@@ -174,6 +176,32 @@ def test_epochs_end_where_the_policy_is_too_far_from_the_one_that_collected(tmp_
     assert torch.equal(found[5, 1e-12], found[1, 0.0])  # the second minibatch is not the policy's own any more
     assert torch.equal(found[5, 100.0], found[5, 0.0])
     assert not torch.equal(found[5, 0.0], found[1, 0.0])
+
+
+RND = PPORNDConfig(**QUICK, env="CartPole-v1", total_frames=128, num_envs=2, frames_per_batch=128, minibatch_size=128)
+
+
+def test_nothing_of_ppo_rnd_is_trained_after_its_epochs_have_ended(tmp_path):
+    found = []
+    for epochs, kl in ((1, 0.0), (5, 1e-12)):
+        config = dataclasses.replace(RND, epochs=epochs, target_kl=kl)
+        train_ppo_rnd(config, out=tmp_path / f"{epochs}", display="none")
+        found.append(load_checkpoint(tmp_path / f"{epochs}" / "checkpoints" / "last.safetensors")["rnd"])
+    for key, value in found[0].items():
+        assert torch.equal(value, found[1][key]), key
+
+
+def test_all_networks_of_ppo_rnd_have_the_precision_of_the_config(tmp_path):
+    kinds = {}
+
+    def seen(module, inputs, output):
+        if isinstance(module, torch.nn.Linear) and torch.is_grad_enabled():
+            kinds[module] = output.dtype
+
+    with torch.nn.modules.module.register_module_forward_hook(seen):
+        train_ppo_rnd(dataclasses.replace(RND, precision="bf16"), out=tmp_path / "run", display="none")
+    assert len(kinds) > 6
+    assert set(kinds.values()) == {torch.bfloat16}
 
 
 BF16 = {

@@ -1,4 +1,5 @@
 import math
+from pathlib import PurePosixPath
 
 import pytest
 import torch
@@ -77,6 +78,15 @@ def test_csv_drops_what_was_written_after_the_checkpoint(tmp_path):
     logger.log_scalars({"a": 7.0}, 25)
     logger.close()
     assert read_metrics(tmp_path / "metrics.csv") == {"frames": [10, 20, 25], "a": [1, 2, 7]}
+    for step, value in ((10, 0.5), (20, 0.25), (30, 0.125), (None, 4.0)):
+        logger.log_scalar("train/loss", value, step)
+    with (tmp_path / "scalars" / "train" / "loss.csv").open("a") as file:
+        file.write("4")
+    CSVLogger(tmp_path, resume_step=20).log_scalar("train/loss", 2.0, 25)
+    assert (tmp_path / "scalars" / "train" / "loss.csv").read_text() == "10,0.5\n20,0.25\n,4\n25,2\n"
+    (tmp_path / "scalars" / "train" / "loss.csv").write_text("ten,0.5\n")
+    with pytest.raises(CheckpointError, match=r"loss\.csv is damaged.*delete the file"):
+        CSVLogger(tmp_path, resume_step=20)
 
 
 def test_tensorboard_events_can_be_read_back(tmp_path):
@@ -121,10 +131,11 @@ def test_csv_keeps_single_numbers_texts_settings_and_videos_in_files(tmp_path):
     logger.log_scalar("train/loss", 0.5, step=10)
     logger.log_scalar("train/loss", 0.25, step=20)
     logger.log_str("note", "hello", step=3)
-    logger.log_hparams({"lr": 0.1, "hidden": [64, 64]})
+    logger.log_hparams({"lr": 0.1, "hidden": [64, 64], "out": PurePosixPath("a/b")})
     assert (tmp_path / "scalars" / "train" / "loss.csv").read_text() == "10,0.5\n20,0.25\n"
     assert (tmp_path / "texts" / "note-3.txt").read_text() == "hello"
-    assert (tmp_path / "hparams.yaml").read_text() == "lr: 0.1\nhidden:\n- 64\n- 64\n"
+    assert (tmp_path / "hparams.yaml").read_text() == "lr: 0.1\nhidden:\n- 64\n- 64\nout: a/b\n"
     pytest.importorskip("imageio_ffmpeg")
-    logger.log_video("run", torch.zeros(2, 5, 3, 16, 32, dtype=torch.uint8), step=7, fps=10)
+    for _ in range(2):  # the second one replaces the first
+        logger.log_video("run", torch.zeros(2, 5, 3, 16, 32, dtype=torch.uint8), step=7, fps=10)
     assert b"ftyp" in (tmp_path / "videos" / "run-7.mp4").read_bytes()[:16]

@@ -1,6 +1,7 @@
 """Run folders and files are data: what they name is not imported unless it is installed or trusted."""
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
 from rl.core.errors import RLError
@@ -218,3 +220,24 @@ def test_an_environment_of_ones_own_is_trusted_by_name(tmp_path, monkeypatch, ca
     assert main([*fresh, "a"]) == 1
     assert main([*fresh, "b", "--trust=own_env_of_trust"]) == 0
     assert main([*fresh, "c", "--env", "own_env_of_trust:Own"]) == 0  # typed, so it is the user's
+
+
+def test_no_command_is_printed_for_code_that_no_other_process_can_import(tmp_path, capsys):
+    in_a_script = type("Maze", (GuessEnv,), {"__module__": "__main__", "__qualname__": "Maze"})
+
+    def inside(num_envs):
+        return GuessEnv(num_envs)
+
+    for env, name in ((in_a_script, "__main__:Maze"), (inside, "<locals>.inside")):
+        config = PPOConfig(env=env, **SMALL)
+        for end in (True, False):
+            train_ppo(
+                config,
+                out=tmp_path / f"{name}-{end}",
+                display="plain",
+                should_stop=None if end else lambda frames: True,
+            )
+            told = capsys.readouterr().out
+            assert re.search(rf"no command can import \S*{name}: put it into a module", told)
+            assert "rl eval" not in told
+            assert "rl train" not in told

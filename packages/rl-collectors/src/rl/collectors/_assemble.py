@@ -14,7 +14,7 @@ from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.specs import set_group_sizes
 
-__all__ = ["CHUNK", "Assembler", "place"]
+__all__ = ["CHUNK", "Assembler", "check_keys", "place"]
 
 CHUNK = 64
 """Steps that are kept as single tensors before they are stacked: few enough to stay in the cache. Measured on
@@ -187,6 +187,24 @@ class Assembler:
                 f"this batch has {', '.join(map(key_str, new))}, which the first step of this collector had not:"
                 " a policy and an environment must write the same entries at every step"
             )
+
+
+def check_keys(prepared: Iterable[NestedKey], found: Iterable[NestedKey], owner: str) -> None:
+    """Compare the entries of a batch with those that memory was prepared for.
+
+    Raises:
+        ContractError: if one is missing or new.
+    """
+    prepared, found = [*prepared], [*found]
+    missing = [key_str(key) for key in prepared if key not in found]
+    new = [key_str(key) for key in found if key not in prepared]
+    if missing or new:
+        lacks = f"lacks {', '.join(missing)}" if missing else ""
+        has = f"has {', '.join(new)}, which the first one had not" if new else ""
+        raise ContractError(
+            f"{owner}: a later batch {' and '.join(filter(None, (lacks, has)))}: write the same entries in every batch,"
+            " and assign a hook that adds or removes some before the first one"
+        )
 
 
 def place(tree: dict[str, Any], key: NestedKey, value: Any) -> None:

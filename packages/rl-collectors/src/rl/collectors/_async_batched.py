@@ -16,7 +16,7 @@ from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
 from rl.collectors._groups import any_flag
 from rl.collectors._loops.tensordict_policy import opaque_act
-from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy, random_of, total_of
+from rl.collectors._pipeline.arguments import check_collector_key, check_fit, count_of, make_policy, random_of, total_of
 from rl.collectors._pipeline.compiled import accelerated
 from rl.collectors._pipeline.placement import Devices, device_of_policy
 from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
@@ -26,6 +26,7 @@ from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownCompone
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, IS_INIT, NEXT, TRAJ_IDS, NestedKey, as_tuple, leaf_keys, next_key
 from rl.core.profiling import profiled
+from rl.core.recurrent import keep_modes
 from rl.core.registry import load
 
 __all__ = ["AsyncBatchedCollector"]
@@ -154,6 +155,7 @@ class AsyncBatchedCollector(BackgroundCollector):
             raise SpecError(f"min_batch_size={self._least}, and there are {env.num_envs} environments")
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random)
+        check_collector_key(env, self.policy)
         if len(self._recurrent.own) < len(self._recurrent.states):
             raise SpecError(
                 "AsyncBatchedCollector keeps the recurrent state of the policy itself, and the environment writes it"
@@ -171,15 +173,16 @@ class AsyncBatchedCollector(BackgroundCollector):
             RLError: after `shutdown`, and while the background thread collects.
         """
         self._check_usable()
-        if self._torn:
-            self.reset()
-        with self._guard_state():
+        with keep_modes():
             return self._collect()
 
     def _collect(self) -> Any:
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
-        batch: Any = self._trajectory() if self._finished is not None else self._batch()
+        if self._torn or (self._reset_each and self._finished is None):
+            self.reset()
+        with self._guard_state():
+            batch: Any = self._trajectory() if self._finished is not None else self._batch()
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if self._postproc is not None:
@@ -192,8 +195,6 @@ class AsyncBatchedCollector(BackgroundCollector):
         return None
 
     def _batch(self) -> TensorDictBase:
-        if self._reset_each:
-            self.reset()
         self._gather()
         batch: Any = torch.cat([segment for _, segment, _ in self._segments()], dim=len(self._inner))
         batch.names = [*[None] * len(self._inner), "time"]
@@ -325,9 +326,11 @@ class AsyncBatchedCollector(BackgroundCollector):
     def reset(self) -> None:
         """Drop the running episodes, and begin the next batch with a reset of all environments."""
         with self._background.held():
-            self._settle() if self._torn else self._idle()
-            self._root, self._started, self._chunks, self._failed = None, False, [], []
-            self._new_trajectories(range(self.env.num_envs))
+            settle = self._settle if self._torn else self._idle
+            with self._guard_state():
+                settle()
+                self._root, self._started, self._chunks, self._failed = None, False, [], []
+                self._new_trajectories(range(self.env.num_envs))
 
     def _idle(self) -> None:
         """Wait for the environments that step; what they return is dropped."""

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from rl.collectors.weights._load import chosen_weights
 from rl.core.errors import RLError, SpecError
-from rl.core.recurrent import keep_modes
 
 __all__ = ["CollectorBase"]
 
@@ -30,7 +29,6 @@ class CollectorBase(ABC):
     post_collect_hook: Any = None
     """Function that is called with every batch, after `postproc`, or None; it may be assigned."""
     _weight_updater: Any = None
-    _iterator: Iterator[Any] | None = None
     _has_whole_trajectories = False
     _frames = 0
     _closed = False
@@ -38,11 +36,13 @@ class CollectorBase(ABC):
     """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
 
     def __iter__(self) -> Iterator[Any]:
-        while self.total_frames < 0 or self._frames < self.total_frames:
-            batch = self._next_result(self.total_frames)
-            if batch is None:  # no trajectory ended before the last frame
-                return
+        while (batch := self._next_of_iteration()) is not None:
             yield batch[0]
+
+    def _next_of_iteration(self) -> tuple[Any] | None:
+        """`_next_result` until `total_frames`; None after them, and if no trajectory ended before the last frame."""
+        until = self.total_frames
+        return None if 0 <= until <= self._frames else self._next_result(until)
 
     def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with whole trajectories
         """The next batch as it is yielded, which may be None; None without a tuple if none is complete at `until`."""
@@ -62,9 +62,8 @@ class CollectorBase(ABC):
 
     def next(self) -> Any:
         """Return the next batch of one iteration; None after the last one, and if batches go to a replay buffer."""
-        if self._iterator is None:
-            self._iterator = iter(self)
-        return next(self._iterator, None)
+        batch = self._next_of_iteration()
+        return None if batch is None else batch[0]
 
     def __len__(self) -> int:
         """Number of batches of an iteration from the beginning."""
@@ -217,13 +216,15 @@ class CollectorBase(ABC):
 
     @contextmanager
     def _guard_state(self) -> Generator[None]:
-        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside."""
-        self._torn = True
+        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside.
+
+        Nothing inside may call a hook of the user: to it the collector would be torn.
+        """
+        before, self._torn = self._torn, True
         try:
-            with keep_modes():
-                yield
+            yield
         except Exception:
-            self._torn = False
+            self._torn = before
             raise
         self._torn = False
 

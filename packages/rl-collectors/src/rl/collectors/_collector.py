@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
@@ -9,6 +10,7 @@ from math import ceil
 from threading import Lock, get_ident
 from time import perf_counter
 from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from rl.collectors._groups import any_flag
 from rl.collectors._loops.leaves import groups_of
 from rl.collectors._loops.runner import Runner
 from rl.collectors._pipeline.arguments import (
+    check_collector_key,
     check_fit,
     check_flags,
     count_of,
@@ -47,6 +50,7 @@ from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.profiling import profiled, profiling_enabled
+from rl.core.recurrent import keep_modes
 from rl.core.state import pack
 from rl.core.workers import Undivided
 
@@ -54,9 +58,6 @@ __all__ = ["VERSION", "Collector"]
 
 VERSION = "policy_version"
 """Key of the number of weight updates."""
-
-_LOCKING = ("_begin_again", "_gather", "reset", "set_seed", "state_dict", "load_state_dict")
-"""Methods that lock the collector."""
 
 
 @_foreign.collector
@@ -197,6 +198,8 @@ class Collector(BackgroundCollector):
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random_frames)
         check_flags(env, set_truncated=set_truncated, limit=limit)
+        if track_traj_ids or split_trajs or trajs_per_batch is not None:
+            check_collector_key(env, self.policy)
         self._batch_size = torch.Size(env.batch_size)
         self._elements = self._batch_size.numel()
         if not self._elements:
@@ -226,7 +229,8 @@ class Collector(BackgroundCollector):
         )
         self._runner = self._make_runner(clock=self._clock)
         self._levels = done_levels(leaf_keys(self.env.full_done_spec))
-        self._lock, self._user = Lock(), 0
+        self._lock = Lock()
+        self._user: tuple[int, FrameType] | None = None  # thread, and the call that has the lock
         super().__init__(replay_buffer, weight_updater)
 
     # ------------------------------------------------------------------ collecting
@@ -247,8 +251,11 @@ class Collector(BackgroundCollector):
         self._check_usable()
         if self._torn:
             self._begin_again()
-        with self._guard_state():
-            batch = self._gather(until)
+        with keep_modes():
+            if self.pre_collect_hook is not None:
+                self.pre_collect_hook()
+            with self._guard_state():
+                batch = self._gather(until)
             return None if batch is None else (self._output.finish(batch),)
 
     def _begin_again(self) -> None:
@@ -257,8 +264,6 @@ class Collector(BackgroundCollector):
 
     def _gather(self, until: int) -> TensorDictBase | None:
         """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
-        if self.pre_collect_hook is not None:
-            self.pre_collect_hook()
         with self._alone("collect"):
             start = perf_counter() if self._clock is not None else 0.0
             if self._reset_each:
@@ -292,7 +297,7 @@ class Collector(BackgroundCollector):
             try:
                 with Undivided():
                     taken = self._lock.acquire(blocking=False) or self._is_left_locked()
-                    self._user = get_ident() if taken else self._user
+                    self._user = (get_ident(), sys._getframe(2)) if taken else self._user  # noqa: SLF001  past contextlib
                 if not taken:
                     raise RLError(
                         f"Collector.{what} was called while this collector was in use by another thread, or by its own"
@@ -301,15 +306,16 @@ class Collector(BackgroundCollector):
                 yield
             finally:
                 if taken:
-                    self._lock.release()
+                    with Undivided():
+                        self._user = None  # it keeps a batch alive
+                        self._lock.release()
 
     def _is_left_locked(self) -> bool:
         """Whether Ctrl-C came after the last use in this thread, and before the lock was free."""
-        if self._user != get_ident():
+        if self._user is None:
             return False
-        locking = {getattr(Collector, name).__code__ for name in _LOCKING}
-        frames = (frame for frame, _ in walk_stack(None) if frame.f_code in locking)
-        return sum(frame.f_locals["self"] is self for frame in frames) == 1  # the caller's, and no other
+        thread, user = self._user
+        return thread == get_ident() and all(frame is not user for frame, _ in walk_stack(None))
 
     def _batch(self) -> TensorDictBase:
         ids, self._ids = self._ids, None  # after an interrupted batch new ids start
@@ -424,9 +430,7 @@ class Collector(BackgroundCollector):
         self._background.raise_error()
 
     def _collect_in_background(self) -> bool:
-        until = self.total_frames
-        batch = None if 0 <= until <= self._frames else self._next_result(until)
-        return batch is not None and (until < 0 or self._frames < until)
+        return self._next_of_iteration() is not None and (self.total_frames < 0 or self._frames < self.total_frames)
 
     def enable_profile(self, *, config: ProfileConfig | None = None, worker_idx: int = 0, **settings: Any) -> None:
         """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.

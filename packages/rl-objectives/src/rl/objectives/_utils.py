@@ -172,14 +172,15 @@ class KLAdaptiveLR:
         kl = float(kl)
         if not math.isfinite(kl):
             raise SpecError(f"KLAdaptiveLR got a divergence of {kl}; the update before has failed")
-        scale = 1.0
+        self.last_kl = kl
         if kl > 2 * self.target_kl:
             scale = 1 / self.factor
         elif 0 < kl < self.target_kl / 2:
             scale = self.factor
+        else:  # also step sizes out of the range stay as they are
+            return
         for group in self.optimizer.param_groups:
             group["lr"] = min(self.max_lr, max(self.min_lr, float(group["lr"]) * scale))
-        self.last_kl = kl
 
     def get_last_lr(self) -> list[float]:
         """Return the step size of each parameter group."""

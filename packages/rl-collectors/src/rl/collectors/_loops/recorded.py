@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rl.collectors._assemble import check_keys
 from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.leaves import LeafAct, LeafStep
 from rl.core.errors import BackendError
@@ -96,6 +97,7 @@ class RecordedLoop:
         if key not in self._graphs:
             self._graphs[key] = self._record(root, steps, act, step)
         graph = self._graphs[key]
+        check_keys(graph.inputs, root, "Collector(cudagraph=True)")
         write_leaves(graph.inputs, root, "Collector(cudagraph=True)")
         self._loop.root = None  # after an exception the environment is at an unknown step
         graph.replay()

@@ -11,9 +11,10 @@ import torch
 from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env, missing_env_members
-from rl.core.keys import DONE, TRUNCATED, key_str, leaf_keys
+from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
 
 __all__ = [
+    "check_collector_key",
     "check_fit",
     "check_flags",
     "count_of",
@@ -115,6 +116,23 @@ def check_fit(env: Env, recurrent: Any, policy: Any, init_random_frames: int) ->
             f"init_random_frames={init_random_frames} with a policy that writes {scores[0]!r}: that would be the"
             " log-probability of another action than the one taken; build the actor with return_log_prob=False, or"
             " collect no random frames"
+        )
+
+
+def check_collector_key(env: Env, policy: Any) -> None:
+    """Refuse an entry with the name of the group of trajectory ids.
+
+    Raises:
+        SpecError: if the environment or the policy writes one.
+    """
+    name = TRAJ_IDS[0]
+    specs = (env.observation_spec, env.full_action_spec, env.full_done_spec)
+    writes = [key for spec in specs for key in leaf_keys(spec)]
+    owner = name_of(env) if name in writes else name_of(policy)
+    if name in (*writes, *(getattr(policy, "out_keys", None) or ())):
+        raise SpecError(
+            f"{owner} writes an entry {name!r}, which is the group of the collector's {key_str(TRAJ_IDS)}: rename it,"
+            " an observation with RenameTransform"
         )
 
 

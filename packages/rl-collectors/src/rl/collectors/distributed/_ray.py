@@ -191,6 +191,7 @@ class RayCollector(WorkersBase):
             self._ray.kill(self._actors[index])
         self._running = {batch: actor for batch, actor in self._running.items() if actor != index}
         self._actors[index] = self._make(index)
+        self._assign_again(index)
         return index
 
     # ---- collecting
@@ -294,7 +295,7 @@ class RayCollector(WorkersBase):
         return [self._result(reference, index) for index, reference in enumerate(references)]
 
     def _publish(self, weights: dict[str, Any]) -> None:
-        self._weights, self._weights_version = self._ray.put(packed(weights)), self._version + 1
+        self._weights, self._weights_version = self._ray.put(packed(weights)), self._version
         for actor in self._actors:
             actor.publish.remote(self._weights, self._weights_version)
 

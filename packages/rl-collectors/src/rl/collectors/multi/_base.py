@@ -22,6 +22,7 @@ from rl.collectors._trajectories import WholeTrajectories, last_steps
 from rl.collectors.weights._load import matching_weights
 from rl.core.arguments import check_arguments
 from rl.core.errors import CheckpointError, SpecError, WorkerError, issue_warning
+from rl.core.recurrent import keep_modes
 from rl.core.state import pack, unpack
 
 __all__ = ["WorkersBase", "join_of"]
@@ -31,6 +32,8 @@ class WorkersBase(CollectorBase):
     """Base of collectors with workers: their settings, their weights, and what is done with a batch."""
 
     _kind = "workers"
+    _cat: str | int = "stack"
+    """How the batches of the workers are joined; see `join_of`."""
     _ahead = False
     """Whether workers collect ahead: their states are then later than the batches that were returned."""
 
@@ -66,6 +69,7 @@ class WorkersBase(CollectorBase):
         self.policy, self._makes_policy = policy, policy_factory is not None
         self.replay_buffer = replay_buffer
         self._hooks = {name: settings.get(name) for name in ("pre_collect_hook", "post_collect_hook")}
+        self._assigned: dict[str, Any] = {}  # hooks that the workers were not made with
         self.total_frames = total_of(total_frames)
         self._output = Output(
             postproc,
@@ -107,6 +111,21 @@ class WorkersBase(CollectorBase):
         self.frames_per_batch = self._frames_of(self._call_all("attribute", "frames_per_batch"))
         for message in rounding(self.total_frames, self.frames_per_batch):
             issue_warning(message)
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """Refuse a storage that counts more dimensions than a batch has whose parts are concatenated."""
+        counted = getattr(getattr(self.replay_buffer, "storage", None), "ndim", 1)
+        reshaped = self._output.postproc is not None or self._output.split_trajs or self._whole is not None
+        if counted < 2 or self._cat == "stack" or self._ahead or not self._output.extend_buffer or reshaped:
+            return
+        found = self._call(0, "find", "env.batch_size")
+        if isinstance(found, tuple) and len(found[0]) + 1 < counted:
+            raise SpecError(
+                f"{type(self).__name__}: the storage of replay_buffer has ndim={counted}, and a batch"
+                f" {len(found[0]) + 1} dimension(s), as the parts of the workers are concatenated: pass"
+                ' cat_results="stack" for [workers, time], or ndim=1'
+            )
 
     # ---- written by the subclass
 
@@ -151,7 +170,7 @@ class WorkersBase(CollectorBase):
 
     @abstractmethod
     def _publish(self, weights: dict[str, Any]) -> None:
-        """Send weights to all workers, as the version after `_version`."""
+        """Send weights to all workers, as the version `_version`."""
 
     @abstractmethod
     def _publish_each(self, weights: Mapping[int, tuple[dict[str, Any], int]]) -> None:
@@ -176,13 +195,15 @@ class WorkersBase(CollectorBase):
             self._recover()
         if self._update_each:
             self.update_policy_weights_()
-        with self._guard_state():
-            batch = self._gather() if self._whole is None else self._trajectories(self._whole, until)
+        with keep_modes():
+            with self._guard_state():
+                batch = self._gather() if self._whole is None else self._trajectories(self._whole, until)
             if batch is None:
                 return None
             out = self._output.finish(batch)
             if self._whole is None:
-                self._release()
+                with self._guard_state():
+                    self._release()
             return (out,)
 
     def _gather(self) -> TensorDictBase:
@@ -230,8 +251,10 @@ class WorkersBase(CollectorBase):
     def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
         each = _by_worker(source, worker_ids)
         if each is None:
-            self._publish(self._matching(source))
+            weights = self._matching(source)
+            self._version += 1  # before they are sent: after Ctrl-C in between, others have a version of their own
             self._own_weights = {}
+            self._publish(weights)
         else:
             others = [index for index in each if type(index) is not int or not 0 <= index < self.num_workers]
             if others or not each:
@@ -240,9 +263,9 @@ class WorkersBase(CollectorBase):
                     f" expected numbers from 0 to {self.num_workers - 1}"
                 )
             own = {index: (self._matching(weights), self._version + 1) for index, weights in each.items()}
-            self._publish_each(own)
+            self._version += 1
             self._own_weights |= own
-        self._version += 1
+            self._publish_each(own)
 
     def _matching(self, given: Any) -> dict[str, Any]:
         source = self.policy if given is None else given
@@ -343,7 +366,12 @@ class WorkersBase(CollectorBase):
                 f"{type(self).__name__}.{name} cannot be sent to the workers ({error}): assign a function of a module,"
                 " or pass it to the constructor"
             ) from error
-        self._hooks[name] = hook
+        self._hooks[name] = self._assigned[name] = hook
+
+    def _assign_again(self, index: int) -> None:
+        """Give a worker that replaces another what was assigned since it was made."""
+        for name, hook in self._assigned.items():
+            self._call(index, "call", "__setattr__", name, hook)
 
     @property
     def _has_whole_trajectories(self) -> bool:
@@ -414,6 +442,11 @@ def join_of(cat_results: Any, settings: Mapping[str, Any], owner: str) -> str | 
 def _by_worker(source: Any, worker_ids: Any) -> dict[Any, Any] | None:
     """The weights by number of the worker; None if all have the same."""
     if isinstance(source, Mapping) and {type(key) for key in source.keys()} == {int}:  # TensorDicts
+        if worker_ids is not None:
+            raise SpecError(
+                f"update_policy_weights_ got weights of the workers {[*source]}, and worker_ids={worker_ids}: pass one"
+                " of the two"
+            )
         return dict(source)
     if worker_ids is None:
         return None

@@ -48,6 +48,7 @@ class MultiBase(WorkersBase):
                 " the functions return SerialEnv(n, make) for n in each"
             )
         self._interrupted_by = interrupted_by
+        self._profiled: list[int] = []  # workers that record
         self._group = partial(
             WorkerGroup,
             owner=owner,
@@ -120,7 +121,10 @@ class MultiBase(WorkersBase):
         if self._names:
             self._call(index, "map_weights", self._names)
         if index in self._own_weights:
-            self._call(index, "load_weights", *self._own_weights[index])
+            self._send_own(index)
+        self._assign_again(index)
+        if index in self._profiled:
+            self._call(index, "enable_profile", self.profile_config)
         if self._layout is not None:
             self._call(index, "map", self._layout, slot, self._lives[index])
 
@@ -148,13 +152,17 @@ class MultiBase(WorkersBase):
         return self._workers.call_all(method, *args)
 
     def _publish(self, weights: dict[str, Any]) -> None:
-        self._weights.publish(weights, self._version + 1)
+        self._weights.publish(weights, self._version)
 
     def _publish_each(self, weights: Mapping[int, tuple[dict[str, Any], int]]) -> None:
         self._pause(keep=True)
-        for index, (values, version) in weights.items():
-            sent = {name: value.cpu() for name, value in values.items()}  # a forked process has no CUDA
-            self._call(index, "load_weights", sent, version)
+        for index in weights:
+            self._send_own(index)
+
+    def _send_own(self, index: int) -> None:
+        values, version = self._own_weights[index]
+        sent = {name: value.cpu() for name, value in values.items()}  # a forked process has no CUDA
+        self._call(index, "load_weights", sent, version)
 
     def enable_profile(self, *, config: ProfileConfig | None = None, **settings: Any) -> None:
         """Record the next batches of some workers with `torch.profiler`, one Chrome trace for each.
@@ -173,13 +181,13 @@ class MultiBase(WorkersBase):
         self._pause(keep=True)
         for index in workers:
             self._call(index, "enable_profile", wanted)
-        self.profile_config = wanted
+        self.profile_config, self._profiled = wanted, workers
 
     def disable_profile(self) -> None:
         """End the recordings; each ends by itself after its last batch."""
         self._pause(keep=True)
         self._call_all("call", "disable_profile")
-        self.profile_config = None
+        self.profile_config, self._profiled = None, []
 
     def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
         """End the workers, which close their environments. May be called twice.

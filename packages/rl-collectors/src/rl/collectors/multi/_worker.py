@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.collectors._assemble import check_keys
 from rl.collectors._collector import VERSION, Collector
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors.weights._load import load_weights
@@ -166,10 +167,13 @@ class CollectorWorker(WorkerBase):
     def _write(self, batch: TensorDictBase) -> None:
         time, steps = batch.ndim - 1, batch.shape[-1]
         places = self._slots[self._taken % SLOTS].copy()
-        if self._shortens:
-            places.pop(STEPS).fill_(steps)
+        count = places.pop(STEPS) if self._shortens else None
+        owner = type(self._collector).__name__
+        check_keys(places, leaf_keys(batch), owner)
+        if count is not None:
+            count.fill_(steps)
             places = {key: place.narrow(time, 0, steps) for key, place in places.items()}
-        write_leaves(places, batch, type(self._collector).__name__)
+        write_leaves(places, batch, owner)
         self._taken += 1
 
     # ---- messages

@@ -22,8 +22,13 @@ def chosen_weights(given: Any, *, weights: Any, policy: Any, model_id: str | Non
     """
     sources = {"policy_or_weights": given, "weights": weights, "policy": policy, "weights_dict": weights_dict}
     named = [name for name, source in sources.items() if source is not None]
-    if len(named) > 1 or (weights_dict is not None and model_id is not None):
+    if len(named) > 1:
         raise SpecError(f"update_policy_weights_ takes one source of weights, got {', '.join(named)}")
+    if weights_dict is not None and model_id is not None:
+        raise SpecError(
+            f"update_policy_weights_ got weights_dict and model_id={model_id!r}: the dict names its models, leave"
+            " model_id out"
+        )
     models = [model_id or "policy"] if weights_dict is None else [*weights_dict]
     if models != ["policy"]:
         raise SpecError(f"update_policy_weights_ got the models {models}: a collector has one, 'policy'")

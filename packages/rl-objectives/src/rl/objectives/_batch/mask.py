@@ -58,7 +58,7 @@ def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
     """An optional entry that losses read; None if it is absent, or is an observation.
 
     An environment may call an observation ``gamma`` or ``priority_weight``. What it writes is under ``next`` too, what
-    replay buffers write is not. An entry that `set_keys` names is read in either case.
+    replay buffers write is not. An entry under another key, which `set_keys` names, is read in either case.
 
     Example:
         >>> from tensordict import TensorDict

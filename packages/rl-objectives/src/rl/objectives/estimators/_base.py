@@ -405,8 +405,9 @@ class TDEstimatorBase(ValueEstimatorBase):
         """
         if discount is not None:
             read = discount.is_cpu and not torch.compiler.is_compiling()
-            if not discount.is_floating_point() or (read and bool(((discount < 0) | (discount > 1)).any())):
-                found = f"from {discount.min():g} to {discount.max():g}" if read else str(discount.dtype)
+            if not discount.is_floating_point() or (read and bool((~((discount >= 0) & (discount <= 1))).any())):
+                floats = discount.is_floating_point()
+                found = f"from {discount.min():g} to {discount.max():g}" if floats else f"of {discount.dtype}"
                 name = key_str(self._keys["discount"])
                 raise ContractError(
                     f"{type(self).__name__}: {name} is {found}, and would be the discount of each row, in [0, 1]."

@@ -194,7 +194,8 @@ class LossModule(KeyedModule):
                 f"{type(self).__name__} got {given}: give a TensorDict, or its entries by keyword, one of both"
             )
         out = super().__call__(self._batch_of(tensors))
-        found = tuple(out.get(key) for key in self.out_keys)
+        selected = self.contract.out_keys if self._selected is None else self._selected  # out_keys may be of the class
+        found = tuple(out.get(key) for key in selected)
         return found[0] if len(found) == 1 else found
 
     def _batch_of(self, tensors: dict[str, Tensor]) -> TensorDict:
@@ -254,8 +255,13 @@ class LossModule(KeyedModule):
             ContractError: if a key that is read is absent, or a recurrent state would leak.
             ShapeError: if the batch is empty and reduced to a mean, or the mask has another shape.
         """
+        found = self._read(tensordict, contract or self.derived())
+        self._count_call()
+        return found
+
+    def _read(self, tensordict: TensorDictBase, contract: Contract) -> tuple[Entries, Tensor | None]:
+        """What `read` returns, without counting a call of training."""
         owner = type(self).__name__
-        contract = contract or self.derived()
         check_not_empty(owner, tensordict.batch_size, self.reduction)
         steps = valid_steps(tensordict, self._keys["mask"], owner)
         found: Entries = dict(zip(contract.in_keys, read_entries(contract, tensordict, self._keys, self), strict=True))
@@ -278,7 +284,6 @@ class LossModule(KeyedModule):
             found |= self._without_idle(tensordict, found, mask, steps)
         elif (name := agent_mask_key(self._keys)) is not None:
             found.pop(next_key(name), None)  # it has a meaning beside the mask before the step alone
-        self._count_call()
         learned = learning_steps(tensordict, owner)
         if learned is None or mask is None:
             return found, mask if learned is None else learned

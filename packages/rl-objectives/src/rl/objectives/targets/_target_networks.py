@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from inspect import signature
 from typing import Any, TypeVar, final
 
 import torch
@@ -77,10 +78,13 @@ class TargetWatch:
             if self._first == _versions(loss):  # else something other than an updater has moved or replaced them
                 names = ", ".join(name for name, _, _ in _pairs(loss))
                 owner = type(loss).__name__
+                takes = [name for name in signature(type(loss)).parameters if name.startswith("delay_")]
+                delays = ", ".join(f"{name}=False" for name in takes if getattr(loss, name, True))
+                without = f". Without a target network ({delays}) none is needed" if delays else ""
                 issue_warning(
                     f"{owner} was called {UNMOVED_CALLS} times in training, and nothing has moved {names}:"
                     " make SoftUpdate(loss, tau=0.005) or HardUpdate(loss) and call its step after each step of the"
-                    " optimizer. Without a target network (delay_value=False, delay_qvalue=False) none is needed",
+                    f" optimizer{without}",
                     UserWarning,
                 )
 

@@ -15,6 +15,9 @@ from rl.trainers._build.networks import action_of, observations_of
 
 __all__ = ["open_dataset", "origin_of"]
 
+#: rows that are read at a time, with all entries, where only one is looked at
+_ROWS = 4096
+
 
 def open_dataset(name: str, env: Env, batch_size: int, env_name: str) -> Any:
     """Open a data set as a replay buffer, if it can be of the environment.
@@ -48,7 +51,7 @@ def open_dataset(name: str, env: Env, batch_size: int, env_name: str) -> Any:
         if shape != wanted[name]
     ]
     if type(action) is Categorical and not action.shape and row.get(key, None) is not None and row[key].ndim == 0:
-        most = int(data[:].get(key).max())
+        most = max(int(data[i : i + _ROWS].get(key).max()) for i in range(0, len(data), _ROWS))
         if most >= int(action.n):
             wrong.append(f"{key_str(key)} goes up to {most} there, and {env_name!r} has {int(action.n)} choices")
     if wrong:

@@ -110,7 +110,7 @@ def make_env(
         >>> "step_count" in env.observation_spec.keys()
         True
     """
-    env = named_env(env)
+    env, env_kwargs = named_env(env, env_kwargs)
     make, arguments = _resolve(env)
     given = {**(env_kwargs or {}), **options}
     by_id = make is load("env", "gym")
@@ -121,9 +121,9 @@ def make_env(
     wrappers = [_wrapper(text) for text in wrapper]
     try:
         if workers:
-            made = _in_processes(make, arguments, num_envs, given, wrappers, workers)
+            made = _in_processes(make, arguments, num_envs, given, wrappers, workers, seed)
         else:
-            made = _batched(make, arguments, num_envs, given, wrappers)
+            made = _batched(make, arguments, num_envs, given, wrappers, seed)
         if atari:
             from rl.envs import TransformedEnv
             from rl.envs.transforms import atari as preset
@@ -350,6 +350,9 @@ def _check_form(env: str) -> None:
             f"the environment {env!r} names a file; in the folder of {Path(module).name} write"
             f" {stem}:{name if name.isidentifier() else 'MyEnv'}, module and class without .py"
         )
+    component, _, rest = env.partition("/")
+    if rest and is_component("env", component):
+        return  # whose ids may be paths
     if env.startswith((".", "/", "~")) or not _ENV_ID.fullmatch(env) or env.endswith(("/", ":", ".")):
         example = f", for example gym/{_EXAMPLES['gym']}" if env == "gym/" else ""
         raise UnknownComponentError(
@@ -398,7 +401,12 @@ def _parameters(make: Make) -> dict[str, inspect.Parameter]:
 
 
 def _batched(
-    make: Make, arguments: tuple[str, ...], num_envs: int, options: dict[str, Any], wrappers: list[Callable[[Any], Any]]
+    make: Make,
+    arguments: tuple[str, ...],
+    num_envs: int,
+    options: dict[str, Any],
+    wrappers: list[Callable[[Any], Any]],
+    seed: int,
 ) -> Any:
     names = _parameters(make)
     options = {name: value for name, value in options.items() if name != "device" or name in names}
@@ -408,13 +416,13 @@ def _batched(
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
     if "num_envs" in names:
-        return _unwrapped(_made(make, arguments, {**options, "num_envs": num_envs}), wrappers)
+        return _unwrapped(_made(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
     if "batch_size" in names:
-        return _unwrapped(_made(make, arguments, {**options, "batch_size": [num_envs]}), wrappers)
-    first = _made(make, arguments, options)
+        return _unwrapped(_made(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
+    first = _made(make, arguments, options, seed)
     if isinstance(first, gymnasium.Env):
         envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
-        return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs])
+        return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs], seed)
     first = _unwrapped(first, wrappers)
     if not hasattr(first, "batch_size"):
         raise RLError(
@@ -439,15 +447,16 @@ def _in_processes(
     options: dict[str, Any],
     wrappers: list[Callable[[Any], Any]],
     workers: int,
+    seed: int,
 ) -> Any:
     from rl.envs import ParallelEnv
 
-    one = partial(_single, make, arguments, options, wrappers)
+    one = partial(_single, make, arguments, options, wrappers, seed)
     one().close()  # an error of the environment is raised here, without the traceback of a worker
     return ParallelEnv(num_envs, one, processes=workers)
 
 
-def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wrappers: list[Any]) -> Any:
+def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wrappers: list[Any], seed: int) -> Any:
     """One environment without a batch."""
     names = _parameters(make)
     size = names.get("num_envs")
@@ -459,9 +468,9 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
     if "wrappers" in names:
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
-    made = _made(make, arguments, options)
+    made = _made(make, arguments, options, seed)
     if isinstance(made, gymnasium.Env):
-        return _gym_wrapper(reduce(_apply, wrappers, made))
+        return _gym_wrapper(reduce(_apply, wrappers, made), seed)
     made = _unwrapped(made, wrappers)
     if getattr(made, "batch_size", None) != ():
         _refuse_workers(make, "makes a batch or no environment of ours")
@@ -485,10 +494,10 @@ def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
     return wrapper(env)
 
 
-def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any]) -> Any:
+def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
     """What `make` returns; with the mask of legal actions, if it is in ``info``."""
     made = make(*arguments, **options)
-    found = {} if options.get("info_keys") is not None else mask_in_info(made)
+    found = {} if options.get("info_keys") is not None else mask_in_info(made, seed)
     if not found:
         return made
     made.close()
@@ -500,12 +509,12 @@ def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any]) -> An
     return make(*arguments, **options, info_keys=found)
 
 
-def _gym_wrapper(env: Any) -> Any:
+def _gym_wrapper(env: Any, seed: int) -> Any:
     """One environment of Gymnasium, or several, with the mask of legal actions if it is in ``info``."""
     from rl.envs import GymWrapper
 
     made = GymWrapper(env, categorical_action_encoding=True)
-    found = mask_in_info(made)
+    found = mask_in_info(made, seed)
     return GymWrapper(env, categorical_action_encoding=True, info_keys=found) if found else made
 
 

@@ -71,10 +71,11 @@ def check_choice(recipe: str, env: str, key: NestedKey, mask: Any, action: Neste
     )
 
 
-def mask_in_info(env: Any) -> dict[str, TensorSpec]:
+def mask_in_info(env: Any, seed: int) -> dict[str, TensorSpec]:
     """``info_keys`` that write the mask of an environment of Gymnasium that reports it in ``info`` only; else empty.
 
-    The environment is reset to find it, and not stepped, since no action is known to be legal.
+    The environment is reset to find it, and not stepped, since no action is known to be legal. The reset has
+    `seed`, so that a run is the same each time.
     """
     made = env.gym_env if isinstance(env, GymWrapper) else None
     first = made[0] if isinstance(made, list) else made
@@ -83,7 +84,7 @@ def mask_in_info(env: Any) -> dict[str, TensorSpec]:
     if not isinstance(first.action_space, gymnasium.spaces.Discrete):
         return {}
     with preserved_rng():
-        answer: Any = first.reset()
+        answer: Any = first.reset(seed=seed)
     info = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else None  # else training reports it
     if not isinstance(info, Mapping) or MASK not in info:
         return {}

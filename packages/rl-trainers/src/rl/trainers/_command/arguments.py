@@ -266,7 +266,9 @@ def _in_brackets(text: str, kind: Any) -> str:
     """A list that is typed without brackets, with them."""
     if get_origin(kind) is not tuple or text.startswith("["):
         return text
-    return json.dumps(text.split(",")) if get_args(kind)[0] is str else f"[{text}]"
+    if get_args(kind)[0] is not str:
+        return f"[{text}]"
+    return json.dumps([part.strip() for part in text.split(",") if part.strip()])
 
 
 def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:

@@ -16,8 +16,9 @@ from rl.core.keys import key_str, leaf_keys
 from rl.core.mdp import step_mdp
 from rl.core.recurrent import states_of
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
+from rl.trainers._build.legal_actions import mask_key
 from rl.trainers._build.memory import transitions_buffer
-from rl.trainers._build.networks import observations_of
+from rl.trainers._build.networks import MASK, observations_of
 from rl.trainers._evaluate.loading import load_run
 from rl.trainers._rng import preserved_rng, seed_everything
 from rl.trainers._storage.checkpoint import load_checkpoint
@@ -76,10 +77,14 @@ def record_dataset(
     trained = load_run(run, "last" if replay else checkpoint, trust=trust)
     env: Any = trained.make_env(1 if replay else _CHUNK, seed)
     observation, action, one_hot = _spaces(env, run)
+    seen = list(observation.spaces)
     if replay:
-        episodes = _replayed(run, trained.config, env.action_keys[0], one_hot=one_hot)
+        episodes = _replayed(run, trained.config, env.action_keys[0], seen, one_hot=one_hot)
     else:
-        episodes = _play(env, trained.policy, frames, random, seed, one_hot=one_hot)
+        episodes = _play(env, trained.policy, frames, random, seed, seen, one_hot=one_hot)
+    if len(seen) == 1:  # a data set without a dictionary
+        observation = observation.spaces[seen[0]]
+        episodes = [{**one, "observations": one["observations"][seen[0]]} for one in episodes]
     env.close()
     buffers = [minari.data_collector.EpisodeBuffer(id=number, **one) for number, one in enumerate(episodes)]
     try:
@@ -117,7 +122,10 @@ def _check_name(name: str) -> None:
 
 
 def _spaces(env: Any, run: str | Path) -> tuple[Any, Any, bool]:
-    """Spaces of Gymnasium for observation and action, and whether actions are one-hot vectors."""
+    """Spaces of Gymnasium for observations and action, and whether actions are one-hot vectors.
+
+    The observations are ``observation``, and the mask of legal actions where the environment writes one.
+    """
     import gymnasium
 
     keys, action_spec = list(observations_of(env)), env.action_spec
@@ -136,10 +144,15 @@ def _spaces(env: Any, run: str | Path) -> tuple[Any, Any, bool]:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     else:
         low, high = -np.inf, np.inf
-    return gymnasium.spaces.Box(low, high, tuple(seen.shape[1:]), dtype), action, isinstance(action_spec, OneHot)
+    spaces: dict[str, Any] = {"observation": gymnasium.spaces.Box(low, high, tuple(seen.shape[1:]), dtype)}
+    if mask_key(env) is not None:
+        spaces[MASK] = gymnasium.spaces.MultiBinary(env.observation_spec[MASK].shape[-1])
+    return gymnasium.spaces.Dict(spaces), action, isinstance(action_spec, OneHot)
 
 
-def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -> list[dict[str, Any]]:
+def _replayed(
+    run: str | Path, config: Any, action_key: Any, seen: Sequence[str], *, one_hot: bool
+) -> list[dict[str, Any]]:
     """Episodes in the replay buffer of the last checkpoint, oldest first. The ones at its ends may be parts."""
     state = load_checkpoint(RunFolder(run).last)
     if "buffer" not in state or getattr(config, "n_step", 1) > 1 or getattr(config, "policy", "mlp") != "mlp":
@@ -167,7 +180,7 @@ def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -
         truncated[-1] = not terminated[-1]
         episodes.append(
             {
-                "observations": torch.cat([part["observation"], part["next", "observation"][-1:]]).numpy(),
+                "observations": {name: _array(torch.cat([part[name], part["next", name][-1:]])) for name in seen},
                 "actions": part[action_key].numpy(),
                 "rewards": part["next", "reward"].flatten().tolist(),
                 "terminations": terminated.tolist(),
@@ -177,7 +190,9 @@ def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -
     return episodes
 
 
-def _play(env: Any, policy: Any, frames: int, random: float, seed: int, *, one_hot: bool) -> list[dict[str, Any]]:
+def _play(
+    env: Any, policy: Any, frames: int, random: float, seed: int, seen: Sequence[str], *, one_hot: bool
+) -> list[dict[str, Any]]:
     """Whole episodes."""
     states = states_of(policy)
     if states:
@@ -191,7 +206,7 @@ def _play(env: Any, policy: Any, frames: int, random: float, seed: int, *, one_h
     with preserved_rng(), torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         seed_everything(seed)
         td = env.reset()
-        open_ = [_begun(row) for row in td["observation"]]
+        open_ = [_begun(row, seen) for row in td]
         while steps < frames:
             td = policy(td)
             if random:
@@ -206,7 +221,7 @@ def _play(env: Any, policy: Any, frames: int, random: float, seed: int, *, one_h
                 action = action.argmax(-1)
             for number, episode in enumerate(open_):
                 episode["actions"].append(action[number].cpu().numpy())
-                episode["observations"].append(after["observation"][number].cpu().numpy())
+                episode["observations"].append({name: _array(after[name][number]) for name in seen})
                 episode["rewards"].append(float(after["reward"][number]))
                 episode["terminations"].append(bool(after["terminated"][number]))
                 episode["truncations"].append(bool(after["truncated"][number]))
@@ -215,20 +230,26 @@ def _play(env: Any, policy: Any, frames: int, random: float, seed: int, *, one_h
             if bool(over.any()):
                 following = env.reset(following.set("_reset", after["done"].clone()))
                 for number in over.nonzero().flatten().tolist():
-                    done.append(_closed(open_[number]))
+                    done.append(_closed(open_[number], seen))
                     steps += len(done[-1]["rewards"])
-                    open_[number] = _begun(following["observation"][number])
+                    open_[number] = _begun(following[number], seen)
             td = following
     return done
 
 
-def _begun(observation: torch.Tensor) -> dict[str, list[Any]]:
+def _array(seen: torch.Tensor) -> np.ndarray[Any, Any]:
+    """An observation, or a mask as integers, as a space of Gymnasium has it."""
+    return (seen.to(torch.int8) if seen.dtype is torch.bool else seen).cpu().numpy()
+
+
+def _begun(row: Any, seen: Sequence[str]) -> dict[str, list[Any]]:
     first: dict[str, list[Any]] = {name: [] for name in ("actions", "rewards", "terminations", "truncations")}
-    return {"observations": [observation.cpu().numpy()], **first}
+    return {"observations": [{name: _array(row[name]) for name in seen}], **first}
 
 
-def _closed(episode: dict[str, list[Any]]) -> dict[str, Any]:
-    return {**episode, "observations": np.stack(episode["observations"]), "actions": np.stack(episode["actions"])}
+def _closed(episode: dict[str, list[Any]], seen: Sequence[str]) -> dict[str, Any]:
+    observations = {name: np.stack([one[name] for one in episode["observations"]]) for name in seen}
+    return {**episode, "observations": observations, "actions": np.stack(episode["actions"])}
 
 
 def described_dataset(name: str) -> str:

@@ -21,7 +21,8 @@ class RunConfig:
         env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
             that takes an id (gym/CartPole-v1), module:Class for an environment class or function of your own, else a
             Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
-            searched in the current folder. In Python also a class, a function, or what gymnasium.make returns.
+            searched in the current folder. In Python also a class, a function, or what gymnasium.make returns;
+            arguments of the latter, and of a functools.partial, become env_kwargs.
         env_kwargs: arguments for the environment, as in '{frame_skip: 4}'.
         wrapper: a Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
             be repeated, the first one is innermost.
@@ -130,7 +131,8 @@ class RunConfig:
             SpecError: if one is out of its range.
         """
         above_zero = (positive, "above 0")
-        object.__setattr__(self, "env", named_env(self.env))
+        for name, value in zip(("env", "env_kwargs"), named_env(self.env, self.env_kwargs), strict=True):
+            object.__setattr__(self, name, value)
         check(self, {name: self._left_out(name) for name in self.absent})
         check(
             self,

@@ -60,7 +60,7 @@ class Recipe:
     def reference(self) -> str:
         """What names it in a command or a file.
 
-        Its name, ``distribution:name`` if several plugins offer that name, ``module:attribute`` if none does.
+        Its name, ``distribution:name`` if several plugins offer that name, ``module:attribute`` if none offers it.
 
         Example:
             >>> from rl.trainers.recipes.ppo._config import PPO
@@ -68,15 +68,15 @@ class Recipe:
             'ppo'
         """
         offered = [component for component in components("recipe") if component.name == self.name]
-        if len(offered) == 1:
+        if len(offered) == 1 and load("recipe", self.name) == self:
             return self.name
         for owner in default().plugins if offered else ():
             name = f"{owner.distribution}:{self.name}"
-            if any(one in owner.components for one in offered) and load("recipe", name) is self:
+            if any(one in owner.components for one in offered) and load("recipe", name) == self:
                 return name
         for module in dict.fromkeys((self.config.__module__, self.train.partition(":")[0])):
             for attribute, value in vars(sys.modules.get(module, object)).items():
-                if value is self and module != "__main__":  # a later process has another one
+                if value is self:
                     return f"{module}:{attribute}"
         return self.name
 

@@ -13,7 +13,7 @@ import yaml
 from rl.core.errors import RLError
 from rl.trainers._config.named import is_component
 
-__all__ = ["check_trusted", "trust_options"]
+__all__ = ["check_trusted", "trust_options", "unimportable"]
 
 _CODE = frozenset({"recipe", "env", "wrapper", "transform", "sampler", "loggers"})
 """Settings whose values name components or ``module:attribute``; a colon in them is nothing else."""
@@ -75,6 +75,19 @@ def trust_options(settings: Mapping[str, Any]) -> str:
     """
     names = {name for setting, value in settings.items() for name, _ in _texts_of(setting, value)}
     return "".join(f" --trust {shlex.quote(_printable(name))}" for name in sorted(names))
+
+
+def unimportable(settings: Mapping[str, Any]) -> list[str]:
+    """What settings name that no other process can import: what is in a script, a lambda, or inside of a function.
+
+    Example:
+        >>> unimportable({"env": "__main__:Maze", "wrapper": ["my_env:<lambda>", "my_env:Wrapper"]})
+        ['__main__:Maze', 'my_env:<lambda>']
+    """
+    found = [
+        (module, text.partition(":{")[0]) for key, value in settings.items() for module, text in _texts_of(key, value)
+    ]
+    return sorted({name for module, name in found if module == "__main__" or "<" in name})
 
 
 def _printable(name: str) -> str:

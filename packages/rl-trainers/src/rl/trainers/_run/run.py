@@ -27,7 +27,7 @@ from rl.trainers._build.networks import EPISODE_REWARD
 from rl.trainers._build.preprocessing import statistics_of
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.recipe import Recipe
-from rl.trainers._config.trust import trust_options
+from rl.trainers._config.trust import trust_options, unimportable
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode, make_display
 from rl.trainers._report.plot import plot_learning_curve
@@ -219,10 +219,9 @@ class Run:
         if kind is None or self.folder is None or not self.folder.path.exists() or self._is_failed_start:
             return
         path = self.folder.path
-        resume = f"rl train {self.recipe.reference} --resume {path}{self._trust}"
         left = f"no checkpoint was saved yet in {path}"
         if self._saved_at is not None:
-            left = f"{self._saved_at} frames are saved; to continue: {resume}"
+            left = f"{self._saved_at} frames are saved; {self._command('to continue: ', self._resuming)}"
         with suppress(OSError):  # the screen may be what failed
             self._display.note(left)
         if issubclass(kind, KeyboardInterrupt) and self._saved_at is not None:
@@ -352,8 +351,8 @@ class Run:
         if self.frames < self.config.total_frames:
             self._display.stop()
             self._display.note(
-                f"stopped after {self.frames} frames; everything is saved. Continue with:\n"
-                f"  rl train {self.recipe.reference} --resume {self.folder.path}{self._trust}"
+                f"stopped after {self.frames} frames; everything is saved. "
+                + self._command("Continue with:\n  ", self._resuming)
             )
             return TrainResult(self.folder.path, self.frames, seconds, interrupted=True)
         if self._best is None:  # resumed with fewer frames than are done
@@ -374,7 +373,7 @@ class Run:
             f"trained {self.frames} frames in {seconds:.1f} s; best policy ({best['frames']} frames): mean return"
             f" {mean:.1f} ± {std:.1f} over {len(returns)} fresh episodes; last policy: {float(last_returns.mean()):.1f}"
             f"\nrun folder: {self.folder.path}"
-            + (f"\nevaluate it with: rl eval {self.folder.path}{self._trust}" if self._trust else "")
+            + (f"\n{self._command('evaluate it with: ', f'rl eval {self.folder.path}')}" if self._trust else "")
         )
         return TrainResult(self.folder.path, self.frames, seconds, mean, std)
 
@@ -382,6 +381,19 @@ class Run:
     def _trust(self) -> str:
         """The options that later commands need for the modules that the user has named."""
         return trust_options(settings_of(self.recipe.reference, self.config))
+
+    @property
+    def _resuming(self) -> str:
+        assert self.folder is not None
+        return f"rl train {self.recipe.reference} --resume {self.folder.path}"
+
+    def _command(self, before: str, command: str) -> str:
+        """A command of a later process; or why none can do that."""
+        lost = unimportable(settings_of(self.recipe.reference, self.config))
+        if lost:
+            code = ", ".join(lost)
+            return f"no command can import {code}: put it into a module, as in my_module:MyClass, and train again"
+        return f"{before}{command}{self._trust}"
 
     @property
     def title(self) -> str:

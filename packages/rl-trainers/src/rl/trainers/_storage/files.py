@@ -11,7 +11,7 @@ from typing import Any
 
 from rl.core.errors import MissingExtraError, RLError
 
-__all__ = ["atomic_path", "check_video", "remove_temporary", "write_atomic"]
+__all__ = ["atomic_path", "check_video", "remove_temporary", "video_library", "write_atomic"]
 
 
 @contextmanager
@@ -67,8 +67,24 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def check_video(out: str | Path) -> Any:
+def video_library() -> Any:
     """The library that writes videos.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        import imageio.v3 as imageio
+        import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportUnusedImport]  # imageio needs it for mp4
+    except ImportError as error:
+        raise MissingExtraError(
+            f"videos need {error.name}, which is not installed: pip install 'rl-trainers[video]'"
+        ) from error
+    return imageio
+
+
+def check_video(out: str | Path) -> Any:
+    """The library that writes videos, if one can be written to `out`.
 
     Raises:
         MissingExtraError: if it is not installed.
@@ -79,13 +95,7 @@ def check_video(out: str | Path) -> Any:
         raise RLError(f"{path} exists already and is not overwritten; name another file with --video")
     if path.suffix not in (".mp4", ".gif"):
         raise RLError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
-    try:
-        import imageio.v3 as imageio
-        import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportUnusedImport]  # imageio needs it for mp4
-    except ImportError as error:
-        raise MissingExtraError(
-            f"videos need {error.name}, which is not installed: pip install 'rl-trainers[video]'"
-        ) from error
+    imageio = video_library()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import yaml
 
 from rl.core.errors import CheckpointError
-from rl.trainers._storage.files import atomic_path, write_atomic
+from rl.trainers._storage.files import atomic_path, video_library, write_atomic
 from rl.trainers.loggers._base import Logger
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class CSVLogger(Logger):
         self._file: TextIO | None = None
         if resume_step is not None and self.path.is_file():
             self._columns = _truncate(self.path, resume_step)
+        if resume_step is not None:
+            for path in sorted((self.folder / "scalars").rglob("*.csv")):
+                _truncate_scalars(path, resume_step)
 
     def log_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Append a line.
@@ -81,7 +84,7 @@ class CSVLogger(Logger):
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Write the settings into one file."""
-        write_atomic(self._path("", "hparams", None, ".yaml"), yaml.safe_dump(dict(cfg), sort_keys=False))
+        write_atomic(self._path("", "hparams", None, ".yaml"), _yaml(cfg))
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Write pictures as a video; of several videos side by side.
@@ -89,10 +92,8 @@ class CSVLogger(Logger):
         Raises:
             MissingExtraError: if imageio is not installed.
         """
-        from rl.trainers._storage.files import check_video
-
+        imageio = video_library()
         path = self._path("videos", name, step, ".mp4")
-        imageio = check_video(path)
         with atomic_path(path) as made:
             imageio.imwrite(made, pictures_of(video), fps=kwargs.get("fps", 30), macro_block_size=2)
 
@@ -141,7 +142,7 @@ class TensorBoardLogger(Logger):
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Write the settings as a text, ``hparams``."""
-        self._writer.add_text("hparams", f"```yaml\n{yaml.safe_dump(dict(cfg), sort_keys=False)}```", 0)
+        self._writer.add_text("hparams", f"```yaml\n{_yaml(cfg)}```", 0)
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Write pictures as a moving one; needs moviepy."""
@@ -221,6 +222,17 @@ def _present(columns: list[str]) -> list[str]:
     return [known.get(name, f"train/{name}") for name in columns]
 
 
+class _Settings(yaml.SafeDumper):
+    """Writes what YAML has no form for, such as a path, as its text."""
+
+
+_Settings.add_multi_representer(object, lambda dumper, value: dumper.represent_str(str(value)))
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
+    return yaml.dump(dict(settings), Dumper=_Settings, sort_keys=False)
+
+
 def _cell(value: float) -> str:
     return "" if math.isnan(value) else repr(float(value)) if not float(value).is_integer() else str(int(value))
 
@@ -243,3 +255,14 @@ def _truncate(path: Path, step: int) -> list[str]:
         raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
     write_atomic(path, "".join([",".join(columns) + "\n", *kept]))
     return columns
+
+
+def _truncate_scalars(path: Path, step: int) -> None:
+    """Drop the lines after `step`, and one that was cut off; those without a step stay."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith("\n") and int(line.partition(",")[0] or step) <= step]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
+    if kept != lines:
+        write_atomic(path, "".join(kept))

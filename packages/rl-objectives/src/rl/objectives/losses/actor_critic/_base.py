@@ -259,10 +259,11 @@ class OffPolicyLoss(LossModule):
 
     def actor_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The losses of the actor alone, as `forward` computes them."""
-        return TensorDict(self._actor_part(self._batch(tensordict)))
+        # The step was counted with `critic_loss`, after which target networks are moved.
+        return TensorDict(self._actor_part(self._batch(tensordict, self._read(tensordict, self.derived()))))
 
-    def _batch(self, tensordict: TensorDictBase) -> Batch:
-        entries, mask = self.read(tensordict)
+    def _batch(self, tensordict: TensorDictBase, found: tuple[Entries, Tensor | None] | None = None) -> Batch:
+        entries, mask = self.read(tensordict) if found is None else found
         name = agent_mask_key(self._keys)
         known = self._inputs if name is None or next_key(name) not in entries else [*self._inputs, name]
         after: Entries = {key: entries[next_key(key)] for key in known}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.contract import Key
-from rl.core.errors import SpecError
+from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import scalar
@@ -49,6 +49,7 @@ class TD3Loss(OffPolicyLoss):
 
     Raises:
         ContractError: if a network lacks a key, or has parameters without a shape.
+        ShapeError: in a call, if bounds or noise have another width than the action.
         SpecError: if an argument is out of its range, or there are no bounds.
 
     Example:
@@ -125,6 +126,13 @@ class TD3Loss(OffPolicyLoss):
 
     def _next_value(self, batch: Batch) -> Tensor:
         (action,) = self._target_policy(batch.after, batch.size)
+        for name in ("policy_noise", "noise_clip", "low", "high"):
+            one = getattr(self, name)
+            if isinstance(one, Tensor) and one.ndim and one.shape[-1] not in (1, action.shape[-1]):
+                raise ShapeError(
+                    f"TD3Loss got {name} of shape {list(one.shape)} for actions of shape {list(action.shape)}; expected"
+                    " a number, or one for each dimension of the action"
+                )
         width, clip = (
             one.to(action.dtype) if isinstance(one, Tensor) else one for one in (self.policy_noise, self.noise_clip)
         )

@@ -77,20 +77,17 @@ class Learner:
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
         """Take all gradient steps; returns what gives their mean figures."""
-        seen = [step for step in (self._step(self._loss, batch) for _ in range(self._epochs)) if step is not None]
+        seen = [self._step(self._forward(self._loss, batch), batch) for _ in range(self._epochs)]
         return lambda: self._figures(seen)
 
-    def _step(self, loss: Any, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor] | None:
-        """One gradient step; returns the outputs of the loss and the norm of the gradient; None where it `_is_far`."""
+    def _forward(self, loss: Any, batch: TensorDictBase) -> TensorDictBase:
+        """The outputs of the loss."""
         with mixed_precision(self._config):
-            out = loss(batch)
-        if self._is_far(out):
-            return None
-        return out, descend(self._total(out, batch), self._optimizer, self._parameters, self._config.max_grad_norm)
+            return loss(batch)
 
-    def _is_far(self, out: TensorDictBase) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether the policy has moved too far for another step."""
-        return False
+    def _step(self, out: TensorDictBase, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
+        """One gradient step; returns the outputs of the loss and the norm of the gradient."""
+        return out, descend(self._total(out, batch), self._optimizer, self._parameters, self._config.max_grad_norm)
 
     def _total(self, out: TensorDictBase, batch: TensorDictBase) -> Tensor:  # noqa: ARG002 - for subclasses
         """What is minimized."""

@@ -157,10 +157,11 @@ class PPOLearner(Learner):
             steps: list[tuple[TensorDictBase, Tensor]] = []
             stopped = False
             for minibatch in self._minibatches(rows):
-                step = self._step(loss, minibatch)
-                if step is None:
+                out = self._forward(loss, minibatch)
+                if self._is_far(out):
                     stopped = True
                     break
+                step = self._step(out, minibatch)
                 if last:
                     steps.append(step)
             seen = steps or seen
@@ -169,6 +170,7 @@ class PPOLearner(Learner):
         return lambda: self._figures(seen) | self._diagnostics(rows)
 
     def _is_far(self, out: TensorDictBase) -> bool:
+        """Whether the policy has moved too far for another step."""
         limit = FAR * self._settings.target_kl
         return limit > 0 and float(out.get("kl_approx")) > limit
 

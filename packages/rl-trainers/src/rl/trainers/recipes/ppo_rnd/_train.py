@@ -84,15 +84,16 @@ class PPORNDLearner(PPOLearner):
         batch.set(ADVANTAGE, extrinsic * batch.get(ADVANTAGE) + intrinsic * advantage)
         return batch.set(TARGET, target)
 
-    def _step(self, loss: Any, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor] | None:
+    def _step(self, out: TensorDictBase, batch: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
         with mixed_precision(self._settings):
             error = self._rnd.loss(batch).get("loss_predictor")
         descend(error, self._predictor_optimizer, self._predictor, self._settings.max_grad_norm)
-        step = super()._step(loss, batch)
-        return None if step is None else (step[0].set("loss_predictor", error.detach()), step[1])
+        return super()._step(out.set("loss_predictor", error.detach()), batch)
 
     def _total(self, out: TensorDictBase, batch: TensorDictBase) -> Tensor:
-        error = (self._rnd.value(batch) - batch.get(TARGET)).square().mean()
+        with mixed_precision(self._settings):
+            value = self._rnd.value(batch)
+        error = (value - batch.get(TARGET)).square().mean()
         return super()._total(out, batch) + self._settings.value_weight * error
 
     def _diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:  # noqa: ARG002 - of the base
