@@ -55,7 +55,11 @@ def table(cases: list[dict[str, Any]]) -> str:
 
 def _spread(figure: dict[str, Any]) -> str:
     middle = f"{figure['median']:.1f}"
-    return middle if len(figure["values"]) == 1 else f"{middle} [{figure['min']:.1f}, {figure['max']:.1f}]"
+    return (
+        middle
+        if len(figure["values"]) == 1
+        else f"{middle} [{figure['min']:.1f}, {figure['max']:.1f}]"
+    )
 
 
 def read_evaluations(path: Path) -> list[dict[int, float]]:

@@ -121,7 +121,7 @@ def test_a_plugin_for_another_core_is_incompatible_and_says_what_to_upgrade(site
     assert "rlt_good" not in sys.modules
     (finding,) = [f for f in doctor.examine(quick=True, registry=registry) if f.name == "good:good"]
     assert finding.state == "problem"
-    assert finding.remedy == f"pip install --upgrade {upgrade}"
+    assert record.remedy == finding.remedy == f"pip install --upgrade {upgrade}"
 
 
 def test_what_an_interrupted_installer_left_is_named_with_its_folder(site):

@@ -195,6 +195,22 @@ def test_a_refusal_is_a_problem():
     assert found[0].value == "install the driver"
 
 
+class Full:
+    @hookimpl
+    def rl_linear_recurrence(self, device, dtype):
+        raise OSError("cannot delete a file of the cache: upgrade the disk")
+
+
+def test_a_remedy_does_not_depend_on_the_words_of_an_error():
+    (found,) = problems(doctor.examine(registry=registry(Trees(), Full())))
+    assert "cannot delete" in found.value
+    assert "RL_PLUGINS_DISABLE=full" in found.remedy
+    made = registry(Trees())
+    made.plugins[0].state, made.plugins[0].reason = "broken", "OSError: cannot delete a file"
+    (found,) = problems(doctor.examine(quick=True, registry=made))
+    assert "RL_PLUGINS_DISABLE=trees" in found.remedy
+
+
 @pytest.mark.parametrize("state", ["broken", "incompatible"])
 def test_a_plugin_that_is_left_out_is_a_problem(state):
     made = registry(Trees())

@@ -139,6 +139,7 @@ def test_what_cannot_be_served_is_incompatible(module, good, component, reason):
     record = state(registry, "rlt_future")
     assert record.state == "incompatible"
     assert reason in record.reason
+    assert record.remedy == "pip install --upgrade rl-core"
     assert [c.name for c in record.components] == ["first", "x"]  # known, and not offered
     assert [c.name for c in registry.components()] == ["good"]
 
@@ -149,6 +150,7 @@ def test_an_older_contract_says_to_upgrade_the_plugin(module, monkeypatch):
     (record,) = registry.plugins
     assert "written for env/1" in record.reason
     assert "serves env/2 to env/3: upgrade acme" in record.reason
+    assert record.remedy == "pip install --upgrade acme"
 
 
 def test_of_two_plugins_with_one_name_only_that_name_is_ambiguous(module, good):
@@ -331,6 +333,7 @@ def test_a_record_is_plain_data(good):
         "value": "rlt_good",
         "state": "loaded",
         "reason": "",
+        "remedy": None,
         "contracts": ["loss/1"],
         "components": [{"kind": "loss", "name": "good", "summary": "A good one."}],
         "problems": [],

@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from functools import partial
 
 import pytest
@@ -249,6 +251,51 @@ def test_results_of_a_call_that_failed_are_not_those_of_the_next_one(group):
         assert workers.call_each("echo", [(1,), (2,), (3,)]) == [1, 2, 3]
 
 
+def test_an_argument_that_cannot_be_pickled_leaves_no_result_for_the_next_call():
+    with pair() as workers:
+        with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+            workers.call_each("echo", [(1,), (lambda: 0,)])
+        assert workers.call_all("echo", 2) == [2, 2]
+
+
+@BOTH
+def test_an_error_in_a_wait_that_is_none_of_a_worker_leaves_no_result_for_the_next_call(group, monkeypatch):
+    with pair(group) as workers:
+        for call in (partial(workers.call, 0), partial(workers.call_all)):
+            with monkeypatch.context() as patch, warnings.catch_warnings(action="error"):
+                patch.setattr(_base, "PATIENCE", 0.05)
+                with pytest.raises(UserWarning, match="there is no timeout"):
+                    call("sleep", 0.3)
+            assert workers.call_all("echo", 2) == [2, 2]
+
+
+class Unreadable:
+    """Its pickle raises an exception when it is read."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return _raise, (self.error,)
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_result_that_cannot_be_unpickled_is_a_failure_of_its_command_alone():
+    class Odd(Handler):
+        def odd(self):
+            return Unreadable(ValueError("no such thing"))
+
+    with WorkerGroup([Odd, Odd], owner="Pair") as workers:
+        pids = workers.call_all("pid")
+        for call in (partial(workers.call, 0), partial(workers.call_all)):
+            with pytest.raises(WorkerError, match=r"worker 0 raised ValueError: no such thing .*unpickled"):
+                call("odd")
+            assert workers.call_all("pid") == pids
+
+
 def test_what_a_worker_answered_before_it_was_killed_is_not_lost():
     with pair() as workers:
         pid = workers.call(1, "pid")
@@ -351,7 +398,7 @@ def test_a_second_ctrl_c_ends_a_wait_that_the_first_one_does_not():
         group._workers[0].connection = Stuck()
         with pytest.raises(KeyboardInterrupt):
             group.call_all("echo", 1)
-        with pytest.raises(WorkerError, match="worker 0 has ended"):
+        with pytest.raises(WorkerError, match=r"worker 0 has ended \(it was stopped, since a message was cut off\)"):
             group.call_all("echo", 2)
         assert group.call(1, "echo", 3) == 3
 
@@ -438,13 +485,25 @@ def test_forks_with_several_threads_do_not_wait_for_those_of_their_parent():
 
 
 @BOTH
-def test_a_long_wait_without_a_limit_warns_once_and_goes_on(group, monkeypatch):
-    monkeypatch.setattr(_base, "PATIENCE", 0.05)
-    with (
-        group([Handler], owner="Pair") as workers,
-        pytest.warns(UserWarning, match="worker 0 for 0.05 s, and there is no"),
-    ):
-        workers.call(0, "sleep", 0.3)
+def test_a_long_wait_without_a_limit_warns_once_of_those_it_waits_for_and_goes_on(group, monkeypatch):
+    monkeypatch.setattr(_base, "PATIENCE", 0.1)
+    with group([Handler] * 2, owner="Pair") as workers, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        workers.request(0, "sleep", 1.0)
+        workers.call(1, "sleep", 0.5)
+        texts = [str(one.message) for one in caught]
+        assert len(texts) == 1
+        assert "no answer of worker 1 for 0.1 s, and there is no" in texts[0]
+
+
+def test_a_group_of_threads_keeps_nothing_of_answers_that_were_read():
+    with ThreadGroup([Handler] * 4, owner="Four") as workers:
+        for _ in range(20):
+            for index in range(4):
+                workers.request(index, "echo", 1)
+            time.sleep(0.01)  # the answers are there before they are waited for
+            assert [workers.result(index) for index in range(4)] == [1] * 4
+        assert workers._calls.qsize() <= 4
 
 
 def test_a_daemonic_worker_may_have_workers():

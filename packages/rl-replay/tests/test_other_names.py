@@ -227,7 +227,7 @@ def test_any_of_several_end_keys_ends_a_trajectory(sampler, given):
 
 @SLICES
 def test_end_keys_are_keys_of_which_one_is_stored(sampler):
-    for wrong in ([], "done", [3], [("next", "done"), None]):
+    for wrong in ([], "done", 5, [3], [("next", "done"), None]):
         with pytest.raises(ContractError, match=r"end_keys is a (list|string)"):
             sampler(slice_len=4, end_keys=wrong)
     with pytest.raises(ContractError, match="in the place of end_key"):

@@ -16,7 +16,9 @@ from rl.core.specs import (
     OneHot,
     Stacked,
     Unbounded,
+    group_sizes,
     make_composite_from_td,
+    set_group_sizes,
 )
 
 
@@ -338,3 +340,46 @@ def test_a_spec_is_made_from_data():
     assert make_composite_from_td(TensorDict(reward=torch.zeros(())))["reward"].shape == (1,)
     assert make_composite_from_td(TensorDict(x=torch.zeros(())), unsqueeze_null_shapes=False)["x"].shape == ()
     assert make_composite_from_td(Seen(torch.zeros(2), "go", batch_size=[])).data_cls is Seen
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_spec_is_made_of_a_lazy_stack(nested):
+    data = torch.stack([TensorDict(x=torch.zeros(3), word="go"), TensorDict(x=torch.ones(3), word="on")]).to("cpu")
+    lazy = LazyStackedTensorDict(*data.unbind(0), stack_dim=0)
+    spec = make_composite_from_td(TensorDict(inside=lazy, batch_size=[2]) if nested else lazy)
+    inside = spec["inside"] if nested else spec
+    assert (inside.shape, inside["x"].shape) == ((2,), (2, 3))
+    assert spec.is_in(spec.rand())
+    assert inside.is_in(lazy)
+    assert inside.is_in(data)
+
+
+@pytest.mark.parametrize("time", [None, 0, 1])
+def test_groups_inside_of_groups_get_the_sizes_of_their_specs(time):
+    inner = Composite(
+        place=Unbounded((4, 3, 2)), legs=Composite(angle=Unbounded((4, 3, 5)), shape=(4, 3, 5)), shape=(4, 3)
+    )
+    agents = Composite(obs=inner, reward=Unbounded((4, 3, 1)), shape=(4, 3))
+    spec = Composite(agents=agents, step=Unbounded((4, 1)), shape=(4,))
+    sizes = group_sizes([spec])
+    lead = {None: (4,), 0: (8, 4), 1: (4, 8)}[time]
+    leaves = {key: torch.zeros(*lead, *spec[key].shape[1:]) for key in spec.keys(True, True)}
+    leaves["agents", "written", "logits"] = torch.zeros(*lead, 3, 6)  # by a policy
+    names = [None, "env"] if time == 0 else ["env", None]
+    data = TensorDict(leaves, batch_size=lead, names=names[: len(lead)])
+    set_group_sizes(data, sizes, time)
+    for key in ("agents", ("agents", "obs"), ("agents", "written")):
+        assert data[key].batch_size == (*lead, 3)
+        assert data[key].names == [*data.names, None]
+    assert data["agents", "obs", "legs"].batch_size == (*lead, 3, 5)
+    assert data["agents", "obs", "legs"].names == [*data.names, None, None]
+    assert data.batch_size == lead
+    leaves["agents", "obs", "mean"] = torch.zeros(*lead)  # by a policy, without agents
+    other = TensorDict(leaves, batch_size=lead)
+    set_group_sizes(other, sizes, time)
+    assert [other[key].batch_size for key in ("agents", ("agents", "obs"))] == [lead, lead]
+    assert other["agents", "obs", "legs"].batch_size == (*lead, 3, 5)
+    ragged = LazyStackedTensorDict(*TensorDict(x=torch.zeros(*lead, 3), batch_size=lead).unbind(0), stack_dim=0)
+    kept = TensorDict(agents=TensorDict(written=ragged, batch_size=lead), batch_size=lead)
+    set_group_sizes(kept, sizes, time)
+    assert kept["agents"].batch_size == lead

@@ -196,3 +196,21 @@ def test_the_repr_names_the_transforms():
     text = repr(make(MultiStepTransform(3, 0.9)).append_transform(Pairs()))
     assert "MultiStepTransform(n_steps=3" in text
     assert "Pairs" in text
+
+
+class OwnRows(ListStorage):
+    def get(self, index):
+        return [self._rows[row] for row in index.tolist()]
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+def test_what_is_written_into_a_sample_is_not_in_a_row_that_the_collate_function_returned(kind):
+    stored = [TensorDict(x=torch.zeros(3)) for _ in range(4)]
+    buffer = kind(
+        storage=OwnRows(4), collate_fn=lambda rows: rows[0], transform=lambda row: row.set("y", 1), batch_size=2
+    )
+    buffer.extend(stored)
+    sample = buffer.sample()
+    assert {"x", "y"} <= set(sample.keys())
+    for row in buffer.storage.get(torch.arange(4)):
+        assert set(row.keys()) == {"x"}

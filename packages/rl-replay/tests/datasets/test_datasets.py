@@ -10,7 +10,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, DuplicateComponentError, MissingExtraError, RLError, UnknownComponentError
+from rl.core.errors import (
+    ContractError,
+    DuplicateComponentError,
+    MissingExtraError,
+    RLError,
+    SpecError,
+    UnknownComponentError,
+)
 from rl.replay import SliceSampler
 from rl.replay.datasets import DatasetBuffer, MinariExperienceReplay, load_dataset, register_dataset
 
@@ -131,6 +138,33 @@ def test_a_data_set_with_damaged_or_foreign_entries_is_refused(minari, tmp_path)
         file["episode_1/observations"] = h5py.ExternalLink(str(secret), "episode_0/observations")
     with pytest.raises(RLError, match=r"episode_1/observations is an external link in .*main_data\.hdf5"):
         MinariExperienceReplay("test/walk-v0")
+    assert not list((tmp_path / "rows").rglob("meta.json"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("largest", [2**63 - 1, 2**63])
+def test_integers_that_torch_cannot_hold_are_refused(minari, tmp_path, largest):
+    import gymnasium
+    from minari.data_collector import EpisodeBuffer
+
+    space = gymnasium.spaces.Box(0, 2**64 - 1, (1,), np.uint64)
+    seen = np.array([[0], [7], [largest]], np.uint64)
+    episode = EpisodeBuffer(
+        id=0,
+        observations={"place": seen},
+        actions=np.zeros(2, np.int64),
+        rewards=[0.0, 0.0],
+        terminations=[False, True],
+        truncations=[False, False],
+    )
+    spaces = {"observation_space": gymnasium.spaces.Dict(place=space), "action_space": gymnasium.spaces.Discrete(2)}
+    minari.create_dataset_from_buffers("test/wide-v0", [episode], **spaces)
+    if largest < 2**63:
+        rows = MinariExperienceReplay("test/wide-v0")[:]
+        assert rows["next", "place"].flatten().tolist() == [7, largest]
+        return
+    with pytest.raises(SpecError, match=r"place has values above int64, the widest integers of torch"):
+        MinariExperienceReplay("test/wide-v0")
     assert not list((tmp_path / "rows").rglob("meta.json"))
 
 

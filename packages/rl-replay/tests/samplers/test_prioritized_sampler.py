@@ -451,6 +451,11 @@ def test_beta_may_change_at_intervals():
     assert found == pytest.approx([0.4, 0.8, 0.8, 1.6])
     assert seen(gamma=0.1, mode="additive", max_value=0.65)[1] == pytest.approx([0.5, 0.6, 0.65, 0.65])
     assert seen(gamma=0.5, min_value=0.15)[1] == pytest.approx([0.2, 0.15, 0.15, 0.15])
+    whole = StepScheduler(SimpleNamespace(batch=8), "batch", gamma=2, n_steps=2, max_value=16)
+    for expected, kind in ((8, int), (16, float), (16, float)):
+        whole.step()
+        assert whole.obj.batch == expected
+        assert type(whole.obj.batch) is kind  # nothing is written where nothing changes
     again = StepScheduler(SimpleNamespace(beta=1.0), "beta", gamma=2.0, n_steps=3)
     again.load_state_dict(seen(count=2)[0].state_dict())
     again.step()

@@ -9,6 +9,7 @@ from rl.replay import (
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
+    ReplayBufferEnsemble,
     SliceSampler,
     TensorDictReplayBuffer,
     Trajectory,
@@ -164,6 +165,20 @@ def test_environments_of_a_storage_are_kept_apart(sliced):
     found = sorted(one.x.tolist() for one in buffer.query())
     expected = [part.tolist() for start in (0, 100) for part in (torch.arange(15) + start).split(LENGTHS)]
     assert found == expected
+
+
+def test_an_ensemble_returns_the_trajectories_of_each_member_in_turn():
+    members = [TensorDictReplayBuffer(storage=LazyTensorStorage(20)) for _ in range(2)]
+    for start, member in zip((0, 100), members, strict=True):
+        member.extend(steps(start=start))  # the ids of both are the same, and neither has an end in its last row
+    found = ReplayBufferEnsemble(*members).query()
+    assert [one.length for one in found] == [*LENGTHS, *LENGTHS]
+    assert torch.cat([one.x for one in found]).tolist() == [*range(15), *range(100, 115)]
+    members[1].extend(steps(start=200))  # overwrites the oldest rows
+    found = ReplayBufferEnsemble(*members).query((traj.x >= 100).all() & (traj.length == 5))
+    assert [one.x.tolist() for one in found] == [[*range(110, 115)], [*range(210, 215)]]
+    found = ReplayBufferEnsemble(*members).query(lambda one: one.length == 1, trajectory_key=("collector", "traj_ids"))
+    assert [one.x.item() for one in found] == [3, 203]
 
 
 def test_a_buffer_without_trajectories_or_rows():

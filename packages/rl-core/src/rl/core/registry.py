@@ -74,6 +74,7 @@ class Registry:
         for record in registry.plugins:
             if problem := doubled.get(normalized(record.distribution)):
                 record.problems.append(problem)
+                record.remedy = ""  # of two mixed versions; it comes before any other
         return registry
 
     # ------------------------------------------------------------------ filling
@@ -90,13 +91,14 @@ class Registry:
         except KeyboardInterrupt:
             raise
         except IncompatiblePluginError as error:
-            record.state, record.reason = "incompatible", str(error)
+            record.state, record.reason, record.remedy = "incompatible", str(error), error.remedy
         except RLError as error:
             record.state, record.reason = "broken", str(error)
         except BaseException as error:  # noqa: BLE001  one broken plugin must not hide the others
             missing = (error.name or "") if isinstance(error, ImportError) else ""
-            record.state = "broken"
-            record.reason = f"{brief(error)}{namespace.hint(missing)}"
+            hint = namespace.hint(missing)
+            record.state, record.reason = "broken", f"{brief(error)}{hint}"
+            record.remedy = "" if hint else None
 
     def _note_clashes(self) -> None:
         """Note with each plugin which of its names other plugins offer too."""

@@ -267,7 +267,7 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
                 record.id,
                 problem,
                 "problem",
-                _unless_said(problem, f"upgrade {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}"),
+                _remedy(record, "upgrade"),
             )
         for note in record.notes:
             yield Finding(
@@ -285,17 +285,14 @@ def _plugin(record: PluginRecord) -> Finding:
         return Finding("plugins", record.id, f"{record.version} {count} component{'' if count == 1 else 's'}".strip())
     if record.state == "disabled":
         return Finding("plugins", record.id, f"{record.version} disabled: {record.reason}", "note")
-    remedy = {
-        "incompatible": f"pip install --upgrade {record.reason.rpartition('upgrade ')[2]}",
-        "broken": f"upgrade or uninstall {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}",
-    }[record.state]
     value = f"{record.version} {record.state}: {record.reason}".strip()
-    return Finding("plugins", record.id, value, "problem", _unless_said(record.reason, remedy))
+    return Finding("plugins", record.id, value, "problem", _remedy(record, "upgrade or uninstall"))
 
 
-def _unless_said(problem: str, remedy: str) -> str:
-    """The remedy, or nothing where the text about an installation names the folder to delete."""
-    return "" if "delete " in problem else remedy
+def _remedy(record: PluginRecord, otherwise: str) -> str:
+    """What to do about a plugin; to leave it out, or do `otherwise`, if its record does not say."""
+    leave_out = f"{otherwise} {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}"
+    return leave_out if record.remedy is None else record.remedy
 
 
 def _wanted(record: PluginRecord) -> Iterator[Finding]:

@@ -57,14 +57,14 @@ def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord], dict[str, st
             if group in (distribution.read_text("entry_points.txt") or ""):  # parsing each would take longer
                 if name.startswith("~"):
                     reason = f"it is what an interrupted pip left behind: delete {printable(str(folder))}"
-                    damaged.append(PluginRecord(name, name, state="broken", reason=reason))
+                    damaged.append(PluginRecord(name, name, state="broken", reason=reason, remedy=""))
                     continue
                 entries += distribution.entry_points.select(group=group)
         except Exception as error:  # noqa: BLE001  one damaged distribution must not hide the others
             reason = (
                 f"its entry_points.txt cannot be read ({brief(error)}); torch reads it, too: {_remedy(distribution)}"
             )
-            damaged.append(PluginRecord(name, name, state="broken", reason=reason))
+            damaged.append(PluginRecord(name, name, state="broken", reason=reason, remedy=""))
     return entries, damaged, doubled
 
 
@@ -73,20 +73,21 @@ def record_of(entry: EntryPoint, disabled: Iterable[str] = ()) -> PluginRecord:
     distribution, version, damage = _identity(entry.dist)
     record = PluginRecord(printable(entry.name), distribution, version, printable(entry.value))
     if damage:
-        record.state, record.reason = "broken", damage
+        record.state, record.reason, record.remedy = "broken", damage, ""
     elif misfit := _misfit(entry.dist, distribution):
-        record.state, record.reason = "incompatible", misfit
+        record.state, (record.reason, record.remedy) = "incompatible", misfit
     return disable(record, disabled)
 
 
-def _misfit(distribution: Any, name: str) -> str:
-    """Why a distribution does not go with this rl-core, and which of the two to upgrade; an empty string if it does."""
+def _misfit(distribution: Any, name: str) -> tuple[str, str] | None:
+    """Why a distribution does not go with this rl-core, and the command that upgrades one of them; None if it does."""
     for needed, wanted, extra, conditional in [] if distribution is None else requirements(distribution):
         ours = normalized(needed) == "rl-core" and extra is None and not conditional
         if ours and not satisfies(__version__, wanted):
             upgrade = "rl-core" if is_below(__version__, wanted) else name
-            return f"it needs rl-core{wanted}, this is rl-core {__version__}: upgrade {upgrade}"
-    return ""
+            reason = f"it needs rl-core{wanted}, this is rl-core {__version__}: upgrade {upgrade}"
+            return reason, f"pip install --upgrade {upgrade}"
+    return None
 
 
 def disable(record: PluginRecord, disabled: Iterable[str]) -> PluginRecord:

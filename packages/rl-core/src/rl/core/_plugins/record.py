@@ -38,6 +38,8 @@ class PluginRecord:
         notes: what is worth knowing though the plugin works: names that other plugins offer too.
         import_seconds: time to import its declaration and to list its components and commands.
         imports: which of torch and tensordict its declaration imported first in this process.
+        remedy: what to do about it; an empty string if `reason` or `problems` says it, None if only what helps with any
+            plugin does, to upgrade it or to leave it out.
     """
 
     name: str
@@ -51,6 +53,7 @@ class PluginRecord:
     notes: list[str] = field(default_factory=list)
     import_seconds: float = 0.0
     imports: tuple[str, ...] = ()
+    remedy: str | None = None
 
     @property
     def id(self) -> str:
@@ -88,6 +91,7 @@ class PluginRecord:
             "value": self.value,
             "state": self.state,
             "reason": self.reason,
+            "remedy": self.remedy,
             "contracts": list(self.contracts),
             "components": [{"kind": c.kind, "name": c.name, "summary": c.summary} for c in self.components],
             "problems": list(self.problems),

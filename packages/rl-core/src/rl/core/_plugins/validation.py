@@ -21,7 +21,16 @@ Offers = dict[tuple[str, str], tuple[tuple[Component, PluginRecord], ...]]
 
 
 class IncompatiblePluginError(PluginError):
-    """Written for another rl-core; the plugin itself may be fine."""
+    """Written for another rl-core; the plugin itself may be fine.
+
+    Args:
+        message: says what to upgrade.
+        upgrade: that distribution.
+    """
+
+    def __init__(self, message: str, upgrade: str) -> None:
+        super().__init__(message)
+        self.remedy = f"pip install --upgrade {upgrade}"
 
 
 def admit(
@@ -125,7 +134,8 @@ def _check_served(component: Component, record: PluginRecord) -> None:
     if kind not in CONTRACTS:
         raise IncompatiblePluginError(
             f"{what} is of a kind that rl-core {__version__} does not know{did_you_mean(kind, CONTRACTS)}"
-            f" (kinds: {', '.join(CONTRACTS)}): correct the kind, or upgrade rl-core"
+            f" (kinds: {', '.join(CONTRACTS)}): correct the kind, or upgrade rl-core",
+            "rl-core",
         )
     oldest, current = CONTRACTS[kind]
     if not oldest <= component.contract <= current:
@@ -133,7 +143,8 @@ def _check_served(component: Component, record: PluginRecord) -> None:
         upgrade = "rl-core" if component.contract > current else record.distribution
         raise IncompatiblePluginError(
             f"{what} was written for {kind}/{component.contract}, this rl-core {__version__} serves {serves}:"
-            f" upgrade {upgrade}"
+            f" upgrade {upgrade}",
+            upgrade,
         )
 
 

@@ -412,5 +412,5 @@ def make_composite_from_td(data: TensorDictBase, *, unsqueeze_null_shapes: bool 
         else:
             shape = entry.shape or ((1,) if unsqueeze_null_shapes else ())
             specs[key] = Unbounded(shape, entry.device, entry.dtype)
-    kind = type(data)
-    return Composite(specs, shape=data.batch_size, device=data.device, data_cls=None if kind is TensorDict else kind)
+    data_cls = type(data) if is_tensorclass(data) else None  # other classes, such as lazy stacks, are TensorDicts
+    return Composite(specs, shape=data.batch_size, device=data.device, data_cls=data_cls)

@@ -154,8 +154,9 @@ class GroupBase(ABC):
         try:
             self.request(index, method, *args)
             return self.result(index)
-        except (WorkerTimeoutError, KeyboardInterrupt):
-            self.drop([index])
+        except BaseException as error:
+            if not isinstance(error, WorkerError) or isinstance(error, WorkerTimeoutError):  # the answer is to come
+                self.drop([index])
             raise
 
     def call_all(self, method: str, *args: Any) -> list[Any]:
@@ -169,7 +170,7 @@ class GroupBase(ABC):
                 self.request(index, method, *args)
             self.wait()
             return [worker.results.popleft() for worker in self._workers]
-        except (WorkerError, KeyboardInterrupt):
+        except BaseException:
             self.drop(range(len(self)))  # the results of the others belong to this call
             raise
 
@@ -227,11 +228,10 @@ class GroupBase(ABC):
         while any(self._workers[index].expected for index in wanted):
             if any(self._workers[index].end for index in wanted):
                 break
-            if not self._receive_in_time(limit):
-                late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
+            if not self._receive_in_time(limit, wanted):
                 raise WorkerTimeoutError(
-                    f"{self._owner}: no answer of worker {late} within {self._timeout} s. Close it, and allow more time"
-                    " with timeout= if the simulator is only slow"
+                    f"{self._owner}: no answer of {self._late(wanted)} within {self._timeout} s. Close it, and"
+                    " allow more time with timeout= if the simulator is only slow"
                 )
 
     def wait_any(self, count: int = 1, timeout: float | None = None) -> list[int]:
@@ -261,19 +261,24 @@ class GroupBase(ABC):
     def await_any(self, count: int = 1, timeout: float | None = None) -> None:
         """Wait as `wait_any` does, which then returns at once. An interrupt of this wait loses no answer."""
         limit = None if timeout is None else monotonic() + timeout
-        while self._receive_in_time(0.0 if self._ends or len(self._answered) >= count else limit):
+        everyone = range(len(self))
+        while self._receive_in_time(0.0 if self._ends or len(self._answered) >= count else limit, everyone):
             pass
 
-    def _receive_in_time(self, limit: float | None) -> bool:
-        """`_receive`, which says so if it takes long and there is no limit."""
+    def _receive_in_time(self, limit: float | None, wanted: Sequence[int]) -> bool:
+        """`_receive`, which names the late ones of `wanted` if it takes long and there is no limit."""
         if limit is not None or self._receive(monotonic() + PATIENCE):
             return limit is None or self._receive(limit)
-        late = ", ".join(map(str, self.busy))
         issue_warning(
-            f"{self._owner}: no answer of worker {late} for {PATIENCE:g} s, and there is no timeout. If it hangs, press"
-            " Ctrl-C and close it; timeout= makes this an error"
+            f"{self._owner}: no answer of {self._late(wanted)} for {PATIENCE:g} s, and there is no timeout. If it"
+            " hangs, press Ctrl-C and close it; timeout= makes this an error"
         )
         return self._receive(None)
+
+    def _late(self, wanted: Sequence[int]) -> str:
+        """Those of `wanted` that have not answered, for a message; any worker if none of them was sent anything."""
+        late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
+        return f"worker {late}" if late else "any worker"
 
     def __enter__(self) -> Self:
         return self

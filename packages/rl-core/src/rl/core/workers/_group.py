@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from rl.core.errors import SpecError, WorkerError
-from rl.core.workers._base import GroupBase, Undivided, WorkerState
+from rl.core.workers._base import GroupBase, Undivided, WorkerState, failure_of
 from rl.core.workers._pipe import Descriptor, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
@@ -200,12 +200,20 @@ class WorkerGroup(GroupBase):
         failed, content = byte != DONE, None
         if failed or worker.expected[0] is not False:
             try:
-                content = pickle.loads(worker.connection.recv_bytes())  # of our own worker
+                message = worker.connection.recv_bytes()
             except EOFError:  # it was killed before it had sent it
                 return False
             except BaseException:  # the rest of the result would be read in the place of the next one
                 self._abandon(index)
                 raise
+            try:
+                content = pickle.loads(message)  # of our own worker
+            except BaseException as error:  # of the class of a result, or a second Ctrl-C
+                name, text, trace = failure_of(error)
+                failed, content = True, (name, f"{text} (while its result was unpickled)", trace)
+                if not isinstance(error, Exception):
+                    self._take(index, None, content)
+                    raise
         self._take(index, content, content if failed else None)
         return True
 
@@ -217,10 +225,10 @@ class WorkerGroup(GroupBase):
     def _abandon(self, index: int) -> None:
         """Kill a worker of which a message was read or written in part."""
         self._workers[index].process.kill()
-        self._note_end(index)
+        self._note_end(index, "it was stopped, since a message was cut off")
 
-    def _note_end(self, index: int) -> None:
-        """Record that a worker is no more."""
+    def _note_end(self, index: int, how: str | None = None) -> None:
+        """Record that a worker is no more; `how` is read from its exit code if None."""
         self._forget(index)
         worker = self._workers[index]
         if worker.end is not None:
@@ -228,10 +236,8 @@ class WorkerGroup(GroupBase):
         worker.expected.clear()
         with suppress(AssertionError):
             worker.process.join(1.0)
-        code = worker.process.exitcode
-        error = WorkerError(
-            f"{self._owner}: worker {index} has ended ({_end_text(code)}). Close this object and make a new one"
-        )
+        how = _end_text(worker.process.exitcode) if how is None else how
+        error = WorkerError(f"{self._owner}: worker {index} has ended ({how}). Close this object and make a new one")
         error.worker, error.ended = index, True
         worker.end = error
         self._ends.append(index)

@@ -84,10 +84,12 @@ class ThreadGroup(GroupBase):
         self._workers[index].tasks.put((method, args))
 
     def _receive(self, limit: float | None) -> bool:
-        if not self._answers:
-            try:
-                self._calls.get(timeout=None if limit is None else max(0.0, limit - monotonic()))
-            except Empty:
+        ready = bool(self._answers)
+        wait = None if limit is None else max(0.0, limit - monotonic())
+        try:
+            self._calls.get(timeout=0.0 if ready else wait)
+        except Empty:
+            if not ready:
                 return False
         with Undivided():
             if self._answers:

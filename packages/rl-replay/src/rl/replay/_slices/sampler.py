@@ -6,7 +6,7 @@ rows, `postprocess` sets the flags of the gathered batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ class SlicesBase(Trajectories):
         span: Any = False,
     ) -> None:
         owner = type(self).__name__
-        several = None if end_keys is None else list(end_keys)
+        several = None if end_keys is None else list(end_keys) if isinstance(end_keys, Iterable) else []
         if several is not None and (not several or isinstance(end_keys, str) or keys["end_key"] is not None):
             raise ContractError(
                 f"{owner}: end_keys is a list of keys, in the place of end_key, got {end_keys!r} and"

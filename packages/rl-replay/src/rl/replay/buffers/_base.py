@@ -675,6 +675,8 @@ class ReplayBuffer:
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
         info = {INDEX: index, **info}
         data = self._collate(rows)
+        if self._collate is not collate and isinstance(data, TensorDictBase):
+            data = data.copy()  # entries are written into it, and it may be a row of the storage
         if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
             data = data.reshape(*index.shape, *data.batch_size[1:])
         if self._postprocess is None:

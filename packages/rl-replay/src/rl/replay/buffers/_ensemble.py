@@ -11,9 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
-from rl.core.keys import INDEX
+from rl.core.keys import INDEX, NestedKey
 from rl.core.state import reading, save
 from rl.replay import _foreign
+from rl.replay._query import Trajectory
 from rl.replay._state import Apply
 from rl.replay.buffers._base import FILE, ReplayBuffer
 from rl.replay.buffers._prefetch import Batch
@@ -147,6 +148,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
             ContractError: always.
         """
         raise ContractError(f"{type(self).__name__}: replace rows of a member, ensemble[0][{index!r}] = rows")
+
+    def query(
+        self, predicate: Callable[[Trajectory], bool] | None = None, *, trajectory_key: NestedKey | None = None
+    ) -> list[Trajectory]:
+        """Return what `ReplayBuffer.query` returns of each member, one member after the other."""
+        return [one for buffer in self.buffers for one in buffer.query(predicate, trajectory_key=trajectory_key)]
 
     def empty(self) -> None:
         """Remove all rows of all members.

@@ -64,8 +64,6 @@ class Transforms:
 
     def read(self, data: Any) -> Any:
         """The transformed sample."""
-        if self._stages and isinstance(data, TensorDictBase):
-            data = data.copy()  # transforms write into it, and a collate function may return a row of the storage
         for stage in self._stages:
             if (read := stage.read) is not None:
                 data = read(data)

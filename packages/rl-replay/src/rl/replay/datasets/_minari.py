@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl.core.errors import MissingExtraError, RLError
+from rl.core.errors import MissingExtraError, RLError, SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
@@ -40,6 +40,7 @@ class MinariExperienceReplay(DatasetBuffer):
         MissingExtraError: if Minari is not installed.
         RLError: if there is no such data set, it cannot be read, or its HDF5 files refer to other files.
         ContractError: if it is not complete.
+        SpecError: if torch has no dtype for its integers.
     """
 
     def __init__(
@@ -139,6 +140,11 @@ def _leaves(values: Any, path: tuple[str, ...], space: Any) -> dict[NestedKey, T
 def _numbers(values: Any, space: Any, path: tuple[str, ...]) -> Tensor:
     """The values of a leaf, choices from 0 on."""
     array = np.asarray(values)
+    if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+        raise SpecError(
+            f"MinariExperienceReplay: {'.'.join(path)} has values above int64, the widest integers of torch: convert it"
+            " before the data set is written"
+        )
     array = array.astype(_SIGNED.get(array.dtype.name, array.dtype), copy=False)
     start = getattr(space, "start", None)
     if start is None:

@@ -74,11 +74,13 @@ class StepScheduler:
     def step(self) -> None:
         """Count a call; change the attribute at the end of an interval."""
         self._steps += 1
-        value = float(getattr(self.obj, self.param_name))
+        before = value = float(getattr(self.obj, self.param_name))
         if self._steps % self.n_steps == 0:
             value = value + self.gamma if self.mode == "additive" else value * self.gamma
         value = value if self.min_value is None else max(value, self.min_value)
-        setattr(self.obj, self.param_name, value if self.max_value is None else min(value, self.max_value))
+        value = value if self.max_value is None else min(value, self.max_value)
+        if value != before:  # else an integer would become a float
+            setattr(self.obj, self.param_name, value)
 
     def state_dict(self) -> dict[str, Any]:
         """Number of calls; the value itself is part of the sampler's state."""
