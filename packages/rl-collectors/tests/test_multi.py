@@ -484,8 +484,7 @@ def test_a_replaced_worker_has_what_was_assigned_to_the_one_before(kind, tmp_pat
         assert (rows["weights"] == 4).all()
         assert (rows["policy_version"] == 1).all()
         assert not (tmp_path / "trace.json").exists()
-        _ = [multi.collect() for _ in range(8)]
-        assert (tmp_path / "trace.json").exists()
+        assert collect_until(multi, lambda _: (tmp_path / "trace.json").exists())
 
 
 @pytest.mark.parametrize("kind", KINDS)
