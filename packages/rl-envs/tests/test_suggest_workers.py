@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rl.core.cli import main
-from rl.envs.cli import _frames_per_second, _report
+from rl.envs import GymEnv
+from rl.envs.cli import _batch, _frames_per_second, _report, _single
 
 
 def test_it_measures_this_process_and_worker_processes(capsys):
@@ -62,6 +63,13 @@ def test_the_baseline_is_the_batch_that_recipes_train_on(env, kind, monkeypatch,
     monkeypatch.setitem(sys.modules, "suggested", module)
     assert main(["suggest-workers", env, "--num-envs", "3", "--max-processes", "1", "--frames", "60"]) == 0
     assert f"0 ({kind}" in capsys.readouterr().out
+
+
+def test_environments_without_a_batch_have_the_actions_of_those_in_processes():
+    def make(*, categorical_action_encoding=False):
+        return GymEnv("CartPole-v1", categorical_action_encoding=categorical_action_encoding)
+
+    assert _batch(make, 2).action_spec[0] == _single(make).action_spec
 
 
 def test_measurements_take_turns():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tensordict.nn import TensorDictModule
 
 from rl.core.errors import SpecError
 from rl.core.specs import Binary, Categorical, Composite, MultiCategorical, OneHot, Unbounded
@@ -10,6 +11,7 @@ from rl.envs import (
     AsyncEnvPool,
     Compose,
     LeafEnvBase,
+    ModuleTransform,
     ParallelEnv,
     RandomPolicy,
     SerialEnv,
@@ -132,6 +134,24 @@ def test_random_actions_for_some_environments_of_a_pool_are_legal(shared_memory)
     pool.async_step_send(pool.rand_action(root[1]))
     pool.async_step_recv(1)
     pool.close()
+
+
+def test_masks_are_those_of_the_environments_own_choices():
+    fewer = TensorDictModule(lambda choice: choice * 2, ["action"], ["action"])
+    halves = ModuleTransform(module=fewer, inverse=True, action_spec_transform=Composite(action=Categorical(4)))
+    env = TransformedEnv(SerialEnv(2, makers("categorical")[:2]), halves)
+    env.reset()
+    assert env.action_spec.mask is None
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_mask_of_an_environment_that_does_not_step_stays(leaves):
+    env = TransformedEnv(SerialEnv(3, [lambda n=n: Narrow(n) for n in range(3)]), ActionMask())
+    leaf = env.lowered()
+    root = leaf.reset_leaves() if leaves else env.reset()
+    root["action"], root["_step"] = env.action_spec.rand(), torch.tensor([[True], [False], [True]])
+    (leaf.step_leaves if leaves else env.step)(root)
+    assert env.action_spec.rand().tolist() == [3, 1, 5]
 
 
 def test_environments_with_and_without_a_mask_are_one_batch():

@@ -271,7 +271,8 @@ def test_a_call_while_another_thread_steps_is_refused(backend):
             with pytest.raises(RLError, match="is in use by another thread: give each thread"):
                 call()
         assert running.result()["next", "reward"].shape == (2, 1)
-        assert torch.equal(env.reset()["done"], other.submit(env.reset).result()["done"])  # one after the other
+        env.reset()
+        other.submit(env.reset).result()  # one after the other
     env.close()
 
 
@@ -323,6 +324,23 @@ def test_all_environments_have_a_static_seed(backend):
     first, second = env.reset()["th"].tolist()
     assert first != second
     env.close()
+
+
+class Seeded(Walk):
+    """Has the signature of before."""
+
+    seeds: tuple[int, ...] = ()
+
+    def set_seed(self, seed):
+        self.seeds += (seed,)
+        return seed + 1
+
+
+def test_an_environment_whose_set_seed_has_no_static_seed_is_seeded_in_a_batch():
+    envs = [Seeded(), Seeded()]
+    env = SerialEnv(2, [lambda: TransformedEnv(envs[0], Compose()), lambda: envs[1]])
+    assert env.set_seed(3) == 5
+    assert [one.seeds for one in envs] == [(3,), (4,)]
 
 
 def test_spawned_workers():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict, lazy_stack
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -230,6 +230,24 @@ def test_a_call_writes_what_it_returns_into_the_batch(name):
     assert out["next"] is below
     assert set(batch.keys(True, True)) == set(expected.keys(True, True))
     assert all(torch.equal(batch[key], expected[key]) for key in expected.keys(True, True))
+
+
+@pytest.mark.parametrize("stack", [torch.stack, lazy_stack])
+def test_a_call_writes_texts_and_ragged_entries_into_the_batch(stack):
+    def row(number):
+        return TensorDict(x=torch.ones(1), group=TensorDict(place=torch.ones(2 + number), batch_size=[2 + number]))
+
+    def later(td):
+        td["text"] = NonTensorStack(*(text + "!" for text in td["text"]))
+        td["group"] = lazy_stack([one.apply(lambda place: place + 1) for one in td["group"].unbind(0)])
+        return td
+
+    batch = stack([row(0).exclude("group"), row(1).exclude("group")])
+    batch["group"] = lazy_stack([row(0)["group"], row(1)["group"]])
+    batch["text"] = NonTensorStack("a", "b")
+    assert Compose(later, SignTransform(["x"]))(batch) is batch
+    assert batch["text"] == ["a!", "b!"]
+    assert [one["place"].tolist() for one in batch["group"].unbind(0)] == [[2.0] * 2, [2.0] * 3]
 
 
 def test_a_call_that_changes_the_device_or_batch_size_returns_a_new_batch():

@@ -12,6 +12,7 @@ from rl.core.specs import Bounded, Composite, Unbounded
 from rl.core.testing import check_transform
 from rl.envs import (
     Compose,
+    EnvBase,
     ModuleTransform,
     PendulumEnv,
     RNDTransform,
@@ -96,6 +97,25 @@ def test_the_predictor_can_be_trained_while_clones_and_states_keep_it():
     assert torch.equal(fresh.predictor_network.bias, networks()[1].bias)
 
 
+def test_statistics_that_are_loaded_first_move_to_the_device_of_the_environment():
+    target, predictor = networks()
+    transform = RNDTransform(target, predictor)
+    source = rnd()
+    around(source).rollout(2)
+    transform.load_state_dict(source.state_dict())
+    for network in (target, predictor):
+        network.to("meta")
+
+    class Elsewhere(EnvBase):
+        def __init__(self):
+            super().__init__(device="meta")
+            self.observation_spec = Composite(observation=Unbounded(3))
+            self.action_spec = Unbounded(1)
+
+    TransformedEnv(Elsewhere(), transform)
+    assert all(one["mean"].is_meta for one in transform.state_dict()["stats"].values())
+
+
 def test_intrinsic_rewards_keep_the_rules():
     check_transform(rnd().freeze(), wrap=lambda t: around(t, batch=(3,)))
     frozen = rnd().freeze()
@@ -145,6 +165,11 @@ def test_a_module_in_a_buffer_gives_what_it_gives_on_a_batch():
     buffer.append_transform(ModuleTransform(module=encoder()))
     buffer.extend(PendulumEnv([3]).rollout(3).reshape(-1))
     assert buffer.sample()["features"].requires_grad
+
+
+def test_a_module_moves_with_its_transform_unless_it_has_a_device_of_its_own():
+    assert ModuleTransform(module=encoder()).to("meta").module.module.weight.is_meta
+    assert not ModuleTransform(module=encoder(), device="cpu").to("meta").module.module.weight.is_meta
 
 
 def test_a_module_reads_rewards_and_takes_specs():

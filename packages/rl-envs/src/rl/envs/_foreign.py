@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _PROCESS = "use ParallelEnv: environments of a SerialEnv are in this process"
+_RESET: Needless = ("needless: a partial reset is read from '_reset'", None)
+_RAY = "not available yet: the module runs in the process of the environment"
 _ENV: dict[str, Needless] = {
     "run_type_checks": ("use debug=True or check_env_specs(env)", False),
     "allow_done_after_reset": ("not available yet: a reset starts an episode", False),
@@ -108,19 +110,22 @@ transformed_env = foreign_arguments(
         "batch_size": ("needless: it is that of the environment inside", None),
     },
 )
+_BATCH: dict[str, Needless] = {
+    "policy_proof": ("needless: every result has memory of its own", None),
+    "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
+    "serial_for_single": ("needless: one environment may be used by itself", False, True),
+    "non_blocking": ("needless: transfers wait where they have to", False, True),
+}
 serial_env = foreign_arguments(
     needless={
+        **_BATCH,
         "pin_memory": (_PROCESS, False),
         "share_individual_td": (_PROCESS, None, True, False),
         "shared_memory": (_PROCESS, True, False),
         "memmap": (_PROCESS, False, True),
-        "policy_proof": ("needless: every result has memory of its own", None),
         "device": ("use the device of the environments inside", None),
-        "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
         "num_threads": ("use torch.set_num_threads", None),
         "num_sub_threads": (_PROCESS, 1),
-        "serial_for_single": ("needless: one environment may be used by itself", False, True),
-        "non_blocking": ("needless: transfers wait where they have to", False, True),
         "mp_start_method": (_PROCESS, None),
         "use_buffers": ("needless: every result has memory of its own", None, True, False),
         "metadata_from_workers": (_PROCESS, False, True),
@@ -131,14 +136,11 @@ serial_env = foreign_arguments(
 )
 parallel_env = foreign_arguments(
     needless={
+        **_BATCH,
         "pin_memory": ("needless: call to(device) on the result", False),
         "share_individual_td": ("needless: each entry is one tensor in shared memory", None, True, False),
         "memmap": ("needless: shared memory is a nameless file", False, True),
-        "policy_proof": ("needless: every result has memory of its own", None),
-        "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
         "num_sub_threads": ("use num_threads=", 1),
-        "serial_for_single": ("needless: one environment may be used by itself", False, True),
-        "non_blocking": ("needless: transfers wait where they have to", False, True),
         "use_buffers": ("needless: shared_memory= says where data is exchanged", None, True, False),
         "use_shared_mem": ("use shared_memory=", True),
         "metadata_from_workers": ("needless: specs are those of the workers", False, True),
@@ -157,7 +159,7 @@ pendulum = foreign_arguments(
 )
 primer = foreign_arguments(
     needless={
-        "reset_key": ("needless: a partial reset is read from '_reset'", None),
+        "reset_key": _RESET,
         "expand_specs": ("needless: specs are for one element, and the environment adds its batch", None),
         "single_default_value": ("not available yet: use numbers or tensors as default_value", False),
         "call_before_env_reset": ("not available yet: entries are written after the reset", False),
@@ -165,7 +167,7 @@ primer = foreign_arguments(
 )
 reward_sum = foreign_arguments(
     needless={
-        "reset_keys": ("needless: a partial reset is read from '_reset'", None),
+        "reset_keys": _RESET,
         "reward_spec": ("not available yet: sums are part of observation_spec", False),
     }
 )
@@ -212,9 +214,7 @@ register_gym = foreign_arguments(
         "apply_api_compatibility": ("not available: Gymnasium dropped it", False),
     }
 )
-unsqueeze = foreign_arguments(
-    replaced={"unsqueeze_dim": "use dim="},
-)
+unsqueeze = foreign_arguments(replaced={"unsqueeze_dim": "use dim="})
 action_projection = foreign_arguments(
     needless={"include_forward": ("not available yet: a call on a batch maps nothing", False)},
 )
@@ -228,21 +228,13 @@ flatten_action = foreign_arguments(
 unary = foreign_arguments(
     needless={"use_raw_nontensor": ("not available yet: functions get tensors", False)},
 )
-target_return = foreign_arguments(
-    needless={"reset_key": ("needless: a partial reset is read from '_reset'", None)},
-)
+target_return = foreign_arguments(needless={"reset_key": _RESET})
 timer = foreign_arguments(
     needless={"time_key": ("use out_keys=, which names all three", "time")},
 )
 hashed = foreign_arguments(
     needless={"use_raw_nontensor": ("not available yet: functions get texts and tensors", False)},
 )
-_RAY = "not available yet: the module runs in the process of the environment"
 module_transform = foreign_arguments(
-    needless={
-        "use_ray_service": (_RAY, False),
-        "num_gpus": (_RAY, None),
-        "num_cpus": (_RAY, None),
-        "actor_name": (_RAY, None),
-    }
+    needless={"use_ray_service": (_RAY, False), **dict.fromkeys(("num_gpus", "num_cpus", "actor_name"), (_RAY, None))}
 )

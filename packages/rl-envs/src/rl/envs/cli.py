@@ -130,7 +130,7 @@ def _batch(make: Callable[..., Any], count: int) -> Any:
     if _is_gymnasium(first):
         return _wrap_gymnasium([first, *(make() for _ in range(count - 1))])
     first.close()
-    return SerialEnv(count, make)
+    return SerialEnv(count, partial(_single, make))
 
 
 def _is_gymnasium(env: Any) -> bool:

@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Categorical, Composite, Stacked, TensorSpec, Unbounded
 
-__all__ = ["FLAGS", "ROLES", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys"]
+__all__ = ["FLAGS", "ROLES", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys", "mask_shapes"]
 
 FLAGS = ("done", "terminated", "truncated")
 """The flags of a done group; the first two always exist."""
@@ -31,6 +31,15 @@ def leaf_keys(entries: Any) -> list[NestedKey]:
     if isinstance(entries, TensorDictBase):
         return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)]
     return list(entries)
+
+
+def mask_shapes(spec: Composite) -> dict[NestedKey, torch.Size]:
+    """Shapes of masks of legal actions, for each action that may have one.
+
+    Args:
+        spec: Spec of the actions, with the batch.
+    """
+    return {key: spec[key].to_one_hot_spec().shape for key in leaf_keys(spec) if hasattr(spec[key], "mask")}
 
 
 def flag_spec(shape: torch.Size, device: torch.device | None) -> TensorSpec:

@@ -14,8 +14,8 @@ from rl.core.mdp import where_reset
 from rl.core.specs import set_group_sizes
 from rl.core.workers import SharedLeaves, write_leaves
 from rl.envs.base._rules import partial_root
-from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import check_same_keys, described, mask_shapes
+from rl.envs.base._specs import leaf_keys, mask_shapes
+from rl.envs.batched._members import check_same_keys, described
 from rl.envs.batched._serial import SerialEnv
 
 __all__ = [

@@ -14,9 +14,8 @@ from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import expected_entry
-from rl.envs.base._specs import leaf_keys
 
-__all__ = ["MembersBase", "check_same_keys", "described", "join_specs", "makers_of", "mask_shapes"]
+__all__ = ["MembersBase", "check_same_keys", "described", "join_specs", "makers_of"]
 
 
 class MembersBase(EnvBase):
@@ -82,15 +81,6 @@ def described(env: EnvBase) -> dict[str, Any]:
         "state": env.state_spec_unbatched,
     }
     return {"batch_size": env.batch_size, "specs": specs}
-
-
-def mask_shapes(spec: Composite) -> dict[NestedKey, torch.Size]:
-    """Shapes of masks of legal actions, for each action that may have one.
-
-    Args:
-        spec: Spec of the actions, with the batch.
-    """
-    return {key: spec[key].to_one_hot_spec().shape for key in leaf_keys(spec) if hasattr(spec[key], "mask")}
 
 
 def join_specs(first: Mapping[str, Any], other: Mapping[str, Any], number: int, owner: str) -> dict[str, Any]:

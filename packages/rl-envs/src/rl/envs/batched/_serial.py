@@ -19,7 +19,7 @@ from rl.envs.base._checks import check_entries
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
 from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import MembersBase, check_same_keys, described, join_specs, makers_of, mask_shapes
+from rl.envs.batched._members import MembersBase, check_same_keys, described, join_specs, makers_of
 from rl.envs.batched._view import EnvView
 
 __all__ = ["SerialEnv"]
@@ -134,11 +134,11 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _legal_actions(self) -> dict[NestedKey, Tensor]:
         found: dict[NestedKey, Tensor] = {}
-        for key, shape in mask_shapes(self.full_action_spec).items():
-            masks: list[Any] = [env.full_action_spec[key].mask for env in self.envs]
-            if any(mask is not None for mask in masks):
-                every = torch.ones(shape[1:], dtype=torch.bool, device=self.device)
-                found[key] = torch.stack([every if mask is None else mask for mask in masks])
+        for key in self.action_keys:
+            masks = [getattr(env.full_action_spec[key], "mask", None) for env in self.envs]
+            known = next((mask for mask in masks if mask is not None), None)
+            if known is not None:
+                found[key] = torch.stack([torch.ones_like(known) if mask is None else mask for mask in masks])
         return found
 
     def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
@@ -180,7 +180,8 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def set_member_seed(self, number: int, seed: int, *, static_seed: bool = False) -> int:
         """Seed one environment; return the seed for the next one."""
-        return self.envs[number].set_seed(seed, static_seed=static_seed)
+        more = {"static_seed": True} if static_seed else {}  # an override may not have it
+        return self.envs[number].set_seed(seed, **more)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environments."""

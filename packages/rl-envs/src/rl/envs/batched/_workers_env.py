@@ -20,7 +20,7 @@ from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Composite
 from rl.core.workers import SharedLeaves, ThreadGroup, Undivided, WorkerGroup, layout_of, write_leaves
 from rl.envs.base._base import EnvBase
-from rl.envs.base._specs import leaf_keys
+from rl.envs.base._specs import leaf_keys, mask_shapes
 from rl.envs.batched._chunk import (
     CALLABLE,
     HELD,
@@ -36,7 +36,7 @@ from rl.envs.batched._chunk import (
     STEP_ROWS,
     Chunk,
 )
-from rl.envs.batched._members import MembersBase, check_same_keys, join_specs, mask_shapes
+from rl.envs.batched._members import MembersBase, check_same_keys, join_specs
 
 __all__ = ["WorkersEnv", "allow_one_thread"]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeGuard
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.errors import ContractError, RLError, SpecError
@@ -345,15 +345,26 @@ def write_result(batch: TensorDictBase, result: TensorDictBase) -> TensorDictBas
     """`batch` with exactly the entries of `result`, or `result` where its batch size or device is another one."""
     if result is batch or result.batch_size != batch.batch_size or result.device != batch.device:
         return result
+    if (  # row by row: the shapes of ragged entries differ
+        isinstance(batch, LazyStackedTensorDict)
+        and isinstance(result, LazyStackedTensorDict)
+        and batch.stack_dim == result.stack_dim
+    ):
+        batch.tensordicts[:] = map(write_result, batch.tensordicts, result.tensordicts)
+        return batch
     for key in [key for key in batch.keys() if key not in result.keys()]:
         del batch[key]
     for key, value in result.items():
         held = batch.get(key, None)
-        nested = isinstance(held, TensorDictBase) and isinstance(value, TensorDictBase)
-        new = write_result(held, value) if nested else value
+        new = write_result(held, value) if _is_nested(held) and _is_nested(value) else value
         if new is not held:
             batch.set(key, new)
     return batch
+
+
+def _is_nested(value: Any) -> TypeGuard[TensorDictBase]:
+    """Whether a value has entries of its own that are replaced one by one, unlike texts and ragged groups."""
+    return isinstance(value, TensorDictBase) and not isinstance(value, LazyStackedTensorDict)
 
 
 def _as_list(keys: Any) -> Iterable[Any]:

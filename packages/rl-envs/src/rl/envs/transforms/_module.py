@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from tensordict import TensorDict
+from torch import nn
 
 from rl.core.errors import SpecError
 from rl.core.keys import key_str
@@ -97,6 +98,12 @@ class ModuleTransform(Transform):
     def has_inverse(self) -> bool:
         """Whether it maps what the environment reads."""
         return self.inverse
+
+    def to(self, device: torch.device | str | int) -> Self:
+        """Move the module to a device, unless it has one of its own, and return the transform."""
+        if self.device is None and isinstance(self.module, nn.Module):
+            self.module.to(device)
+        return self
 
     def _call(self, entries: Any) -> Any:
         return entries if self.inverse else self._run(entries)

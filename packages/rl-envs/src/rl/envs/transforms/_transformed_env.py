@@ -21,6 +21,7 @@ from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
 from rl.envs.base._rules import partial_root, start_at
+from rl.envs.base._specs import mask_shapes
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._function import as_transform
@@ -126,11 +127,18 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.state_spec = specs.state
         self.batch_locked = base.batch_locked
         self._rl.legal_actions = TransformedEnv._legal_actions
+        inner, own = base.full_action_spec, self.full_action_spec
+        choices = mask_shapes(own)  # those of the environment, not of a transform that changes their number
+        self._masked = [
+            key
+            for key, shape in mask_shapes(inner).items()
+            if choices.get(key) == shape and inner[key].shape == own[key].shape
+        ]
         self._reset_through, self._step_through = self.transform._wrap(self._reset_base, self._step_base)
 
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         changed = set(self.transform.in_keys_inv) & set(self.base_env.state_keys)
-        self._start = self.transform.inv(tensordict) if changed else tensordict
+        self._start = self.transform._inv(tensordict.copy()) if changed else tensordict  # `inv` is for stored batches
         try:
             return self._reset(tensordict if tensordict.get("_reset", None) is not None else None)
         finally:
@@ -224,7 +232,8 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def set_seed(self, seed: int, *, static_seed: bool = False) -> int:
         self.transform.set_seed(seed)
-        return self.base_env.set_seed(seed, static_seed=static_seed)
+        more = {"static_seed": True} if static_seed else {}  # an override may not have it
+        return self.base_env.set_seed(seed, **more)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environment and of the transforms."""
@@ -253,10 +262,8 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.base_env._set_options(options)
 
     def _legal_actions(self) -> Mapping[NestedKey, Tensor]:
-        inner, own = self.base_env.full_action_spec, self.full_action_spec
-        masks = {key: getattr(inner[key], "mask", None) for key in self.base_env.action_keys}
-        alike = [key for key in masks if key in self.action_keys and inner[key].shape == own[key].shape]
-        return {key: mask for key, mask in masks.items() if mask is not None and key in alike}
+        masks = {key: self.base_env.full_action_spec[key].mask for key in self._masked}
+        return {key: mask for key, mask in masks.items() if mask is not None}
 
     def _close(self) -> None:
         self.base_env.close()

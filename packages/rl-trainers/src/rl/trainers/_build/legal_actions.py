@@ -135,12 +135,12 @@ class LegalActions(ActionMask):
 
     def state_dict(self) -> dict[str, Any]:
         """The mask of the action spec."""
-        mask = self._spec().mask
+        mask = self.masked_spec.mask
         return {} if mask is None else {"mask": mask.clone()}
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state`."""
-        self._spec().update_mask(state.get("mask"))
+        self.masked_spec.update_mask(state.get("mask"))
 
 
 def _one(env: Env, spec: Any) -> Any:

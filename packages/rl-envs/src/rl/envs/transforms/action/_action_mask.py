@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
+from rl.core.mdp import where_reset
 from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
@@ -44,18 +45,18 @@ class ActionMask(Transform):
         super().__init__()
         self.action_key, self.mask_key = unwrap(action_key), unwrap(mask_key)
 
+    @property
+    def masked_spec(self) -> Any:
+        """Spec of the action in the environment, whose mask is that of the last step."""
+        env: Any = self._parent
+        return env.full_action_spec[self.action_key]
+
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
-        legal = self._legal(root)
-        old = None if mask is None else self._spec().mask
-        if mask is not None and old is not None:  # the other elements keep theirs
-            chosen = mask.reshape(*mask.shape[:-1], *[1] * (legal.ndim - mask.ndim + 1))
-            legal = torch.where(chosen, legal, old)
-        self._update(legal)
+        self._update(root, mask)
         return root
 
     def _step(self, root: Any, outcome: Any) -> Any:
-        del root
-        self._update(self._legal(outcome))
+        self._update(outcome, root.get("_step", None))
         return outcome
 
     def _legal(self, entries: Any) -> Tensor:
@@ -68,13 +69,13 @@ class ActionMask(Transform):
             )
         return legal
 
-    def _spec(self) -> Any:
+    def _update(self, entries: Any, chosen: Tensor | None) -> None:
+        """Take the mask of the chosen elements, all if None; the others keep theirs."""
         assert self._parent is not None
-        env: Any = self._parent
-        return env.full_action_spec[self.action_key]
-
-    def _update(self, legal: Tensor) -> None:
-        self._spec().update_mask(legal | ~legal.any(-1, keepdim=True))
+        legal, spec = self._legal(entries), self.masked_spec
+        if chosen is not None and spec.mask is not None:
+            legal = where_reset(chosen.reshape(*self._parent.batch_size, 1), legal, spec.mask)
+        spec.update_mask(legal | ~legal.any(-1, keepdim=True))
 
     def transform_specs(self, specs: Specs) -> None:
         """Check that the entries exist."""

@@ -92,12 +92,16 @@ class Hash(Transform):
             )
         return self.repertoire[name]
 
-    def _hash(self, value: Any) -> Tensor:
+    def _digest(self, value: Any) -> Tensor:
         out = self.hash_fn(value) if self.seed is None else self.hash_fn(value, self.seed)
         if not isinstance(out, Tensor):
             raise SpecError(f"{self!r}: hash_fn must return a tensor, got {type(out).__name__}")
-        if self.repertoire is not None:
-            self.repertoire[_name(out.tolist())] = value
+        return out
+
+    def _hash(self, value: Any) -> Tensor:
+        out = self._digest(value)
+        if self.repertoire is not None:  # a copy: a tensor here is a part of the batch, which may be written
+            self.repertoire[_name(out.tolist())] = value.clone() if isinstance(value, Tensor) else value
         return out
 
     def _call(self, entries: Any) -> Any:
@@ -124,8 +128,7 @@ class Hash(Transform):
         return root
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        value = "" if isinstance(spec, NonTensor) else spec.zero()
-        out = self.hash_fn(value) if self.seed is None else self.hash_fn(value, self.seed)
+        out = self._digest("" if isinstance(spec, NonTensor) else spec.zero())
         return Unbounded(out.shape, dtype=out.dtype, device=spec.device)
 
 

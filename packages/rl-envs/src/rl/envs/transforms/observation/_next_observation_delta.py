@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key
+from rl.envs.base._checks import describe
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Reset, Step, Transform
 from rl.envs.transforms._specs import Specs
@@ -38,7 +39,8 @@ class NextObservationDelta(Transform):
 
     Raises:
         SpecError: if a dtype is not of floating-point numbers.
-        ContractError: if a batch has no such observation, or a difference exceeds the range of `delta_dtype`.
+        ContractError: if a batch has no such observation, or one of integers, or a difference exceeds the range of
+            `delta_dtype`.
         RLError: if there are neither `in_keys` nor an environment.
 
     Example:
@@ -90,10 +92,10 @@ class NextObservationDelta(Transform):
         out = tensordict.copy()
         for key in self._keys():
             value, following = self._read(tensordict, key), self._read(tensordict, next_key(key))
-            if following.shape != value.shape:
+            if following.shape != value.shape or not value.is_floating_point():
                 raise ContractError(
-                    f"{self!r}: {key_str(key)} has the shape {tuple(value.shape)} and its next value"
-                    f" {tuple(following.shape)}; leave it out of in_keys"
+                    f"{self!r}: {key_str(key)} is {describe(value)} and its next value {describe(following)}; a"
+                    " difference is that of floating-point numbers of one shape: leave it out of in_keys"
                 )
             difference = following - value
             delta = difference.to(self.delta_dtype)

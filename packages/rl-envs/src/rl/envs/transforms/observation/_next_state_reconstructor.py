@@ -80,8 +80,8 @@ class NextStateReconstructor(Transform):
                     f"{self!r} cannot write NaN as next value of {key_str(key)}, which is {value.dtype}: give"
                     " fill_value="
                 )
-            mask = follows.reshape(*follows.shape, *[1] * (value.ndim - follows.ndim))
-            out.set(next_key(key), torch.where(mask, value.roll(-1, time), self.fill_value).to(value.dtype))
+            mask = follows.to(value.device).reshape(*follows.shape, *[1] * (value.ndim - follows.ndim))
+            out.set(next_key(key), value.roll(-1, time).masked_fill(~mask, self.fill_value))
         return out
 
     def _follows(self, batch: TensorDictBase) -> Tensor:
@@ -97,7 +97,7 @@ class NextStateReconstructor(Transform):
                 continue
             marker = batch.get(key, None)
             if marker is not None:
-                follows = follows & holds(marker.reshape(*batch.batch_size, -1)[..., 0])
+                follows = follows.to(marker.device) & holds(marker.reshape(*batch.batch_size, -1)[..., 0])
             elif self.strict:
                 raise ContractError(
                     f"{self!r} finds the steps that follow by {key_str(key)}, which the batch does not have: name the"

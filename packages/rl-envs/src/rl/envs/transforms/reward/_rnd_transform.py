@@ -117,6 +117,8 @@ class RNDTransform(StatisticsTransform):
                 self._make(name, shape, specs.device)
             elif stats.mean.shape != shape:
                 raise SpecError(f"{self!r} has statistics of {list(stats.mean.shape)} for {list(shape)}")
+            elif specs.device is not None:  # loaded before it had an environment
+                stats.to(specs.device)
 
     def _make(self, name: str, shape: torch.Size, device: torch.device | None = None) -> None:
         self._stats[name] = RunningStats(shape, 1.0, count=1e-4, device=device)
