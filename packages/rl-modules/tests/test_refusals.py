@@ -27,7 +27,7 @@ from rl.modules import (
         (lambda: ConvNet(3, depth=-1), "ConvNet: depth must be at least 0, got -1"),
         (
             lambda: EGreedyModule("one-hot"),
-            "EGreedyModule samples from the spec of the action, got 'one-hot'",
+            "EGreedyModule needs the spec of the action, got 'one-hot'",
         ),
         (lambda: NormalParamExtractor(scale_lb=-0.1), "NormalParamExtractor got scale_lb=-0.1; it is at least 0"),
         (lambda: NormalParamExtractor(scale_lb=float("nan")), "scale_lb=nan; it is at least 0"),

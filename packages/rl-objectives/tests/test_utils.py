@@ -103,6 +103,14 @@ def test_the_step_size_follows_the_divergence_within_its_bounds():
         schedule.step(float("nan"))
 
 
+def test_a_step_size_that_is_a_tensor_is_changed_in_place():
+    rate = torch.tensor(1e-3)  # a compiled or captured step reads it
+    schedule = KLAdaptiveLR(torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=rate), 0.01, factor=2.0)
+    schedule.step(1.0)
+    assert schedule.optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(5e-4)
+
+
 @pytest.mark.parametrize("given", [{"target_kl": 0}, {"factor": 1.0}, {"min_lr": 0.1}, {"max_lr": float("inf")}])
 def test_an_adaptive_step_size_refuses_what_is_out_of_range(given):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)

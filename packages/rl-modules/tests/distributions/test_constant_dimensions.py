@@ -56,6 +56,16 @@ def test_a_normal_within_bounds_scores_the_dimensions_that_move(make, validate):
 
 
 @NORMALS
+@pytest.mark.parametrize("width", [0.0, 0.2], ids=["constant", "wide"])
+def test_what_stands_for_a_saturated_distribution_is_within_its_bounds(make, width):
+    low, high = torch.full((3,), 0.1), torch.full((3,), 0.1) + width
+    for loc in (-50.0, 50.0):
+        dist = make(torch.full((3,), loc), torch.ones(3), low=low, high=high)
+        for value in (dist.mean, dist.mode, dist.deterministic_sample):
+            assert ((value >= low) & (value <= high)).all()
+
+
+@NORMALS
 def test_numbers_as_bounds_may_be_equal(make):
     loc, scale = parameters()
     action, score = make(loc, scale, low=0.5, high=0.5).rsample_and_log_prob()

@@ -73,6 +73,16 @@ def test_a_saturated_sample_stays_inside_and_scores_the_same_later(dtype, grad):
     assert_close(log_prob, dist.log_prob(action), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sample_of_any_mean_stays_inside_next_to_its_bound_and_keeps_its_gradient(dtype):
+    loc = torch.tensor([400.0, -400.0, 1e9, -1e9], dtype=dtype, requires_grad=True)
+    action = TanhNormal(loc, torch.ones_like(loc)).rsample()
+    assert (action.abs() < 1).all()
+    assert_close(action, loc.detach().sign(), atol=0.01, rtol=0)  # two steps of bfloat16 below 1
+    (grad,) = torch.autograd.grad(action.sum(), loc)
+    assert (grad > 0).all()
+
+
 def entropy_by_quadrature(loc, scale, low, high):
     """Entropy and its derivatives by `loc` and `scale`: that of the normal plus the expected log-Jacobian."""
     loc, scale = (torch.tensor(one, dtype=F64, requires_grad=True) for one in (loc, scale))

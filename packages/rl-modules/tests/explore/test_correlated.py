@@ -125,6 +125,16 @@ def test_the_spec_may_come_from_the_environment(make, spec):
     assert spec.is_in(policy(td)["action"])
 
 
+@pytest.mark.parametrize("make", [AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule])
+def test_an_unbounded_spec_takes_the_bounds_of_the_former_one_away(make):
+    explore = make(Bounded(-1.0, 1.0, (2,)))
+    explore.set_spec(Unbounded((2,)))
+    td = TensorDict(action=torch.full((2,), 99.0))
+    for state in states_of(explore):
+        td[state.name] = state.start()
+    assert (explore(td)["action"] > 50).all()
+
+
 def gsde_batch(count, actions=2, width=3):
     eps = torch.full((count, actions, width), torch.nan)
     return torch.randn(count, actions), torch.randn(1, width).expand(count, width), eps

@@ -179,8 +179,12 @@ class KLAdaptiveLR:
             scale = self.factor
         else:  # also step sizes out of the range stay as they are
             return
-        for group in self.optimizer.param_groups:
-            group["lr"] = min(self.max_lr, max(self.min_lr, float(group["lr"]) * scale))
+        rates = [min(self.max_lr, max(self.min_lr, rate * scale)) for rate in self.get_last_lr()]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # a compiled or captured step of the optimizer reads it
+            else:
+                group["lr"] = rate
 
     def get_last_lr(self) -> list[float]:
         """Return the step size of each parameter group."""

@@ -37,7 +37,7 @@ def safeatanh(input: Tensor, eps: float = 1e-6) -> Tensor:  # noqa: A002  the na
 
     Args:
         input: Tensor of any shape.
-        eps: Distance from the bounds; above the resolution of the dtype, 1e-3 in float16 and 1e-2 in bfloat16.
+        eps: Distance from the bounds, as of `safetanh`.
 
     Example:
         >>> import torch

@@ -139,7 +139,8 @@ class TanhNormal(LeanDistribution):
     @property
     def mean(self) -> Tensor:
         """Expected value, ``[*B, A]``, by numerical integration."""
-        return self._integrate(self._squash)
+        mean = self._integrate(self._squash)
+        return mean.clamp(self.low, self.high)  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
 
     @property
     def variance(self) -> Tensor:
@@ -236,7 +237,7 @@ def _inside(x: Tensor) -> Tensor:
     x_max = _EDGES[x.dtype][1]
     if not x.requires_grad:
         return x.clamp(-x_max, x_max)
-    return x + (x.detach().clamp(-x_max, x_max) - x.detach())
+    return x.detach().clamp(-x_max, x_max) + (x - x.detach())  # in this order a large x is not rounded
 
 
 def _bound_like(other: Tensor, bound: float | Tensor, dtype: torch.dtype) -> Tensor:

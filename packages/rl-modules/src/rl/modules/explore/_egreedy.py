@@ -104,10 +104,6 @@ class EGreedyModule(TensorDictModuleBase):
         Raises:
             SpecError: if it is no spec, or there is a mask and actions are of another kind.
         """
-        if not isinstance(spec, TensorSpec):
-            raise SpecError(
-                f"EGreedyModule samples from the spec of the action, got {spec!r:.50}: give env.action_spec"
-            )
         leaf = action_leaf(spec, self.out_keys[0], "EGreedyModule")
         space = action_space(leaf)
         if len(self.in_keys) > 1 and space not in {"one-hot", "categorical"}:

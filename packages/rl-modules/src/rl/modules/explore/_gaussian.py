@@ -20,7 +20,7 @@ from rl.modules.explore._egreedy import exploring, require_spec
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf, spec_by_key
 
-__all__ = ["AdditiveGaussianModule", "continuous_leaf"]
+__all__ = ["AdditiveGaussianModule", "bounds_on", "continuous_leaf"]
 
 
 def continuous_leaf(spec: Any, key: NestedKey, owner: str) -> TensorSpec:
@@ -33,6 +33,13 @@ def continuous_leaf(spec: Any, key: NestedKey, owner: str) -> TensorSpec:
     if not isinstance(leaf, (Bounded, Unbounded)) or not leaf.dtype.is_floating_point:
         raise SpecError(f"{owner} adds noise to continuous actions, the spec is {leaf}")
     return leaf
+
+
+def bounds_on(leaf: TensorSpec, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Copies of the bounds of a continuous action on a device; None if it has none."""
+    if not isinstance(leaf, Bounded):
+        return None, None
+    return leaf.low.clone().to(device), leaf.high.clone().to(device)
 
 
 @_foreign.explorer
@@ -100,9 +107,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         """
         self._leaf = continuous_leaf(spec, self.out_keys[0], "AdditiveGaussianModule")
         self.spec = spec_by_key(spec, self.out_keys[0])
-        if isinstance(self._leaf, Bounded):
-            device = self.sigma.device
-            self._low, self._high = self._leaf.low.clone().to(device), self._leaf.high.clone().to(device)
+        self._low, self._high = bounds_on(self._leaf, self.sigma.device)
 
     @property
     def sigma(self) -> Tensor:

@@ -16,11 +16,11 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.recurrent import State
-from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
+from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import exploring, require_spec
-from rl.modules.explore._gaussian import continuous_leaf
+from rl.modules.explore._gaussian import bounds_on, continuous_leaf
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import spec_by_key
 
@@ -125,9 +125,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         """
         self._leaf = continuous_leaf(spec, self.out_keys[0], "OrnsteinUhlenbeckProcessModule")
         self.spec = spec_by_key(spec, self.out_keys[0])
-        if isinstance(self._leaf, Bounded):
-            device = self.eps.device
-            self._low, self._high = self._leaf.low.clone().to(device), self._leaf.high.clone().to(device)
+        self._low, self._high = bounds_on(self._leaf, self.eps.device)
 
     @property
     def eps(self) -> Tensor:

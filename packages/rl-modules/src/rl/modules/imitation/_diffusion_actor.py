@@ -190,15 +190,15 @@ class _Diffusion(nn.Module):
     def forward(self, *observations: Tensor) -> Tensor:
         """Denoised actions ``[*B, *shape]``."""
         fixed, dtype = interaction_type() is InteractionType.DETERMINISTIC, self.network_dtype
-        size = (*observations[0].shape[:-1], math.prod(self.shape))
+        seen = torch.cat([one.to(dtype) for one in observations], -1)
+        size = (*seen.shape[:-1], math.prod(self.shape))
         make = torch.zeros if fixed else torch.randn
-        x = make(size, dtype=self.kept.dtype, device=observations[0].device)
+        x = make(size, dtype=self.kept.dtype, device=seen.device)
         following = [*self.steps[1:], None]
         for step, then in zip(self.steps, following, strict=True):
             kept, left = self.kept[step], self.kept.new_ones(()) if then is None else self.kept[then]
-            t = x.new_full((*size[:-1], 1), step)
-            inputs = torch.cat([one.to(dtype) for one in (x, *observations, t)], -1)
-            predicted = self.score_network(inputs).to(x.dtype)
+            t = seen.new_full((*size[:-1], 1), step)
+            predicted = self.score_network(torch.cat((x.to(dtype), seen, t), -1)).to(x.dtype)
             clean = (x - (1 - kept).sqrt() * predicted) / kept.sqrt()
             if self.bounded:
                 clean = clean.clamp(-1, 1)

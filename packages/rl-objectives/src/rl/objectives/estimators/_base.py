@@ -405,7 +405,7 @@ class TDEstimatorBase(ValueEstimatorBase):
         """
         if discount is not None:
             read = discount.is_cpu and not torch.compiler.is_compiling()
-            if not discount.is_floating_point() or (read and bool((~((discount >= 0) & (discount <= 1))).any())):
+            if not discount.is_floating_point() or (read and not ((discount >= 0) & (discount <= 1)).all()):
                 floats = discount.is_floating_point()
                 found = f"from {discount.min():g} to {discount.max():g}" if floats else f"of {discount.dtype}"
                 name = key_str(self._keys["discount"])

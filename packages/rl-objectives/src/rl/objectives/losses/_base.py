@@ -151,7 +151,10 @@ class LossModule(KeyedModule):
         return self
 
     def reset_parameters_recursive(self) -> None:
-        """Give the networks new initial parameters, and target networks those of the networks that they follow."""
+        """Give the networks new initial parameters, and target networks those of the networks that they follow.
+
+        By ``reset_parameters`` of the layers; parameters of modules without that method stay as they are.
+        """
         for network in self.children():
             for part in network.modules():
                 reset: Any = getattr(part, "reset_parameters", None)

@@ -220,7 +220,7 @@ class ClipPPOLoss(PPOLoss):
         critic_network: writes ``state_value`` ``[*B, 1]``.
         clip_epsilon: half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and
             above 1, in (0, 1) and above 0 (Yu et al., "DAPO", 2025, eq. 8).
-        clip_value: as for `PPOLoss`; True is `clip_epsilon`, a number then, and False is None.
+        clip_value: Bound as for `PPOLoss`; True is `clip_epsilon`, a number then, and False is None.
         others: those of `PPOLoss`.
 
     Raises:
