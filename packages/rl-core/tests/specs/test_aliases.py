@@ -69,3 +69,14 @@ def test_the_default_dtype_is_followed():
 def test_arguments_of_others_are_answered_as_by_the_base_class():
     with pytest.raises(ArgumentError, match="use low="):
         BoundedContinuous(minimum=0, maximum=1)
+
+
+@pytest.mark.parametrize("spec", [Unbounded(3), Composite(a=Bounded(0, 1, (2,)))])
+def test_a_switch_of_a_cache_of_torchrl_changes_nothing(spec):
+    value = spec.to_numpy(spec.zero())
+    spec.memoize_encode()
+    first = spec.encode(value)
+    spec.memoize_encode(mode=False)
+    spec.erase_memoize_cache()
+    assert (spec.encode(value) == first).all()
+    assert spec.encode(value) is not first

@@ -307,7 +307,7 @@ def test_the_target_of_dqn_equals_a_loop(gamma):
 def test_windows_of_a_collected_batch_end_with_it(n, batch):
     td = stream(*batch)
     before = td.clone()
-    found = MultiStep(GAMMA, n)(td)
+    found = MultiStep(GAMMA, n).to("cpu")(td)
     assert found.batch_size == td.batch_size
     rows = zip(found.reshape(-1, batch[-1]), td.reshape(-1, batch[-1]), strict=True)
     for row, collected in rows:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
+from rl.core._plugins.discovery import FIRST_PARTY
+
 __all__ = ["Intruder", "hint", "intruders"]
 
 
@@ -52,7 +54,8 @@ def _owner(folder: Path, file: Path) -> str | None:
 
 def _strangers(folder: Path) -> Iterator[Path]:
     """Modules of the name of one of our packages that are none: ours are folders with an ``__about__.py``."""
-    for name in ("core", "envs", "modules", "collectors", "replay", "objectives", "trainers", "native"):
+    for distribution in FIRST_PARTY:
+        name = distribution.removeprefix("rl-").replace("-", "_")
         yield folder / f"{name}.py"
         if not (folder / name / "__about__.py").exists():
             yield folder / name / "__init__.py"

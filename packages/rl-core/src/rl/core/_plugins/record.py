@@ -38,7 +38,7 @@ class PluginRecord:
         notes: what is worth knowing though the plugin works: names that other plugins offer too.
         import_seconds: time to import its declaration and to list its components and commands.
         imports: which of torch and tensordict its declaration imported first in this process.
-        remedy: what to do about it; an empty string if `reason` or `problems` says it, None if only what helps with any
+        remedy: Advice about it; an empty string if `reason` or `problems` says it, None if only what helps with any
             plugin does, to upgrade it or to leave it out.
     """
 

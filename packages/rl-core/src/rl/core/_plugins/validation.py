@@ -24,8 +24,8 @@ class IncompatiblePluginError(PluginError):
     """Written for another rl-core; the plugin itself may be fine.
 
     Args:
-        message: says what to upgrade.
-        upgrade: that distribution.
+        message: Text that says what to upgrade.
+        upgrade: Name of that distribution.
     """
 
     def __init__(self, message: str, upgrade: str) -> None:

@@ -207,6 +207,12 @@ class TensorSpec(ABC):
         """The spec of what `to_categorical` returns."""
         self._cannot("has no categorical form")
 
+    def memoize_encode(self, mode: bool = True) -> None:  # noqa: B027, FBT001, FBT002  TorchRL's signature
+        """Do nothing: TorchRL's switch of a cache, without which `encode` is fast enough here."""
+
+    def erase_memoize_cache(self) -> None:  # noqa: B027
+        """Do nothing: see `memoize_encode`."""
+
     def update_mask(self, mask: Any) -> None:
         """Allow only some classes from now on, in place.
 

@@ -56,14 +56,14 @@ def set_group_sizes(tensordict: TensorDictBase, sizes: Sizes, time: int | None =
     for key, size in sizes.items():
         group = tensordict.get(key, None)
         wanted = size if time is None else torch.Size((*size[:time], tensordict.shape[time], *size[time:]))
-        if isinstance(group, TensorDictBase) and all(leaf.shape[: len(wanted)] == wanted for leaf in _fixed(group)):
+        if isinstance(group, TensorDictBase) and all(leaf.shape[: len(wanted)] == wanted for leaf in _leaves(group)):
             names = [*tensordict.names, *[None] * (len(wanted) - tensordict.ndim)]
             group.batch_size = wanted
             if time is not None:
                 group.names = names
 
 
-def _fixed(group: TensorDictBase) -> Iterable[Any]:
+def _leaves(group: TensorDictBase) -> Iterable[Any]:
     """The entries of a group, also of nested ones, that do not change their shape with it."""
     entries: Any = group.values(include_nested=True, leaves_only=True, is_leaf=_is_fixed)
     return entries

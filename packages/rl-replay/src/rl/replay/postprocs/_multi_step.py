@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import Any, Self, final
 
 from tensordict import TensorDictBase
 
@@ -79,6 +79,10 @@ class MultiStep(MultiStepBase):
                 f"MultiStep: expected a batch [*B, T] in time order with at least one step, got {list(data.batch_size)}"
             )
         return out
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG002  those of `torch.nn.Module.to`
+        """Return itself: it has no tensors, and what it computes is on the device of the batch."""
+        return self
 
     def __repr__(self) -> str:
         return f"MultiStep(gamma={self.gamma}, n_steps={self.n_steps}, reward_keys={self.reward_keys})"

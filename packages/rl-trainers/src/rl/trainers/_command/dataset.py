@@ -79,7 +79,7 @@ def record_dataset(
     observation, action, one_hot = _spaces(env, run)
     seen = list(observation.spaces)
     if replay:
-        episodes = _replayed(run, trained.config, env.action_keys[0], seen, one_hot=one_hot)
+        episodes = _read_buffer(run, trained.config, env.action_keys[0], seen, one_hot=one_hot)
     else:
         episodes = _play(env, trained.policy, frames, random, seed, seen, one_hot=one_hot)
     if len(seen) == 1:  # a data set without a dictionary
@@ -150,7 +150,7 @@ def _spaces(env: Any, run: str | Path) -> tuple[Any, Any, bool]:
     return gymnasium.spaces.Dict(spaces), action, isinstance(action_spec, OneHot)
 
 
-def _replayed(
+def _read_buffer(
     run: str | Path, config: Any, action_key: Any, seen: Sequence[str], *, one_hot: bool
 ) -> list[dict[str, Any]]:
     """Episodes in the replay buffer of the last checkpoint, oldest first. The ones at its ends may be parts."""
@@ -230,7 +230,7 @@ def _play(
             if bool(over.any()):
                 following = env.reset(following.set("_reset", after["done"].clone()))
                 for number in over.nonzero().flatten().tolist():
-                    done.append(_closed(open_[number], seen))
+                    done.append(_stack_episode(open_[number], seen))
                     steps += len(done[-1]["rewards"])
                     open_[number] = _begun(following[number], seen)
             td = following
@@ -247,7 +247,7 @@ def _begun(row: Any, seen: Sequence[str]) -> dict[str, list[Any]]:
     return {"observations": [{name: _array(row[name]) for name in seen}], **first}
 
 
-def _closed(episode: dict[str, list[Any]], seen: Sequence[str]) -> dict[str, Any]:
+def _stack_episode(episode: dict[str, list[Any]], seen: Sequence[str]) -> dict[str, Any]:
     observations = {name: np.stack([one[name] for one in episode["observations"]]) for name in seen}
     return {**episode, "observations": observations, "actions": np.stack(episode["actions"])}
 
