@@ -121,6 +121,57 @@ def test_flags_and_rewards_that_are_arrays_of_one(form):
     assert out["done"].shape == (*env.batch_size, 1)
 
 
+BOTH = S.Dict(a=S.Box(-1, 1, (1,)), b=S.Box(-1, 1, (1,)))
+LACKING = {
+    "flat": (BOTH, lambda part: {"a": part}, r"'b', it has \['a'\]; its space has \['a', 'b'\]"),
+    "deep": (
+        S.Dict(x=BOTH),
+        lambda part: {"x": {"a": part}},
+        r"\('x', 'b'\), it has \['a'\]; its space has \['a', 'b'\]",
+    ),
+    "tuple": (S.Tuple(BOTH.spaces.values()), lambda part: (part,), r"1, it has 1 value; its space has \[0, 1\]"),
+    "array": (BOTH, lambda part: part, r"'a', it is of type ndarray; its space has \['a', 'b'\]"),
+    "none": (
+        S.Dict(x=BOTH),
+        lambda _: {"x": None},
+        r"\('x', 'a'\), it is of type NoneType; its space has \['a', 'b'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["one", "list"])
+@pytest.mark.parametrize("when", ["reset", "reset of some", "step"])
+@pytest.mark.parametrize("case", LACKING)
+def test_an_observation_that_lacks_an_entry_of_its_space_is_refused_by_key(case, when, form):
+    space, lacking, message = LACKING[case]
+    good, bad = space.sample(), lacking(np.zeros(1, np.float32))
+    sim = Sim(space, bad if when == "step" else good, bad if when == "reset" else good)
+    env = GymWrapper(sim if form == "one" else [sim])
+
+    def use():
+        root = env.reset()
+        sim.first = bad
+        if when == "step":
+            env.step(env.rand_action(root))
+        env.reset(root.set("_reset", torch.ones_like(root["done"])))
+
+    with pytest.raises(SpecError, match=rf"the observation of Sim lacks {message}"):
+        use()
+
+
+class Lossy(gym.vector.SyncVectorEnv):
+    def step(self, actions):
+        seen, *rest = super().step(actions)
+        return {"a": seen["a"]}, *rest
+
+
+def test_a_vector_environment_that_lacks_an_entry_of_its_space_is_refused_by_key():
+    made = [lambda: Sim(BOTH, BOTH.sample())] * 2
+    env = GymWrapper(Lossy(made, autoreset_mode=gym.vector.AutoresetMode.DISABLED))
+    with pytest.raises(SpecError, match=rf"the observation of Lossy lacks {LACKING['flat'][2]}"):
+        env.step(env.rand_action(env.reset()))
+
+
 class OldStep(Sim):
     def step(self, action):
         return self.value, 1.0, False, {}

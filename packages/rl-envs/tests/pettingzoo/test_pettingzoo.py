@@ -213,6 +213,31 @@ def test_legal_actions_may_be_reported_in_info():
     assert masked.rollout(10)["a", "action"].tolist() == [[0, 0], [1, 1]]
 
 
+@pytest.mark.parametrize("lacking", ["speed", "action_mask"])
+def test_an_observation_of_an_agent_that_lacks_an_entry_of_its_space_is_refused_by_key(lacking):
+    class Parts(Race):
+        def observation_space(self, agent):
+            return gym.spaces.Dict(
+                place=gym.spaces.Box(-1, 1, (1,)),
+                speed=gym.spaces.Box(-1, 1, (1,)),
+                action_mask=gym.spaces.MultiBinary(3),
+            )
+
+        def _seen(self):
+            seen = {
+                agent: {**self.observation_space(agent).sample(), "action_mask": np.ones(3, np.int8)}
+                for agent in self.agents
+            }
+            if self.count:
+                del seen["a_1"][lacking]
+            return seen
+
+    env = PettingZooWrapper(Parts())
+    root = env.rand_action(env.reset())
+    with pytest.raises(SpecError, match=rf"the observation of a_1 in PettingZooWrapper lacks '{lacking}', it has"):
+        env.step(root)
+
+
 def test_the_first_agent_that_is_done_ends_the_episode_by_default():
     then = PettingZooWrapper(Race()).rollout(10)["next"]
     assert then["done"].flatten().tolist() == [False, True]

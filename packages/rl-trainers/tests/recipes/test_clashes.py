@@ -1,5 +1,7 @@
 """An observation with the name of an entry of a recipe is refused, and renamed it trains."""
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,7 +10,10 @@ from gymnasium import spaces
 
 from rl.core.errors import SpecError
 from rl.core.registry import load
+from rl.envs import CatTensors, GymEnv, InitTracker, SerialEnv, TransformedEnv
 from rl.trainers import A2CConfig, PPOConfig, SACConfig, train_a2c, train_ppo, train_sac
+from rl.trainers._build.envs import make_env
+from rl.trainers._build.networks import described_observations
 from rl.trainers.loggers._loggers import read_metrics
 
 SMALL = {"num_envs": 2, "total_frames": 128, "frames_per_batch": 64, "eval_episodes": 1, "final_eval_episodes": 1,
@@ -18,14 +23,17 @@ SMALL = {"num_envs": 2, "total_frames": 128, "frames_per_batch": 64, "eval_episo
 class Named(gymnasium.Env):
     """Eight steps that show 7 under the name it is given; the action is a number, or a choice of two."""
 
-    def __init__(self, name, choice=False, also=None):
+    def __init__(self, name, choice=False, also=None, dtype="float32"):
         seven = spaces.Box(0, 9, (1,), np.float32)
-        self._names = (name, also) if also else (name,)
-        self.observation_space = spaces.Dict(dict.fromkeys(self._names, seven))
+        other = {"float32": seven, "bool": spaces.Box(0, 1, (1,), np.bool_), "int8": spaces.MultiBinary(1)}[dtype]
+        self.observation_space = spaces.Dict({name: seven} | ({also: other} if also else {}))
         self.action_space = spaces.Discrete(2) if choice else spaces.Box(-1, 1, (1,), np.float32)
 
     def _seen(self):
-        return {name: np.array([7], np.float32) for name in self._names}
+        return {
+            name: np.array([7 if box.dtype == np.float32 else 1], box.dtype)
+            for name, box in self.observation_space.items()
+        }
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -60,6 +68,61 @@ def test_a_clash_is_refused_before_the_first_step(recipe, name, choice, tmp_path
     with pytest.raises(SpecError, match=message):
         found.load_train()(config, out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
+
+
+BOOKKEEPING = ["is_init", "step_count", "episode_reward"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
+@pytest.mark.parametrize("recipe", ["ppo", "dqn"])
+def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_refused(recipe, dtype, tmp_path):
+    found, asked = load("recipe", recipe), {"name": "x", "also": "is_init", "choice": True, "dtype": dtype}
+    message = rf"{recipe} has entries 'is_init' of its own.*--transform 'rename:\{{in_keys: \[is_init\]"
+    with pytest.raises(SpecError, match=message):
+        found.load_train()(
+            found.config(env="Named-v0", env_kwargs=asked, policy="lstm"), out=tmp_path / "run", display="none"
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_marks_of_a_transform_are_no_observation_of_the_environment(tmp_path):
+    renamed = "rename:{in_keys: [is_init], out_keys: [is_init_seen]}"
+    for folder, name, transforms in (("a", "x", ("init-tracker",)), ("b", "is_init", (renamed, "init-tracker"))):
+        config = PPOConfig(env="Named-v0", env_kwargs={"name": "a", "also": name, "choice": True}, policy="gru",
+                           recurrent_size=4, minibatch_size=64, transform=transforms, **SMALL)  # fmt: skip
+        assert train_ppo(config, out=tmp_path / folder, display="none").train_frames == 128
+
+
+@pytest.mark.parametrize("name", BOOKKEEPING)
+def test_an_observation_with_a_name_for_bookkeeping_is_listed_as_left_out(name):
+    env = make_env("Named-v0", 2, seed=0, env_kwargs={"name": "x", "also": name})
+    remedy = rf"'cat-tensors:\{{in_keys: \[x, {name}\], out_key: observation\}}'"
+    assert re.search(rf"reads 'x': .*It leaves out '{name}'; .*{remedy}", described_observations(env))
+    whole = TransformedEnv(env, CatTensors(["x", name], "observation"))
+    assert re.fullmatch(r"reads 'observation': float32 \[2\] as a vector", described_observations(whole))
+
+
+def tracked():
+    return TransformedEnv(GymEnv("Named-v0", name="x"), InitTracker())
+
+
+def test_marks_of_a_transform_inside_a_batch_are_left_to_it():
+    assert "leaves out" not in described_observations(SerialEnv(2, tracked))
+
+
+@pytest.mark.parametrize("transform", ["init-tracker", "step-counter", "reward-sum"])
+def test_bookkeeping_of_transforms_is_not_listed_as_left_out(transform):
+    env = make_env("Named-v0", 2, seed=0, env_kwargs={"name": "x"}, transform=(transform,))
+    assert "leaves out" not in described_observations(env)
+
+
+def test_an_observation_called_episode_reward_is_not_taken_for_the_return():
+    with pytest.raises(
+        SpecError, match=r"normalize_reward.* has entries 'episode_reward' of its own.*--transform 'rename"
+    ):
+        make_env("Named-v0", 2, seed=0, env_kwargs={"name": "episode_reward"}, normalize_reward=True)
+    env = make_env("Named-v0", 2, seed=0, env_kwargs={"name": "x"}, transform=("reward-sum",), normalize_reward=True)
+    assert "episode_reward" in env.observation_spec.keys()
 
 
 @pytest.mark.parametrize("recipe", ["mappo", "qmix", "maddpg"])

@@ -16,10 +16,11 @@ from rl.core.errors import MissingExtraError, RLError, SpecError
 from rl.core.registry import load
 from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
-from rl.replay.datasets import register_dataset
-from rl.trainers import DQNConfig, evaluate, load_checkpoint, make_env, train_dqn
-from rl.trainers._build.dataset import open_dataset
+from rl.replay.datasets import load_dataset, register_dataset
+from rl.trainers import DQNConfig, PPOConfig, evaluate, load_checkpoint, make_env, train_dqn, train_ppo
+from rl.trainers._build.dataset import open_dataset, origin_of
 from rl.trainers._command.dataset import record_dataset
+from rl.trainers._run.run import Run
 from rl.trainers.cli import dataset
 from rl.trainers.recipes.act._config import ACT
 from rl.trainers.recipes.bc._config import BC
@@ -434,6 +435,29 @@ def test_an_equal_data_set_of_another_environment_is_noted(tmp_path, capsys):
     config = replace(config_of("bc"), dataset="elsewhere:random", total_frames=100)
     load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="plain")
     assert "was recorded on Elsewhere-v3, and this run evaluates on rl_trainers_test_gym:Do" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("env", "known"),
+    [(f"{GYM}:Doubles", None), ("CartPole-v1", "CartPole-v1"), ("gym/CartPole-v1", "CartPole-v1"), ("pendulum", None)],
+)
+def test_a_recorded_data_set_tells_its_environment(env, known, tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("RL_DATASETS", str(tmp_path / "rows"))
+    small = {"total_frames": 32, "num_envs": 2, "frames_per_batch": 32, "minibatch_size": 16, "epochs": 1,
+             "max_episode_steps": 8, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
+    train_ppo(PPOConfig(env=env, **small), out=tmp_path / "run", display="none")
+    assert dataset(["record", str(tmp_path / "run"), "test/origin-v0", "--frames", "8", "--trust", GYM]) == 0
+    assert getattr(minari.load_dataset("test/origin-v0").env_spec, "id", None) == known
+    data, notes = load_dataset("minari:test/origin-v0"), []
+    for other in (env, env.removeprefix("gym/"), "other:Env"):
+        run = SimpleNamespace(config=SimpleNamespace(env=other), note=notes.append)
+        Run.note_origin(run, origin_of(data), "minari:test/origin-v0")
+    (note,) = notes
+    assert f"was recorded on {env}, and this run evaluates on other:Env" in note
+    assert note.endswith(f"--env {env}")
 
 
 def test_a_data_set_that_is_not_there_has_a_remedy_for_the_command_line(tmp_path, monkeypatch):

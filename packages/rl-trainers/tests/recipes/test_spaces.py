@@ -120,12 +120,12 @@ def test_goals_are_read_beside_the_observation(recipe):
 
 
 def test_what_is_left_out_is_said():
-    """One observation in two, and two that are bookkeeping."""
+    """One observation in three, of which one has a name that transforms use for bookkeeping."""
     env = FakeEnv(
         Categorical(3), {"observation": Unbounded((4,)), "speed": Unbounded((2,)), "step_count": Unbounded((1,))}
     )
     line = described_observations(env)
-    assert line.startswith("reads 'observation': float32 [4] as a vector. It leaves out 'speed'; ")
-    assert "--transform 'cat-tensors:{in_keys: [observation, speed], out_key: observation}'" in line
+    assert line.startswith("reads 'observation': float32 [4] as a vector. It leaves out 'speed', 'step_count'; ")
+    assert "--transform 'cat-tensors:{in_keys: [observation, speed, step_count], out_key: observation}'" in line
     assert "leaves out" not in described_observations(goal_env(Categorical(3)))
     assert "leaves out 'speed'" in described_observations(goal_env(Categorical(3), speed=Unbounded((2,))))

@@ -222,6 +222,27 @@ def test_an_environment_of_ones_own_is_trusted_by_name(tmp_path, monkeypatch, ca
     assert main([*fresh, "c", "--env", "own_env_of_trust:Own"]) == 0  # typed, so it is the user's
 
 
+OF_A_RUN = {
+    "train": ["train", "--resume", "own", "--total-frames", "256", "--display", "none", "--trust", "own_of_folder"],
+    "eval": ["eval", "own", "--episodes", "1", "--trust", "own_of_folder"],
+    "plot": ["plot", "own"],
+    "dataset": ["dataset", "record", "own", "folder/own-v0", "--frames", "8", "--trust", "own_of_folder"],
+}
+
+
+def test_every_command_finds_the_modules_of_the_current_folder(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    Path("own_of_folder.py").write_text(OWN)
+    words = [f"--{k.replace('_', '-')}={list(v) if isinstance(v, tuple) else v}" for k, v in SMALL.items()]
+    train = ["train", "ppo", "--env", "own_of_folder:Own", "--out", "own", "--display", "none", *words]
+    elsewhere = [path for path in sys.path if path not in ("", str(Path.cwd()))]
+    for command in (train, *OF_A_RUN.values()):  # the current folder is not where the command itself is
+        monkeypatch.setattr(sys, "path", list(elsewhere))
+        monkeypatch.delitem(sys.modules, "own_of_folder", raising=False)
+        assert main(command) == 0, capsys.readouterr().err
+
+
 def test_no_command_is_printed_for_code_that_no_other_process_can_import(tmp_path, capsys):
     in_a_script = type("Maze", (GuessEnv,), {"__module__": "__main__", "__qualname__": "Maze"})
 

@@ -44,7 +44,7 @@ _RAY = "not available yet: the module runs in the process of the environment"
 _ENV: dict[str, Needless] = {
     "run_type_checks": ("use debug=True or check_env_specs(env)", False),
     "allow_done_after_reset": ("not available yet: a reset starts an episode", False),
-    "spec_locked": ("needless: specs are assigned, not changed in place", True),
+    "spec_locked": ("needless: specs are assigned, not changed in place", ...),
     "auto_reset": ("not available yet: use GymWrapper for simulators that reset by themselves", False),
 }
 env = foreign_arguments(needless=_ENV)
@@ -96,7 +96,7 @@ isaac_lab = foreign_arguments(
         **{name: rule for name, rule in _ENV.items() if name != "allow_done_after_reset"},
         "batch_size": ("needless: it is [num_envs]", None),
         "device": ("needless: it is that of the simulator", None),
-        "allow_done_after_reset": ("needless: a reset starts an episode", True, False),
+        "allow_done_after_reset": ("needless: a reset starts an episode", ...),
         "native_autoreset": ("needless: the simulator's own resets are used in every case", True, False),
         "native_autoreset_obs_mode": ("use compute_final_obs=True in the configuration of Isaac Lab", None),
     },
@@ -104,17 +104,17 @@ isaac_lab = foreign_arguments(
 transformed_env = foreign_arguments(
     needless={
         **_ENV,
-        "cache_specs": ("needless: specs are computed once for each transform", True),
-        "auto_unwrap": ("needless: transforms of an inner TransformedEnv become part of the chain", None),
+        "cache_specs": ("needless: specs are computed once for each transform", ...),
+        "auto_unwrap": ("needless: transforms of an inner TransformedEnv become part of the chain", ...),
         "device": ("use the device of the environment inside", None),
         "batch_size": ("needless: it is that of the environment inside", None),
     },
 )
 _BATCH: dict[str, Needless] = {
-    "policy_proof": ("needless: every result has memory of its own", None),
+    "policy_proof": ("needless: every result has memory of its own", ...),
     "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
-    "serial_for_single": ("needless: one environment may be used by itself", False, True),
-    "non_blocking": ("needless: transfers wait where they have to", False, True),
+    "serial_for_single": ("needless: one environment may be used by itself", ...),
+    "non_blocking": ("needless: transfers wait where they have to", ...),
 }
 serial_env = foreign_arguments(
     needless={
@@ -127,7 +127,7 @@ serial_env = foreign_arguments(
         "num_threads": ("use torch.set_num_threads", None),
         "num_sub_threads": (_PROCESS, 1),
         "mp_start_method": (_PROCESS, None),
-        "use_buffers": ("needless: every result has memory of its own", None, True, False),
+        "use_buffers": ("needless: every result has memory of its own", ...),
         "metadata_from_workers": (_PROCESS, False, True),
         "consolidate": (_PROCESS, True, False),
         "daemon": (_PROCESS, False, True),
@@ -137,14 +137,14 @@ serial_env = foreign_arguments(
 parallel_env = foreign_arguments(
     needless={
         **_BATCH,
-        "pin_memory": ("needless: call to(device) on the result", False),
-        "share_individual_td": ("needless: each entry is one tensor in shared memory", None, True, False),
-        "memmap": ("needless: shared memory is a nameless file", False, True),
+        "pin_memory": ("needless: call to(device) on the result", ...),
+        "share_individual_td": ("needless: each entry is one tensor in shared memory", ...),
+        "memmap": ("needless: shared memory is a nameless file", ...),
         "num_sub_threads": ("use num_threads=", 1),
-        "use_buffers": ("needless: shared_memory= says where data is exchanged", None, True, False),
+        "use_buffers": ("needless: shared_memory= says where data is exchanged", ...),
         "use_shared_mem": ("use shared_memory=", True),
-        "metadata_from_workers": ("needless: specs are those of the workers", False, True),
-        "consolidate": ("needless: results are in shared memory", True, False),
+        "metadata_from_workers": ("needless: specs are those of the workers", ...),
+        "consolidate": ("needless: results are in shared memory", ...),
     }
 )
 async_env_pool = foreign_arguments(
@@ -174,7 +174,7 @@ reward_sum = foreign_arguments(
 vec_norm = foreign_arguments(
     needless={
         "shapes": ("needless: shapes are those of the specs", None),
-        "new_api": ("needless: there is one VecNorm", None),
+        "new_api": ("needless: there is one VecNorm", ...),
     }
 )
 end_of_life = foreign_arguments(

@@ -103,6 +103,7 @@ def dataset(argv: Sequence[str]) -> int:
     info = commands.add_parser("info", help="steps, episodes, returns and entries of a data set")
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
+    _search_current_folder()
     from rl.trainers._command.dataset import described_dataset, record_dataset
 
     if options.command == "info":

@@ -174,7 +174,7 @@ def check_not_done(
             raise SpecError(f"{owner}._reset returned {key_str(key)} true: an episode cannot begin at its end")
 
 
-def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
+def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3, **others: Any) -> None:
     """Compare a short random rollout with the specs, entry by entry.
 
     The environment is reset, and left in the middle of an episode.
@@ -183,6 +183,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
         env: any environment of the `rl.core.interfaces.Env` protocol.
         seed: for `set_seed`; not called if None.
         steps: length of the rollout.
+        others: Arguments of TorchRL's function, answered as `rl.core.testing.check_env_specs` answers them.
 
     Raises:
         SpecError: one line for each entry that differs: key, expected, got.
@@ -194,7 +195,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
     from rl.core.testing import check_env_specs as check  # the conformance kit; imported on first use
 
     try:
-        check(env, seed=seed, steps=steps)
+        check(env, seed=seed, steps=steps, **others)
     except AssertionError as error:
         raise SpecError(str(error)) from error
 

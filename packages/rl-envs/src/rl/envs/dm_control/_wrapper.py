@@ -80,7 +80,10 @@ class DMControlWrapper(SimulatorEnv):
         encoding = {"categorical": categorical_action_encoding}
         seen = array_places(env.observation_spec(), "observation", **encoding, action=False)
         acts = array_places(env.action_spec(), "action", **encoding, action=True)
-        codec = Codec([] if pixels_only else seen, acts, {}, batched=False, device=self.device)
+        shown = [] if pixels_only else seen
+        codec = Codec(
+            shown, acts, {}, batched=False, device=self.device, owner=type(getattr(env, "task", env)).__name__
+        )
         simulator = DMSimulator(env, skip, {"camera_id": camera_id, **(render_kwargs or {})})
         frame = None
         if from_pixels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 
-__all__ = ["Place", "exactly", "indices", "nest"]
+__all__ = ["Place", "exactly", "indices", "nest", "part_of"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,39 @@ def indices(values: Any, start: Any, counts: Any) -> Any:
         value = (chosen + start)[wrong].flat[0]
         raise SpecError(f"expected integers from {start} to {start + counts - 1}, got {value}")
     return chosen
+
+
+def part_of(value: Any, path: tuple[Any, ...], paths: Sequence[tuple[Any, ...]], owner: str) -> Any:
+    """The leaf at `path` of an observation.
+
+    Args:
+        value: Observation of the simulator.
+        path: Path of the leaf.
+        paths: Paths of all leaves of the space, for the message.
+        owner: Name of the environment, for the message.
+
+    Raises:
+        SpecError: if the observation has no such entry.
+    """
+    for depth, name in enumerate(path):
+        try:
+            value = value[name]
+        except (KeyError, IndexError, TypeError) as error:
+            lacking = path[: depth + 1] if depth else name
+            wanted = list(dict.fromkeys(other[depth] for other in paths if other[:depth] == path[:depth]))
+            raise SpecError(
+                f"the observation of {owner} lacks {lacking!r}, {_contents(value)}; its space has {wanted}."
+                " Return every entry of the space, or take it out of the space"
+            ) from error
+    return value
+
+
+def _contents(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"it has {list(value)}"
+    if isinstance(value, tuple | list):
+        return f"it has {len(value)} value{'s' * (len(value) != 1)}"
+    return f"it is of type {type(value).__name__}"
 
 
 def nest(paths: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> Any:

@@ -105,7 +105,8 @@ class SimulatorEnv(LeafEnvBase):
         moved = super().to(target)
         if moved is self:
             old = self._sim.codec
-            self._sim.use(Codec(old.observations, old.actions, old.infos, batched=old.batched, device=self.device))
+            more: dict[str, Any] = {"batched": old.batched, "device": self.device, "owner": old.owner}
+            self._sim.use(Codec(old.observations, old.actions, old.infos, **more))
         return moved
 
     def compile(self, **kwargs: Any) -> Self:

@@ -15,7 +15,7 @@ from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
-from rl.envs.gym._places import Place, nest
+from rl.envs.gym._places import Place, nest, part_of
 from rl.envs.gym._record import Record, is_plain
 
 __all__ = ["Codec", "GymLeaves", "Simulator"]
@@ -34,6 +34,7 @@ class Codec:
         infos: specs of the entries of ``info`` that are written, by name.
         batched: whether tensors have the batch ``[n]``; if not there is one element, and no batch.
         device: device of the tensors; the CPU if None.
+        owner: name of the simulator, for messages.
     """
 
     def __init__(
@@ -44,24 +45,34 @@ class Codec:
         *,
         batched: bool,
         device: torch.device | None,
+        owner: str,
     ) -> None:
+        self.owner = owner
         self.observations, self.actions, self.infos, self.batched = observations, actions, infos, batched
         self.device = None if device is None or device.type == "cpu" else device
         self._paths = [place.path for place in actions]
+        self._seen_paths = [place.path for place in observations]
         self.encode_one: Callable[[Any], Leaves] = self._encode_one_of_many
         if len(observations) == 1 and not observations[0].path and observations[0].spec.dtype is not None:
             key, encode = observations[0].key, observations[0].encode_one
             self.encode_one = lambda value: {key: torch.from_numpy(encode(value))}
         elif all(len(place.path) == 1 and place.spec.dtype is not None for place in observations):
             parts = [(place.path[0], place.key, place.encode_one) for place in observations]
-            self.encode_one = lambda value: {key: torch.from_numpy(encode(value[name])) for name, key, encode in parts}
+
+            def encode_parts(value: Any) -> Leaves:
+                try:
+                    return {key: torch.from_numpy(encode(value[name])) for name, key, encode in parts}
+                except (KeyError, IndexError, TypeError):
+                    return self.encode((value,))  # says what is wrong
+
+            self.encode_one = encode_parts
         self.decode_one: Callable[[Any], Any] = self._decode_one_of_many
         if len(actions) == 1 and not actions[0].path:
             act, decode = actions[0].key, actions[0].decode_one
             self.decode_one = lambda root: decode(root[act])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _codec, (self.observations, self.actions, self.infos, self.batched, self.device)
+        return _codec, (self.observations, self.actions, self.infos, self.batched, self.device, self.owner)
 
     def _encode_one_of_many(self, value: Any) -> Leaves:
         return self.encode((value,))
@@ -83,8 +94,16 @@ class Codec:
             return {place.key: self.tensor(place.encode(values))}
         out: Leaves = {}
         for place in self.observations:
-            out[place.key] = self.tensor(place.encode([_at(value, place.path) for value in values]))
+            out[place.key] = self.tensor(place.encode([self.part(value, place) for value in values]))
         return out
+
+    def part(self, value: Any, place: Place) -> Any:
+        """The leaf `place` of an observation.
+
+        Raises:
+            SpecError: if the observation has no such entry.
+        """
+        return part_of(value, place.path, self._seen_paths, self.owner)
 
     def decode(self, root: Any) -> list[Any]:
         """The action of each element, as the simulator takes it."""
@@ -124,14 +143,8 @@ class Codec:
         return out
 
 
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for part in path:
-        value = value[part]
-    return value
-
-
-def _codec(observations: Any, actions: Any, infos: Any, batched: bool, device: Any) -> Codec:  # noqa: FBT001  pickled so
-    return Codec(observations, actions, infos, batched=batched, device=device)
+def _codec(observations: Any, actions: Any, infos: Any, batched: bool, device: Any, owner: str) -> Codec:  # noqa: FBT001  pickled so
+    return Codec(observations, actions, infos, batched=batched, device=device, owner=owner)
 
 
 class Simulator:
@@ -265,7 +278,9 @@ class GymLeaves:
             parts: without a batch, and with equal spaces and entries.
         """
         first = parts[0].codec
-        codec = Codec(first.observations, first.actions, first.infos, batched=True, device=first.device)
+        codec = Codec(
+            first.observations, first.actions, first.infos, batched=True, device=first.device, owner=first.owner
+        )
         return cls([part.simulators[0] for part in parts], codec, pixels=parts[0].pixels)
 
     def seed(self, seed: int) -> None:
@@ -303,7 +318,7 @@ class GymLeaves:
         for simulator in simulators:
             simulator.reset()
         fresh = {
-            place.key: place.encode([_at(one.observed, place.path) for one in simulators]) if chosen else None
+            place.key: place.encode([self.codec.part(one.observed, place) for one in simulators]) if chosen else None
             for place in places
         }
         return write_rows(current, mask, chosen, fresh)
@@ -369,7 +384,7 @@ class GymLeaves:
         }
 
     def _flat(self, simulator: Simulator) -> list[Any]:
-        values = [(place, _at(simulator.observed, place.path)) for place in self.codec.observations]
+        values = [(place, self.codec.part(simulator.observed, place)) for place in self.codec.observations]
         rows = [place.encode([value]) for place, value in values]
         return [row if isinstance(row, list) else torch.from_numpy(row) for row in rows]
 

@@ -121,13 +121,7 @@ class VectorLeaves:
         self._seed = seed
 
     def _encode(self, observations: Any) -> list[Any]:
-        rows = []
-        for place in self.codec.observations:
-            part = observations
-            for step in place.path:
-                part = part[step]
-            rows.append(place.encode(part))
-        return rows
+        return [place.encode(self.codec.part(observations, place)) for place in self.codec.observations]
 
     def _leaves(self, rows: list[Any]) -> Leaves:
         places = self.codec.observations
@@ -260,9 +254,7 @@ class VectorLeaves:
         out = [row.copy() for row in rows]
         for index in np.flatnonzero(self._over):
             for row, place in zip(out, self.codec.observations, strict=True):
-                value = final if isinstance(final, dict) else final[index]
-                for step in place.path:
-                    value = value[step]
+                value = self.codec.part(final if isinstance(final, dict) else final[index], place)
                 row[index] = place.encode([value[index] if isinstance(final, dict) else value])[0]
         return out
 

@@ -111,7 +111,8 @@ class GymWrapper(SimulatorEnv):
         if pixels_only:
             seen = []
         infos = {} if not info_keys else _info_specs(first, info_keys)
-        codec = Codec(seen, acts, infos, batched=count is not None, device=self.device)
+        owner = type(getattr(first, "unwrapped", first)).__name__
+        codec = Codec(seen, acts, infos, batched=count is not None, device=self.device, owner=owner)
         sim: GymLeaves | VectorLeaves
         if vector:
             sim = VectorLeaves(env, codec, pixels=from_pixels)

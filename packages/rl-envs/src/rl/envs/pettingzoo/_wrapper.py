@@ -265,10 +265,10 @@ class _Group:
     def __init__(self, group: AgentGroup, env: Any, infos: Mapping[str, Any], *, categorical: bool, owner: str) -> None:
         from gymnasium import spaces
 
-        from rl.envs.gym._places import nest
+        from rl.envs.gym._places import nest, part_of
         from rl.envs.gym._spaces import place, places
 
-        self.group, self._nest = group, nest
+        self.group, self._nest, self._part_of, self._owner = group, nest, part_of, owner
         first = group.agents[0]
         for kind in ("observation", "action"):
             of = getattr(env, f"{kind}_space")
@@ -318,12 +318,16 @@ class _Group:
 
     def write_observations(self, observations: Mapping[str, Any], leaves: dict[Any, Any]) -> None:
         """Add arrays of what the agents observe, zeros for those that observe nothing."""
-        agents = self.group.agents
+        agents, paths = self.group.agents, [place.path for place in self.observations]
         there = [index for index, agent in enumerate(agents) if observations.get(agent) is not None]
         for place in self.observations:
             rows = None
             if there:
-                rows = place.encode([_at(observations[agents[index]], place.path) for index in there])
+                values = [
+                    self._part_of(observations[agents[index]], place.path, paths, f"{agents[index]} in {self._owner}")
+                    for index in there
+                ]
+                rows = place.encode(values)
             if rows is None or len(there) < len(agents):
                 zero = place.spec.zero().numpy()
                 all_rows = np.zeros((len(agents), *zero.shape), zero.dtype)
@@ -337,18 +341,17 @@ class _Group:
         masks = np.ones((len(self.group.agents), self.choices), np.bool_)
         for row, agent in zip(masks, self.group.agents, strict=True):
             if agent in acting:
-                row[:] = (observations if self._in_observation else infos)[agent]["action_mask"]
+                mask = ("action_mask",)
+                row[:] = (
+                    self._part_of(observations[agent], mask, [mask], f"{agent} in {self._owner}")
+                    if self._in_observation
+                    else infos[agent]["action_mask"]
+                )
         return masks if self.group.stacked else masks[0]
 
 
 def _path(key: Any) -> tuple[str, ...]:
     return key if isinstance(key, tuple) else (key,)
-
-
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for part in path:
-        value = value[part]
-    return value
 
 
 def _leaf(space: Any, path: tuple[Any, ...]) -> Any:

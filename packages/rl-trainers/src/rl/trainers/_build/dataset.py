@@ -13,7 +13,10 @@ from rl.core.specs import Categorical
 from rl.replay.datasets import load_dataset
 from rl.trainers._build.networks import action_of, observations_of
 
-__all__ = ["open_dataset", "origin_of"]
+__all__ = ["ENVIRONMENT", "open_dataset", "origin_of"]
+
+#: where the metadata of our own data sets of Minari has the name of the environment
+ENVIRONMENT = "environment"
 
 #: rows that are read at a time, with all entries, where only one is looked at
 _ROWS = 4096
@@ -65,6 +68,7 @@ def open_dataset(name: str, env: Env, batch_size: int, env_name: str) -> Any:
 
 
 def origin_of(data: Any) -> str:
-    """Id of the environment that a data set was recorded on; empty if the data set does not say."""
-    spec = getattr(getattr(data, "minari_dataset", None), "env_spec", None)
-    return str(getattr(spec, "id", "") or "")
+    """Name of the environment that a data set was recorded on; empty if the data set does not say."""
+    source = getattr(data, "minari_dataset", None)
+    ours = getattr(getattr(source, "storage", None), "metadata", {}).get(ENVIRONMENT)
+    return str(ours or getattr(getattr(source, "env_spec", None), "id", "") or "")

@@ -21,6 +21,7 @@ __all__ = [
     "EPISODE_REWARD",
     "MASK",
     "action_of",
+    "bookkeeping_names",
     "described",
     "described_observations",
     "network",
@@ -68,6 +69,27 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
                 f" and networks read numbers only: leave it out with --transform 'exclude:{{excluded_keys: [{yaml_key(key)}]}}'"
             )
     return {key: spec[key] for key in keys}
+
+
+def bookkeeping_names(env: Env) -> set[str]:
+    """Entries of the environment itself that have the name of one that transforms write for bookkeeping.
+
+    What environments in processes write counts as written by transforms, which are not seen there.
+    """
+    from rl.envs import Compose, ParallelEnv, SerialEnv, TransformedEnv
+
+    inner: Any = env
+    written: set[NestedKey] = set()
+    while isinstance(inner, TransformedEnv | SerialEnv):
+        if isinstance(inner, SerialEnv):
+            inner = inner.envs[0]
+            continue
+        chain = inner.transform if isinstance(inner.transform, Compose) else [inner.transform]
+        written |= {key for one in chain for key in one.out_keys if key not in one.in_keys}
+        inner = inner.base_env
+    if isinstance(inner, ParallelEnv):
+        return set()
+    return {*BOOKKEEPING.intersection(leaf_keys(inner.observation_spec), leaf_keys(env.observation_spec)) - written}
 
 
 def action_of(env: Env) -> tuple[NestedKey, Any]:
@@ -193,10 +215,12 @@ def described_observations(env: Env, layout: str = "auto") -> str:
     ]
     seen = leaf_keys(env.observation_spec)
     masked = f"; takes actions that {key_str(MASK)} allows" if MASK in seen else ""
-    left = [key for key in seen if key not in observations_of(env) and key not in BOOKKEEPING and key != MASK]
+    ignored = BOOKKEEPING - bookkeeping_names(env) | {MASK}
+    left = [key for key in seen if key not in observations_of(env) and key not in ignored]
     if not left:
         return f"reads {'; '.join(read)}{masked}"
-    joined = ", ".join(yaml_key(key) for key in [OBSERVATION, *left])
+    first = [OBSERVATION] if OBSERVATION in seen else observations_of(env)
+    joined = ", ".join(yaml_key(key) for key in [*first, *left])
     return (
         f"reads {'; '.join(read)}{masked}. It leaves out {', '.join(map(key_str, left))}; to read vectors together: --transform"
         f" 'cat-tensors:{{in_keys: [{joined}], out_key: {OBSERVATION}}}'"

@@ -8,7 +8,14 @@ from typing import Any
 from rl.core.errors import SpecError
 from rl.core.keys import REWARD, NestedKey, key_str, leaf_keys
 from rl.envs import CatFrames, ClipTransform, Compose, RewardNorm, RewardSum, SignTransform, TransformedEnv, VecNorm
-from rl.trainers._build.networks import EPISODE_REWARD, described, observations_of, readings_of
+from rl.trainers._build.clashes import refuse_clash
+from rl.trainers._build.networks import (
+    EPISODE_REWARD,
+    bookkeeping_names,
+    described,
+    observations_of,
+    readings_of,
+)
 
 __all__ = [
     "check_no_reward_statistics",
@@ -82,8 +89,13 @@ def training_rewards(env: Any, *, sign: bool, normalize: bool, gamma: float) -> 
         sign: replace rewards by their sign.
         normalize: divide rewards by the running standard deviation of the return.
         gamma: discount of that return.
+
+    Raises:
+        SpecError: if an observation is called ``episode_reward``.
     """
     chain = Compose()
+    if EPISODE_REWARD in bookkeeping_names(env):
+        refuse_clash("atari (--atari)" if sign else "normalize_reward (--normalize-reward)", [EPISODE_REWARD])
     if env.observation_spec.get(EPISODE_REWARD, None) is None:
         chain.append(RewardSum([REWARD], [EPISODE_REWARD]))
     if sign:

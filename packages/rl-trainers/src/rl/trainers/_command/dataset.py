@@ -16,6 +16,7 @@ from rl.core.keys import key_str, leaf_keys
 from rl.core.mdp import step_mdp
 from rl.core.recurrent import states_of
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
+from rl.trainers._build.dataset import ENVIRONMENT
 from rl.trainers._build.legal_actions import mask_key
 from rl.trainers._build.memory import transitions_buffer
 from rl.trainers._build.networks import MASK, observations_of
@@ -85,12 +86,13 @@ def record_dataset(
     if len(seen) == 1:  # a data set without a dictionary
         observation = observation.spaces[seen[0]]
         episodes = [{**one, "observations": one["observations"][seen[0]]} for one in episodes]
+    origin = _origin(env, trained.config.env)
     env.close()
     buffers = [minari.data_collector.EpisodeBuffer(id=number, **one) for number, one in enumerate(episodes)]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="minari")  # author, code and other notes that are left out
-            minari.create_dataset_from_buffers(
+            written = minari.create_dataset_from_buffers(
                 name,
                 buffers,
                 observation_space=observation,
@@ -98,6 +100,7 @@ def record_dataset(
                 algorithm_name=trained.recipe.name,
                 description=f"{'replay buffer' if replay else 'episodes'} of a run on {trained.config.env}",
             )
+            written.storage.update_metadata(origin)
     except ValueError as error:
         raise RLError(f"the data set {name!r} cannot be written: {error}") from error
     steps = sum(len(one["rewards"]) for one in episodes)
@@ -106,6 +109,16 @@ def record_dataset(
         f"{name}: {steps} steps in {len(episodes)} episodes, mean return {mean:.1f}."
         f" Learn from it with --dataset minari:{name}"
     )
+
+
+def _origin(env: Any, name: str) -> dict[str, str]:
+    """Metadata about the environment: its name in the run, and its spec if Gymnasium can make it from one."""
+    simulators = getattr(env, "gym_env", None)
+    first = simulators[0] if isinstance(simulators, list) else simulators
+    try:
+        return {ENVIRONMENT: name, "env_spec": first.spec.to_json()}  # pyright: ignore[reportOptionalMemberAccess]
+    except (AttributeError, TypeError, ValueError):  # there is none, or an argument that is code
+        return {ENVIRONMENT: name}
 
 
 def _check_name(name: str) -> None:

@@ -235,7 +235,8 @@ class Run:
 
     def note_origin(self, origin: str, dataset: str) -> None:
         """Say so if a data set was recorded on an environment of another name; the shapes fit then."""
-        if origin and origin != self.config.env.removeprefix("gym/").rpartition(":")[2]:
+        env = self.config.env.removeprefix("gym/")
+        if origin and origin.removeprefix("gym/") not in (env, env.rpartition(":")[2]):  # an id has no module
             self.note(
                 f"note: {dataset} was recorded on {origin}, and this run evaluates on {self.config.env}; is that meant?"
                 f" Otherwise begin again with --env {origin}"
