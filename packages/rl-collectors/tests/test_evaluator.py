@@ -90,6 +90,17 @@ def test_a_busy_evaluator_skips_waits_or_raises(backend):
         assert not evaluator.pending
         assert evaluator.wait() is None
     gate.clear()
+    with Evaluator(make, policy(), num_trajectories=1, backend=backend) as evaluator:
+        assert evaluator.poll(timeout=1) is None  # nothing is running
+        evaluator.trigger_eval(step=3)
+        for wait in (evaluator.wait, evaluator.poll):
+            assert wait(timeout=0.01) is None
+            assert evaluator.pending
+        gate.set()
+        assert evaluator.poll(timeout=60)["eval/step"] == 3
+        evaluator.trigger_eval(step=4)
+        assert evaluator.wait(timeout=60)["eval/step"] == 4
+    gate.clear()
     with Evaluator(make, policy(), num_trajectories=1, backend=backend, busy_policy="error") as evaluator:
         evaluator.trigger_eval()
         with pytest.raises(RLError, match="an evaluation is running"):

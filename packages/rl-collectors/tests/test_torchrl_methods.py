@@ -1,17 +1,25 @@
 """Methods of TorchRL's collectors, with the same meaning in one process and in several."""
 
+import inspect
+
 import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import (
+    AsyncBatchedCollector,
     Collector,
     Evaluator,
     MultiAsyncCollector,
+    MultiaSyncDataCollector,
+    MultiCollector,
     MultiProcessedWeightUpdater,
     MultiSyncCollector,
+    MultiSyncDataCollector,
+    RayCollector,
     RayWeightUpdater,
+    SyncDataCollector,
     VanillaWeightUpdater,
     split_trajectories,
 )
@@ -192,6 +200,62 @@ def test_hooks_and_updaters_can_be_assigned(kind):
         collector.increment_version()
         assert collector.policy_version == 2
         collector.shutdown(timeout=5, raise_on_error=False)
+
+
+def settings_of(collector):
+    """Names of the constructor's arguments; those that collectors with workers pass on to a `Collector` included."""
+    kinds = (*type(collector).__mro__, *([] if hasattr(collector, "env") else [Collector]))
+    starts = [inspect.signature(kind.__init__) for kind in kinds if "__init__" in vars(kind)]
+    found = [one for start in starts for one in start.parameters.values()]
+    return {one.name for one in found if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        AsyncBatchedCollector,
+        Collector,
+        MultiAsyncCollector,
+        MultiCollector,
+        MultiSyncCollector,
+        MultiSyncDataCollector,
+        MultiaSyncDataCollector,
+        SyncDataCollector,
+        pytest.param(RayCollector, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is an old name:DeprecationWarning")
+def test_settings_that_are_assigned_later_have_an_effect_or_raise(kind):
+    source = CountingEnv if issubclass(kind, Collector) else [CountingEnv] * 2
+    more = {AsyncBatchedCollector: {"env_backend": "threading"}, MultiCollector: {"sync": True}}.get(kind, {})
+    if needs := {RayCollector: "ray", AsyncBatchedCollector: "rl.envs"}.get(kind):
+        pytest.importorskip(needs)
+    with kind(source, policy(), frames_per_batch=8, **more) as collector:
+        names = settings_of(collector) - {"self"}
+        assert {"frames_per_batch", "policy", "postproc", "exploration_type", "storing_device"} < names
+        works = {"pre_collect_hook": None, "post_collect_hook": mark, "weight_updater": VanillaWeightUpdater()}
+        works |= {"total_frames": 16} | ({"replay_buffer": None} if kind is AsyncBatchedCollector else {})
+        for name in sorted({*names, "env"} - {*works}):
+            with pytest.raises(AttributeError, match=rf"\.{name} .*[Mm]ake a new {type(collector).__name__}"):
+                setattr(collector, name, 7)
+        for name, value in works.items():
+            setattr(collector, name, value)
+        collector.update_policy_weights_()
+        batches = list(collector)
+        assert sum(batch.numel() for batch in batches) == 16
+        assert "seen" in batches[-1].keys()
+        assert collector.policy_version == 1
+
+
+def test_a_subclass_has_attributes_of_its_own():
+    class Counts(Collector):
+        def __init__(self, *args, gain, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.gain = gain
+
+    collector = Counts(CountingEnv, frames_per_batch=4, gain=1)
+    collector.gain += 1
+    assert collector.gain == 2
 
 
 def test_an_environment_stays_open_on_request():

@@ -111,3 +111,40 @@ def test_compiled_code_completes_done_in_place_of_a_check():
     batch["next", "done"] = torch.zeros(2, 4, 1, dtype=torch.bool)
     found = torch.compile(gae, fullgraph=True, backend="eager")(batch)
     torch.testing.assert_close(found["advantage"], expected)
+
+
+@pytest.mark.parametrize("group", ["done", "terminated", "truncated"])
+@pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS.keys())
+def test_a_group_may_have_the_name_of_a_flag(make, group):
+    batch = actor()(sequence(2, 4)).detach()
+    plain, grouped = make(), make()
+    expected = plain(batch.clone())
+    moved = batch.clone()
+    flags = {"over": moved["next"].pop("done"), "ended": moved["next"].pop("terminated")}
+    moved["next", group] = TensorDict(flags, batch_size=[2, 4])
+    grouped.load_state_dict(plain.state_dict())
+    grouped.set_keys(done=(group, "over"), terminated=(group, "ended"))
+    found = grouped(moved)
+    for key in plain.out_keys:
+        torch.testing.assert_close(found[key], expected[key])
+    if group != "done":  # which is not read, beside flags at the root
+        batch["next", group] = TensorDict(over=torch.ones(2, 4, 1), batch_size=[2, 4])
+        plain.set_keys(terminated="none")
+        plain(batch)
+
+
+def test_flags_of_a_team_in_a_group_with_the_name_of_a_flag():
+    found = []
+    for group in ("team", "done"):
+        batch = sequence(2, 4)
+        flags = {"over": batch["next"].pop("done"), "ended": batch["next"].pop("terminated")}
+        batch["next", group] = TensorDict(flags, batch_size=[2, 4])
+        for place in ((), ("next",)):
+            agents = {"value": torch.linspace(0, 1, 24).reshape(2, 4, 3, 1), "mask": torch.ones(2, 4, 3).bool()}
+            batch[(*place, "agents")] = TensorDict(agents, batch_size=[2, 4, 3])
+        batch["next", "agents", "mask"][:, 1:3, 0] = False
+        gae = GAE()
+        names = {"value": ("agents", "value"), "advantage": ("agents", "advantage"), "value_target": ("agents", "goal")}
+        gae.set_keys(done=(group, "over"), terminated=(group, "ended"), **names)
+        found.append(gae(batch)["agents", "advantage"])
+    torch.testing.assert_close(*found)

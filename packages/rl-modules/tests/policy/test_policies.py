@@ -25,6 +25,7 @@ from rl.modules import (
     AdditiveGaussianModule,
     Categorical,
     DiffusionActor,
+    DistributionalQValueModule,
     EGreedyModule,
     ExplorationType,
     IndependentNormal,
@@ -32,9 +33,11 @@ from rl.modules import (
     OneHotCategorical,
     OrnsteinUhlenbeckProcessModule,
     ProbabilisticActor,
+    QuantileQValueModule,
     QValueActor,
     QValueModule,
     TanhDelta,
+    TanhModule,
     TanhNormal,
     ValueOperator,
     set_exploration_type,
@@ -539,3 +542,32 @@ def test_the_spec_of_a_policy_is_a_composite_by_key(key, composite):
         assert isinstance(policy.spec, Composite)
         assert policy.spec[key] in (box, one_hot)
     assert Actor(nn.Linear(3, 2)).spec is None
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda **keys: QValueModule("one-hot", **keys), (2, 3)),
+        (lambda **keys: DistributionalQValueModule("categorical", torch.linspace(0, 1, 5), **keys), (2, 5, 3)),
+        (lambda **keys: QuantileQValueModule("categorical", **keys), (2, 3, 5)),
+    ],
+    ids=["values", "distribution", "quantiles"],
+)
+def test_the_choice_of_an_action_takes_tensors_as_networks_do(make, shape):
+    choose, values = make(), torch.rand(shape)
+    expected = choose(td(action_value=values))
+    for found in (choose(values), choose(action_value=values), choose.lowered()(values)):
+        assert len(found) == 3
+        for one, key in zip(found, ("action", "action_value", "chosen_action_value"), strict=True):
+            assert_close(one, expected[key])
+    masked = make(action_mask_key=("legal", "mask"))
+    mask = torch.tensor([[True, False, False], [False, False, True]])
+    for found in (masked(values, mask), masked(action_value=values, legal_mask=mask)):
+        action = found[0].argmax(-1) if found[0].ndim > 1 else found[0]
+        assert action.tolist() == [0, 2]
+
+
+def test_tanh_takes_tensors_as_networks_do():
+    squash = TanhModule(["a", "b"], low=-2.0, high=2.0)
+    found = squash(torch.tensor([100.0]), b=torch.tensor([0.0]))
+    assert [one.item() for one in found] == [2.0, 0.0]

@@ -20,7 +20,7 @@ from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import mse_loss, one_hot, smooth_l1_loss
 
 from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
-from rl.core.specs import Bounded
+from rl.core.specs import Bounded, Composite
 from rl.core.testing import check_loss
 from rl.objectives import (
     CrossQLoss,
@@ -534,6 +534,36 @@ def test_temperature_options():
         make("sac", min_alpha=2.0, max_alpha=1.0)
     with pytest.raises(SpecError, match="target_entropy"):
         make("sac", target_entropy="high")
+
+
+@pytest.mark.parametrize("name", ["sac", "redq", "crossq", "tqc", "discrete-sac"])
+def test_the_target_entropy_is_the_number_that_is_used(name):
+    used = 0.98 * math.log(N) if name == "discrete-sac" else -float(ACT)
+    leaf = Bounded(-1, 1, shape=(ACT,))
+    known = [{"num_actions": N}] if name == "discrete-sac" else [{"action_spec": leaf}]
+    if name != "discrete-sac":
+        known.append({"action_spec": Composite(action=Bounded(-1, 1, shape=(5, ACT)), shape=(5,))})
+    for options in known:
+        assert make(name, **options).target_entropy == pytest.approx(used)
+    loss = make(name)
+    names = {*loss.state_dict()}
+    out = loss(make_batch(4, name=name))
+    assert loss.target_entropy == pytest.approx(used)
+    assert {*loss.state_dict()} == names
+    expected = out["entropy"] - used
+    (slope,) = torch.autograd.grad(out["loss_alpha"], loss.log_alpha)
+    torch.testing.assert_close(slope, expected)
+    loss.target_entropy = -7.0
+    assert loss.target_entropy == -7
+    (slope,) = torch.autograd.grad(loss(make_batch(4, name=name))["loss_alpha"], loss.log_alpha)
+    torch.testing.assert_close(slope, out["entropy"] + 7)
+    actor = policy()
+    actor.spec = Composite(action=leaf)
+    assert SACLoss(actor, critic()).target_entropy == -ACT
+    compiled = torch.compile(make(name), fullgraph=True, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(make_batch(4, name=name))["loss_alpha"], out["loss_alpha"])
+    assert compiled.target_entropy == pytest.approx(used)
 
 
 def test_critics_are_one_with_copies_or_a_list():

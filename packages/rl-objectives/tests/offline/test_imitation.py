@@ -227,6 +227,7 @@ def test_the_temperature_of_online_dt():
     torch.manual_seed(0)
     out = automatic(data)
     torch.testing.assert_close(out["loss_alpha"], 2.0 * (out["entropy"] + ACT))
+    assert automatic.target_entropy == -ACT
     fixed = OnlineDTLoss(stochastic(), fixed_alpha=True)
     assert fixed(data)["loss_alpha"] == 0
     assert "log_alpha" not in dict(fixed.named_parameters())

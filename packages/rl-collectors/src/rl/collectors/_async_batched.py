@@ -87,6 +87,8 @@ class AsyncBatchedCollector(BackgroundCollector):
         >>> collector.shutdown()
     """
 
+    _assignable = BackgroundCollector._assignable | {"replay_buffer"}  # noqa: SLF001  # of a base class
+
     def __init__(  # noqa: PLR0913  # each is one documented switch of collection
         self,
         create_env_fn: Sequence[Callable[..., Env]] | Any,

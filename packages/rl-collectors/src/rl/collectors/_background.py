@@ -27,6 +27,7 @@ class BackgroundCollector(CollectorBase):
         self._background = Background(self._collect_in_background)
         self.replay_buffer = replay_buffer
         self.weight_updater = weight_updater
+        self._fix_settings()
 
     @abstractmethod
     def _collect_in_background(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from rl.collectors.weights._load import chosen_weights
 from rl.core.errors import RLError, SpecError
@@ -34,6 +35,36 @@ class CollectorBase(ABC):
     _closed = False
     _torn = False
     """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
+    _assignable: ClassVar[frozenset[str]] = frozenset(
+        {"post_collect_hook", "pre_collect_hook", "total_frames", "weight_updater"}
+    )
+    """Arguments of the constructor that are followed when they are assigned later."""
+    _fixed: frozenset[str] = frozenset()
+    """Names that `__setattr__` refuses; none until the constructor has set them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed:
+            kind = type(self).__name__
+            raise AttributeError(
+                f"{kind}.{name} is set by the constructor, and assigning it would change nothing. Make a new {kind}"
+                + ("; update_policy_weights_(policy) gives the policy new weights" if name == "policy" else "")
+            )
+        super().__setattr__(name, value)
+
+    def _fix_settings(self) -> None:
+        """Refuse assignments that would be ignored, from the end of the constructor on."""
+        self._fixed = self._settings() - self._assignable
+
+    @classmethod
+    def _settings(cls) -> frozenset[str]:
+        """Names of the constructor's arguments, and of what is made of them.
+
+        Arguments of a user's subclass are not among them: it may keep them as attributes.
+        """
+        own = [kind for kind in cls.__mro__ if kind.__module__.startswith("rl.collectors.")]
+        starts = [inspect.signature(kind.__init__) for kind in own if "__init__" in vars(kind)]
+        arguments = [one for start in starts for one in start.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        return frozenset(one.name for one in arguments) | {"env"}
 
     def __iter__(self) -> Iterator[Any]:
         while (batch := self._next_of_iteration()) is not None:

@@ -54,7 +54,7 @@ async_batched = foreign_arguments(
         "backend": (_ENVS, None),
         "env_exchange": ("needless: processes share memory", "auto"),
         "envs_per_worker": ("use functions that return a SerialEnv", 1),
-        "transition_chunk_size": ("needless: steps are gathered in one piece for a batch", "auto"),
+        "transition_chunk_size": ("needless: steps are gathered in one piece for a batch", ...),
         "policy_backend": (_SERVER, None),
         "weight_sync": (_WEIGHTS, None),
         "weight_sync_model_id": (_WEIGHTS, "policy"),

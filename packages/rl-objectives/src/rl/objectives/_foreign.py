@@ -26,7 +26,7 @@ _KEYS = "use set_keys(advantage=..., value_target=..., value=...)"
 _CHUNKS = "not available yet: networks see the whole batch at once; split it along its first dimension"
 
 _ESTIMATOR: dict[str, Needless] = {
-    "vectorized": ("needless: every return is one scan over time", None, True, False),
+    "vectorized": ("needless: every return is one scan over time", ...),
     "skip_existing": (
         "not available yet: values are always computed; use value_network=None to take those of the batch",
         None,
@@ -35,13 +35,13 @@ _ESTIMATOR: dict[str, Needless] = {
     "advantage_key": (_KEYS, None),
     "value_target_key": (_KEYS, None),
     "value_key": (_KEYS, None),
-    "deactivate_vmap": ("needless: networks never run under vmap", False, True),
-    "auto_reset_env": ("needless: the terminal observation is always under 'next'", False, True),
+    "deactivate_vmap": ("needless: networks never run under vmap", ...),
+    "auto_reset_env": ("needless: the terminal observation is always under 'next'", ...),
     "value_chunk_size": (_CHUNKS, None),
     "num_chunks": (_CHUNKS, None),
     "num_chunk": (_CHUNKS, None),
     "value_chunk_dim": (_CHUNKS, 0),
-    "shifted_budget": ("needless: shifted=True also evaluates every truncated state", 1),
+    "shifted_budget": ("needless: shifted=True also evaluates every truncated state", ...),
     "group_key": ("use one estimator for each group, with set_keys", None),
 }
 estimator = module_arguments(_ESTIMATOR)
@@ -60,7 +60,9 @@ vtrace = module_arguments(
 )
 
 _NETWORKS: dict[str, Needless] = {
-    "functional": ("needless: a loss always holds the networks themselves", True, False),
+    "functional": ("needless: a loss always holds the networks themselves", ...),
+    "deactivate_vmap": ("needless: networks never run under vmap", ...),
+    "scalar_output_mode": ("use reduction=", None),
 }
 _POLICY: dict[str, Needless] = {
     **_NETWORKS,
@@ -98,8 +100,7 @@ dqn_loss = module_arguments(
         "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto", True),
     }
 )
-_SCALARS: dict[str, Needless] = {"scalar_output_mode": ("use reduction=", None)}
-dt_loss = module_arguments({**_NETWORKS, **_SCALARS})
+dt_loss = module_arguments(_NETWORKS)
 rnd_loss = module_arguments(
     {
         **_NETWORKS,
@@ -113,10 +114,8 @@ _OFF_POLICY: dict[str, Needless] = {
     "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
     "priority_key": ("use set_keys(priority=...)", None),
     "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto", True),
-    "deactivate_vmap": ("needless: networks never run under vmap", False, True),
-    **_SCALARS,
     "gSDE": ("not available yet: the actor explores by its own distribution", False),
-    "skip_done_states": ("needless: the value of a terminal state is never part of a target", False, True),
+    "skip_done_states": ("needless: the value of a terminal state is never part of a target", ...),
 }
 off_policy_loss = module_arguments(_OFF_POLICY)
 update = foreign_arguments(replaced={"loss_module": "use loss="})
@@ -124,5 +123,5 @@ rolling = foreign_arguments(
     needless={"rolling_gamma": ("not available yet: a tensor gamma is always that of each step", None, True)}
 )
 distance_loss = foreign_arguments(
-    needless={"strict_shape": ("needless: shapes always have to agree, values are [*B, 1]", True)}
+    needless={"strict_shape": ("needless: shapes always have to agree, values are [*B, 1]", ...)}
 )

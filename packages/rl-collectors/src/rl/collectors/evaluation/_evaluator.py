@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Self
 
@@ -137,13 +137,21 @@ class Evaluator:
         self._start(weights, step)
         return True
 
-    def poll(self) -> dict[str, Any] | None:
-        """Return the result of the last evaluation if it is ready, once; None otherwise."""
-        return self._take() if self._side.ready() else None
+    def poll(self, timeout: float = 0.0) -> dict[str, Any] | None:
+        """Return the result of the last evaluation if it is ready, once; None otherwise.
 
-    def wait(self) -> dict[str, Any] | None:
-        """Wait for the evaluation that is running, and return its result; None if there is none."""
-        return self._take() if self._side.running else None
+        Args:
+            timeout: Seconds to wait for an evaluation that is running.
+        """
+        return self._take() if self._side.ready(timeout) else None
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """Wait for the evaluation that is running, and return its result; None if there is none.
+
+        Args:
+            timeout: Seconds after which None is returned, and the evaluation continues; no limit if None.
+        """
+        return self._take() if self._side.running and (timeout is None or self._side.ready(timeout)) else None
 
     @property
     def pending(self) -> bool:
@@ -237,8 +245,8 @@ class _Local:
     def running(self) -> bool:
         return self._future is not None
 
-    def ready(self) -> bool:
-        return self._future is not None and self._future.done()
+    def ready(self, timeout: float = 0.0) -> bool:
+        return self._future is not None and bool(wait([self._future], timeout).done)
 
     def start(self, weights: Any) -> None:
         if self._thread is not None:
@@ -267,9 +275,10 @@ class _Process:
         self.running = False
         self._answered = False
 
-    def ready(self) -> bool:
+    def ready(self, timeout: float = 0.0) -> bool:
         if self.running and not self._answered:
             try:
+                self._workers.await_any(timeout=timeout)
                 with Undivided():
                     self._answered = bool(self._workers.wait_any(timeout=0.0))
             except WorkerError:

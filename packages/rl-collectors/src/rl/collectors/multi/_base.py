@@ -101,6 +101,11 @@ class WorkersBase(CollectorBase):
             self.shutdown()
             raise
         self.weight_updater = weight_updater
+        self._fix_settings()
+
+    @classmethod
+    def _settings(cls) -> frozenset[str]:
+        return super()._settings() | Collector._settings()  # noqa: SLF001  # a base class's, which workers get
 
     def _connect(self) -> None:
         """Read names and shapes of the weights, and the frames of a batch, from the workers."""

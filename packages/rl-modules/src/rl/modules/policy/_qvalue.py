@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential, dispatch
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
@@ -70,6 +70,7 @@ class QValueModule(TensorDictModuleBase):
         >>> out = QValueModule("one-hot")(values)
         >>> out["action"], out["chosen_action_value"]
         (tensor([[0, 1, 0]]), tensor([[3.]]))
+        >>> action, values, chosen = QValueModule("one-hot")(torch.tensor([[1.0, 3.0, 2.0]]))
     """
 
     value_shape: ClassVar[tuple[str, ...]] = ("n",)
@@ -118,8 +119,9 @@ class QValueModule(TensorDictModuleBase):
             ),
         )
 
+    @dispatch(auto_batch_size=False)  # pyright: ignore[reportUntypedFunctionDecorator]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the action and its value.
+        """Write the action and its value; of tensors in the place of a batch, return what would be written.
 
         Raises:
             ContractError: if the values or the mask are absent.

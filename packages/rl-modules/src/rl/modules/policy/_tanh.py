@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor
 
 from rl.core.contract import Contract, Key
@@ -87,8 +87,9 @@ class TanhModule(TensorDictModuleBase):
             tuple(Key(key, doc="numbers within the bounds") for key in self.out_keys),
         )
 
+    @dispatch(auto_batch_size=False)  # pyright: ignore[reportUntypedFunctionDecorator]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Squash the entries.
+        """Squash the entries; of tensors in the place of a batch, return the results.
 
         Raises:
             ContractError: if one is absent.

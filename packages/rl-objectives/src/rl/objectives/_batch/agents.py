@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.core.keys import DONE, NEXT, TERMINATED, NestedKey, as_tuple, key_str, next_key, unwrap
-from rl.objectives._batch.mask import fitted, mask_keys_of_steps, without_padding
+from rl.objectives._batch.mask import fitted, leaf_of, mask_keys_of_steps, without_padding
 
 __all__ = [
     "AGENT_MASK",
@@ -129,7 +129,7 @@ def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor, owner
     check_agent_mask(later, next_key(name), now.shape, owner)
 
     def flag(key: NestedKey) -> Tensor | None:
-        found: Tensor | None = td.get(next_key(key), None)
+        found = leaf_of(td, next_key(key))
         return found if found is None else found.bool().squeeze(-1) if found.ndim > now.ndim else found.bool()
 
     terminated = flag(keys.get("terminated", TERMINATED))
@@ -175,7 +175,7 @@ def entry_of_team(td: TensorDictBase, key: NestedKey, keys: Mapping[str, Any]) -
     if found is not None or len(as_tuple(key)) < 3:
         return found
     shared = {next_key(keys[name]) for name in ("reward", "done", "terminated") if name in keys}
-    return td.get(next_key(as_tuple(key)[-1]), None) if key in shared else None
+    return leaf_of(td, next_key(as_tuple(key)[-1])) if key in shared else None
 
 
 def read_entries(contract: Contract, td: TensorDictBase, keys: Mapping[str, Any], owner: object) -> list[Tensor]:

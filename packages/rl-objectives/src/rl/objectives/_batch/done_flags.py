@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.keys import DONE, TERMINATED, TRUNCATED, as_tuple, key_str, next_key, unwrap
-from rl.objectives._batch.mask import SEQUENCE_ID, VALIDITY_MASK, entry_of_loss, fitted
+from rl.objectives._batch.mask import SEQUENCE_ID, VALIDITY_MASK, entry_of_loss, fitted, leaf_of
 
 __all__ = ["end_flags", "ended"]
 
@@ -46,10 +46,10 @@ def end_flags(
         ContractError: if a valid step is terminated or truncated, and not done.
     """
     done, terminated = ended(done, terminated)
-    above: Tensor | None = None if keys["done"] == DONE else td.get(next_key(DONE), None)
+    above = None if keys["done"] == DONE else leaf_of(td, next_key(DONE))
     if above is not None:
         above = fitted(above.bool().reshape(td.batch_size), done)
-        over: Tensor | None = td.get(next_key(TERMINATED), None)
+        over = leaf_of(td, next_key(TERMINATED))
         over = above if over is None else above & fitted(over.bool().reshape(td.batch_size), done)
         terminated, done = terminated | (over & ~done), done | above
     cut = _ends_of_windows(td)
@@ -58,7 +58,7 @@ def end_flags(
     beside = unwrap((*as_tuple(keys["done"])[:-1], TRUNCATED))
     checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
     whole = done
-    for key, flag in ((keys["terminated"], terminated), (beside, td.get(next_key(beside), None))):
+    for key, flag in ((keys["terminated"], terminated), (beside, leaf_of(td, next_key(beside)))):
         if flag is None or flag is done or flag.shape != done.shape:
             continue
         if not checked:

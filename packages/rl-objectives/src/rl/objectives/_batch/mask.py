@@ -24,6 +24,7 @@ __all__ = [
     "discount_key",
     "entry_of_loss",
     "fitted",
+    "leaf_of",
     "learning_steps",
     "mask_keys_of_steps",
     "mean_of",
@@ -71,6 +72,17 @@ def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
     if found is None or key not in BUFFER_KEYS:
         return found
     return found if td.get(next_key(key), None) is None else None
+
+
+def leaf_of(td: TensorDictBase, key: NestedKey) -> Tensor | None:
+    """An entry that is read only if it is there; a group of the name, such as ``("next", "done")``, is none.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> leaf_of(TensorDict(done=TensorDict(left=torch.ones(1))), "done")
+    """
+    found: Tensor | None = td.get(key, None)
+    return found if isinstance(found, Tensor) else None
 
 
 def check_unobserved(td: TensorDictBase, keys: Mapping[str, Any], owner: str) -> None:

@@ -1,4 +1,4 @@
-"""The temperature of an entropy bonus: its first value and its bounds."""
+"""The temperature of an entropy bonus: its first value, its bounds, and the entropy that it is learned for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,46 @@ import math
 from typing import Any
 
 from rl.core.errors import SpecError
+from rl.core.keys import NestedKey
 from rl.objectives.functional._regression import is_number
 
-__all__ = ["log_bounds"]
+__all__ = ["TargetEntropy", "action_width", "log_bounds"]
+
+
+class TargetEntropy:
+    """Part of a loss with a temperature: the entropy that it is learned for."""
+
+    _given_entropy: float | str
+    _count: int | None = None
+    """Number of action dimensions, or of discrete actions; None as long as it is unknown."""
+
+    @property
+    def target_entropy(self) -> float | str:
+        """Entropy of the policy that the temperature is learned for, nats; it may be assigned.
+
+        The automatic one is known from the spec of the action, of the loss or of the actor, or from the first batch:
+        ``"auto"`` before. With masks of legal actions it is that without a mask.
+        """
+        if self._given_entropy != "auto" or self._count is None:
+            return self._given_entropy
+        return self._entropy_of(self._count)
+
+    @target_entropy.setter
+    def target_entropy(self, value: float | str) -> None:
+        self._given_entropy = value
+
+    def _entropy_of(self, count: int) -> float:
+        """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
+        return -float(count)
+
+
+def action_width(spec: Any, key: NestedKey) -> int | None:
+    """The number of dimensions of an action by its spec; None if the spec does not tell them from those of a batch."""
+    from rl.core.specs import Composite
+
+    leaf = spec.get(key, None) if isinstance(spec, Composite) else spec
+    shape = () if leaf is None else leaf.shape[len(spec.shape) if isinstance(spec, Composite) else 0 :]
+    return shape[0] if len(shape) == 1 else None
 
 
 def log_bounds(

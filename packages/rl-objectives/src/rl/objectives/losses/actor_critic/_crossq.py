@@ -98,8 +98,8 @@ class CrossQLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            action_spec=action_spec,
         )
-        del action_spec  # of TorchRL, for the automatic entropy; the batch says it
 
     def _next_value(self, batch: Batch) -> Tensor:
         del batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
@@ -110,7 +111,8 @@ class DiscreteSACLoss(SoftLoss):
             target_entropy=target_entropy,
             delay_actor=delay_actor,
         )
-        del action_space, num_actions  # of TorchRL: the batch and the critics say them
+        del action_space  # of TorchRL: the critics say it
+        self._count = num_actions
         self.target_entropy_weight = target_entropy_weight
 
     def _log_probs(self, dist: Distribution) -> Tensor:
@@ -146,7 +148,12 @@ class DiscreteSACLoss(SoftLoss):
     def _automatic_entropy(self, action: Any, log_prob: Tensor) -> Tensor:
         """The part `target_entropy_weight` of the largest entropy, that of the legal actions of each element."""
         del log_prob
+        self._count = action.shape[-1]
         legal = (
             action.detach() > torch.finfo(action.dtype).min / 2
         )  # masks write minus infinity, or the smallest number
         return self.target_entropy_weight * legal.sum(-1).clamp_min(1).to(action.dtype).log()
+
+    def _entropy_of(self, count: int) -> float:
+        """The part `target_entropy_weight` of the largest entropy."""
+        return self.target_entropy_weight * math.log(count)

@@ -90,9 +90,9 @@ class REDQLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            action_spec=action_spec,
             delay_actor=delay_actor,
         )
-        del action_spec  # of TorchRL, for the automatic entropy; the batch says it
         self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
 
     def _next_value(self, batch: Batch) -> Tensor:

@@ -123,9 +123,9 @@ class SACLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            action_spec=action_spec,
             delay_actor=delay_actor,
         )
-        del action_spec  # of TorchRL, for the automatic entropy; the batch says it
         self.value_network, self.delay_value = value_network, delay_value
         if value_network is None or not delay_value:
             self.target_value_network = None

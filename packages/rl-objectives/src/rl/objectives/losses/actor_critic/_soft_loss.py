@@ -17,13 +17,13 @@ from rl.objectives._batch.mask import mean_of, scalar
 from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import soft_value, temperature_loss
 from rl.objectives.functional._regression import reduce
-from rl.objectives.losses._temperature import log_bounds
+from rl.objectives.losses._temperature import TargetEntropy, action_width, log_bounds
 from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, sampled
 
 __all__ = ["SoftLoss"]
 
 
-class SoftLoss(OffPolicyLoss):
+class SoftLoss(TargetEntropy, OffPolicyLoss):
     """Base of off-policy losses whose policy has an entropy bonus with a learned temperature; see `SACLoss`."""
 
     qvalue_network: nn.Module
@@ -46,6 +46,7 @@ class SoftLoss(OffPolicyLoss):
         fixed_alpha: bool,
         target_entropy: float | str,
         delay_actor: bool = False,
+        action_spec: Any = None,
     ) -> None:
         super().__init__(
             actor_network,
@@ -58,7 +59,9 @@ class SoftLoss(OffPolicyLoss):
             reduction=reduction,
         )
         self._log_bounds = log_bounds(type(self).__name__, alpha_init, min_alpha, max_alpha, target_entropy)
-        self.target_entropy = target_entropy
+        self._given_entropy = target_entropy
+        spec = getattr(actor_network, "spec", None) if action_spec is None else action_spec
+        self._count = action_width(spec, self._keys["action"])
         first = self._to_networks(torch.tensor(math.log(alpha_init)))
         if fixed_alpha:
             self.register_buffer("log_alpha", first)
@@ -112,13 +115,14 @@ class SoftLoss(OffPolicyLoss):
         )
 
     def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float | Tensor:
-        """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
+        """`_entropy_of` the actions of a batch, whose number it notes."""
         leaves: Any = action.values(True, True) if isinstance(action, TensorDictBase) else [action]  # noqa: FBT003
-        return -float(sum(leaf.shape[log_prob.ndim :].numel() for leaf in leaves))
+        self._count = sum(leaf.shape[log_prob.ndim :].numel() for leaf in leaves)
+        return self._entropy_of(self._count)
 
     def _temperature(self, log_prob: Tensor, action: Any, batch: Batch) -> dict[str, Tensor]:
         """The loss of the temperature, and its value."""
-        target: Any = self.target_entropy
+        target: Any = self._given_entropy
         if target == "auto":
             target = self._automatic_entropy(action, log_prob)
         if self.fixed_alpha:

@@ -91,8 +91,8 @@ class TQCLoss(SoftLoss):
             max_alpha=max_alpha,
             fixed_alpha=fixed_alpha,
             target_entropy=target_entropy,
+            action_spec=action_spec,
         )
-        del action_spec  # of TorchRL, for the automatic entropy; the batch says it
         self.dropped = top_quantiles_to_drop_per_net
 
     def _next_value(self, batch: Batch) -> Tensor:

@@ -104,7 +104,7 @@ class CQLLoss(SACLoss):
                 raise SpecError(f"CQLLoss got {name}={value!r}; it is {'above' if least else 'at least'} 0")
         if num_random < 1:
             raise SpecError(f"CQLLoss got num_random={num_random}; it is at least 1")
-        super().__init__(actor_network, qvalue_network, **others)
+        super().__init__(actor_network, qvalue_network, action_spec=action_spec, **others)
         self.temperature, self.min_q_weight, self.num_random = temperature, min_q_weight, num_random
         self.max_q_backup, self.deterministic_backup = max_q_backup, deterministic_backup
         self.lagrange_thresh, self.with_lagrange, self.actor_bc = lagrange_thresh, with_lagrange, actor_bc

@@ -19,7 +19,7 @@ from rl.objectives._networks.calls import ActorCall, NetworkCall, input_key
 from rl.objectives._networks.composite import joint
 from rl.objectives.functional._regression import check_distance, distance, reduce
 from rl.objectives.losses._base import LossModule
-from rl.objectives.losses._temperature import log_bounds
+from rl.objectives.losses._temperature import TargetEntropy, action_width, log_bounds
 from rl.objectives.losses.policy_gradient._base import weighted_entropy
 
 __all__ = ["DTLoss", "OnlineDTLoss"]
@@ -108,7 +108,7 @@ class DTLoss(_SequenceLoss):
 
 @final
 @_foreign.dt_loss
-class OnlineDTLoss(_SequenceLoss):
+class OnlineDTLoss(TargetEntropy, _SequenceLoss):
     """Online decision transformer: the likelihood of the data set's actions, with an entropy bonus.
 
     Zheng et al., "Online decision transformer", 2022, eq. 3 to 6: the temperature of the bonus is a Lagrange
@@ -166,7 +166,8 @@ class OnlineDTLoss(_SequenceLoss):
     ) -> None:
         super().__init__(reduction=reduction)
         self._log_bounds = log_bounds(type(self).__name__, alpha_init, min_alpha, max_alpha, target_entropy)
-        self.target_entropy, self.samples_mc_entropy = target_entropy, samples_mc_entropy
+        self._given_entropy, self.samples_mc_entropy = target_entropy, samples_mc_entropy
+        self._count = action_width(getattr(actor_network, "spec", None), self._keys["action_target"])
         device = next((parameter.device for parameter in actor_network.parameters()), None)
         first = torch.tensor(math.log(alpha_init), device=device)
         if fixed_alpha:
@@ -214,9 +215,10 @@ class OnlineDTLoss(_SequenceLoss):
         dist, action = self._actor(entries, size), entries[self._keys["action_target"]]
         log_prob = joint(dist.log_prob(action))
         bonus, entropy = weighted_entropy(dist, 1.0, self.samples_mc_entropy, self.reduction, mask)
-        target = self.target_entropy
+        target = self._given_entropy
         if isinstance(target, str):
-            target = -float(action.shape[len(size) :].numel())
+            self._count = action.shape[len(size) :].numel()
+            target = self._entropy_of(self._count)
         excess = (entropy - target).detach()
         elements = torch.zeros_like(excess) if self.fixed_alpha else self._alpha() * excess
         return TensorDict(
