@@ -14,6 +14,13 @@ _INSTEAD = {
         " UnboundedDiscrete"
     ),
     "use rl.core.step_mdp": "step_mdp",
+    "use it from rl.core": "ExplorationType exploration_type set_exploration_type",
+    "use rl.core.specs.make_composite_from_td": "make_composite_from_td",
+    "use it from rl.replay": "BurnInTransform MultiStepTransform RandomCropTensorDict Reward2GoTransform",
+    "use it from rl.modules": "symexp symlog",
+    "use it from rl.envs": "RandomPolicy get_primers_from_module",
+    "use rl.modules.TanhNormal, or the function safetanh": "SafeTanhTransform",
+    "use rl.envs.EnvCreator": "env_creator",
     "use rl.core.interfaces.Storage, or a class of rl.replay.storages": "Storage",
     "use rl.core.interfaces.Writer, or a class of rl.replay.writers": "Writer",
     "use rl.trainers.Logger, whose methods may differ; see docs/coming-from-torchrl.md": "Logger",
@@ -32,6 +39,7 @@ _INSTEAD = {
         " OptimizerHook ReplayBufferTrainer RewardNormalizer SelectKeys TargetNetUpdaterHook UTDRHook"
         " UpdateWeights ValueEstimatorHook"
     ),
+    "use `rl train --precision bf16`": "MixedPrecisionOptimizationStepper",
     f"use rl.trainers.save_checkpoint and load_checkpoint; see {_HOWTO}training.md": "Checkpoint",
     f"put a frozen network into a function, which is a transform; see {_HOWTO}transforms.md": (
         "R3MTransform VIPTransform VIPRewardTransform VC1Transform"
@@ -81,7 +89,25 @@ _INSTEAD = {
         " SMACv2Env SMACv2Wrapper SatelliteEnv ToyVLAEnv LLMHashingEnv LLMMaskedCategorical"
         " LMHeadActorValueOperator Tokenizer History ContentBase PairwiseDataset PromptData"
         " PromptTensorDictTokenizer RewardData RolloutFromModel TensorDictTokenizer TokenizedDatasetLoader"
-        " TopKRewardSelector AdaptiveKLController ConstantKLController"
+        " TopKRewardSelector AdaptiveKLController ConstantKLController ActionTokenizerBase BinaryToDecimal"
+        " CompressedListStorageCheckpointer DEFAULT_DONE_KEYS DEVICE_TYPING DensifyReward HashToInt"
+        " PromptGroupSampler RandomProjectionHash RobotDatasetMetadata SipHash StorageEnsembleCheckpointer"
+        " StoreStorage TensorMap UniformActionTokenizer VideoClipRef VocabTailActionTokenizer"
+        " check_no_exclusive_keys clear_video_decoder_cache consolidate_spec contains_lazy_spec"
+        " create_infinite_iterator get_dataloader set_video_decoder_cache_size validate_vla_tensordict"
+        " ActionTokenizerTransform CartesianSolver CubeBowlEnv DecodeVideoTransform HumanoidMacroAction"
+        " MacroAction MacroPrimitive MacroPrimitiveTransform MeanActionSelector"
+        " MujocoPlaygroundAgentMapping MujocoPlaygroundAgentSpec MultiAction MultiThreadedEnvWrapper"
+        " RobotMacroAction RobotMacroActionMode SatelliteAttitudeTransform"
+        " SatelliteMacroAction TargetMacroAction URScriptPrimitive URScriptPrimitiveTransform"
+        " default_info_dict_reader get_env_metadata make_tensordict"
+        " terminated_or_truncated CrossCriticGroupSpec CrossGroupCritic"
+        " DreamerV3MLP LeRobotPolicyWrapper MCTSScore MCTSScores RecurrentMatmulPrecision"
+        " RecurrentMatmulPrecisionUserMode ReparamGradientStrategy Squeeze2dLayer SqueezeLayer SymExpTwoHot"
+        " TinyVLA VLAWrapperBase canonicalize_rnn_subset distributions_maps AUTO_LOSS_MASK_KEYS"
+        " ExponentialQuadraticCost add_random_module categorical_kl_balanced categorical_kl_terms"
+        " default_value_kwargs two_hot_cross_entropy two_hot_decode two_hot_encode mask_batch"
+        " GRPOTrainer KLRewardTransform"
     ),
 }
 """What to do, and the names of TorchRL to which it applies; packages that have a name do not ask."""

@@ -157,7 +157,7 @@ prioritized_slice_sampler = foreign_arguments(
         "trajectories": ("use traj_key= and an entry of the batch", None),
         "cache_values": _SPEED,
         "compile": _SPEED,
-        "max_pending": ("needless: priorities are always updated at once", 64),
+        "max_pending": ("needless: priorities are always updated at once", ...),
     }
 )
 slice_sampler_without_replacement = foreign_arguments(

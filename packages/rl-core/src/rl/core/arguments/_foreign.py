@@ -73,7 +73,7 @@ def module_arguments(needless: dict[str, Needless]) -> Callable[[C], C]:
 
     Example:
         >>> from torch import nn
-        >>> @module_arguments({"safe": ("needless: it never fails", False)})
+        >>> @module_arguments({"safe": ("needless: it never fails", ...)})
         ... class Double(nn.Module):
         ...     def __init__(self) -> None:
         ...         super().__init__()

@@ -23,7 +23,7 @@ from rl.core.specs._shape import lead_size, take
 __all__ = ["LeafSpec", "all_values", "as_tensor", "check_count", "interval_arguments", "one_hot_arguments"]
 
 interval_arguments = foreign_arguments(
-    needless={"domain": ("needless: it follows from the dtype", None)},
+    needless={"domain": ("needless: it follows from the dtype", ...)},
     replaced={"minimum": "use low=", "maximum": "use high="},
 )
 one_hot_arguments = foreign_arguments(needless={"use_register": ("not available yet: classes are 0 to n - 1", False)})

@@ -11,10 +11,10 @@ __all__ = ["check_env_specs"]
 
 @foreign_arguments(
     needless={
-        "return_contiguous": ("needless: results are compared as they come", None),
+        "return_contiguous": ("needless: results are compared as they come", ...),
         "check_dtype": ("needless: dtypes always have to agree", True),
         "tensordict": ("not available yet: use a reset without arguments", None),
-        "break_when_any_done": ("needless: what is done is reset", None),
+        "break_when_any_done": ("needless: what is done is reset", ...),
     }
 )
 def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
