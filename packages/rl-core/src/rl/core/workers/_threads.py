@@ -84,12 +84,10 @@ class ThreadGroup(GroupBase):
         self._workers[index].tasks.put((method, args))
 
     def _receive(self, limit: float | None) -> bool:
-        ready = bool(self._answers)
-        wait = None if limit is None else max(0.0, limit - monotonic())
-        try:
-            self._calls.get(timeout=0.0 if ready else wait)
-        except Empty:
-            if not ready:
+        if not self._answers or not self._calls.empty():  # a token, also of an answer that was read before
+            try:
+                self._calls.get(timeout=None if limit is None else max(0.0, limit - monotonic()))
+            except Empty:
                 return False
         with Undivided():
             if self._answers:
