@@ -40,7 +40,7 @@ def code_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def source(name: str, home: str | None) -> bool:
-    """Whether a file named as in the pages exists: ``core/state.py``, or ``_flags.py`` in any folder of home."""
+    """Whether a file named as in the pages exists: ``core/state.py``, or ``_rules.py`` in any folder of home."""
     parts = name.removeprefix("rl/").split("/")
     package = parts.pop(0) if len(parts) > 1 and parts[0] in PACKAGES else None
     if package is not None:
@@ -56,10 +56,10 @@ def test_source_files_that_a_page_names_exist(page, home):
 
 
 def test_a_missing_file_would_be_found():
-    assert source("_flags.py", "envs")
-    assert not source("_flags.py", "core")
-    assert not source("core/_flags.py", None)
-    assert not source("envs/_flags.py", None)  # it is in a folder
+    assert source("_rules.py", "envs")
+    assert not source("_rules.py", "core")
+    assert not source("core/_rules.py", None)
+    assert not source("envs/_rules.py", None)  # it is in a folder
 
 
 @BY_PAGE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import subprocess
 import sys
 import tomllib
@@ -42,9 +43,11 @@ def test_the_changelog_starts_with_the_present_version(package):
 @BY_NAME
 def test_every_public_name_resolves(package):
     module = importlib.import_module(f"rl.{short(package)}")
-    for name in module.__all__:
-        assert getattr(module, name) is not None
     assert set(module.__all__) <= set(dir(module))
+    paths = [found.name for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}.")]
+    for one in [module, *(importlib.import_module(path) for path in paths if not path.endswith("__main__"))]:
+        for name in getattr(one, "__all__", ()):
+            assert getattr(one, name) is not None, f"{one.__name__}.{name}"
 
 
 @BY_NAME
@@ -80,3 +83,15 @@ def test_the_metadata_has_author_classifiers_and_licence(package):
     assert "Programming Language :: Python :: 3.11" in project["classifiers"]
     assert project["license-files"] == ["LICENSE"]
     assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def sources(package):
+    return sorted((package / "src").rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "package", [path for path in PACKAGES if path.name != "rl-trainers"], ids=lambda path: path.name
+)
+def test_a_file_is_a_subject_and_no_fragment(package):
+    lengths = [len(path.read_text(encoding="utf-8").splitlines()) for path in sources(package)]
+    assert sum(lengths) / len(lengths) >= 180, f"{package.name}: merge files that are read together"

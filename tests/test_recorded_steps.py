@@ -6,8 +6,8 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.collectors import Collector
-from rl.collectors._loops import recorded  # a recording needs CUDA: a double takes its place
-from rl.collectors._loops.leaf import LeafLoop
+from rl.collectors._loops import policies as recorded  # a recording needs CUDA: a double takes its place
+from rl.collectors._loops.leaves import LeafLoop
 from rl.core.errors import BackendError, SpecError
 from rl.envs import CartPoleEnv, Compose, RewardSum, StepCounter, TransformedEnv
 

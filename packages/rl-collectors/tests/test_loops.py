@@ -8,8 +8,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import Collector
-from rl.collectors._loops import recorded  # a recording needs CUDA: a double takes its place
-from rl.collectors._loops.leaf import LeafLoop
+from rl.collectors._loops import policies as recorded  # a recording needs CUDA: a double takes its place
+from rl.collectors._loops.leaves import LeafLoop
 from rl.core.errors import ContractError
 
 PATHS = ("leaves", "leaves, TensorDict policy", "tensordict")
@@ -226,8 +226,7 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
 
 @pytest.mark.parametrize("form", ["lowered", "lowered with next", "opaque"])
 def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, form):
-    from rl.collectors._loops.lowered_policy import lowered_policy
-    from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
+    from rl.collectors._loops.policies import lowered_policy, opaque_act, opaque_policy
     from rl.core.lowering import Lowered, lower
 
     here = torch.device("cpu")  # a hop from the CPU to the CPU: the same calls as to another device

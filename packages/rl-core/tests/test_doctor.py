@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl.core._command import doctor
-from rl.core._plugins.versions import requirements, satisfies
+from rl.core import _doctor as doctor
+from rl.core._discovery import requirements, satisfies
 from rl.core.component import Command, Component
 from rl.core.errors import BackendError
 from rl.core.hookspecs import hookimpl

@@ -8,8 +8,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.core import Bounded, Categorical, Composite, State, Unbounded
-from rl.core.contract import Contract, Key
-from rl.core.contract._explain import check_pipeline, explain
+from rl.core.contract import Contract, Key, check_pipeline, explain
 from rl.core.errors import ContractError
 from rl.core.testing import CountingEnv
 

@@ -1,11 +1,11 @@
-"""`rl.core._plugins.namespace`: what hides the namespace package."""
+"""`rl.core._discovery`: what hides the namespace package."""
 
 import subprocess
 import sys
 
 import pytest
 
-from rl.core._plugins import namespace
+from rl.core import _discovery as namespace
 
 
 def test_a_clean_environment_has_no_intruder(tmp_path):

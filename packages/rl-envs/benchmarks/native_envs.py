@@ -12,33 +12,36 @@ import time
 import torch
 
 from rl.envs import CartPoleEnv, MountainCarEnv
-from rl.envs.native import _cartpole as pole
-from rl.envs.native import _mountain_car as car
+from rl.envs.native import _classic_control as control
 
 COPIES, STEPS, ROUNDS = 4096, 200, 15
 
 
 def bare_cartpole(state: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     x, speed, angle, turn = state.unbind(-1)
-    push = action.float() * (2 * pole.FORCE) - pole.FORCE
+    push = action.float() * (2 * control.CARTPOLE_FORCE) - control.CARTPOLE_FORCE
     cos, sin = angle.cos(), angle.sin()
-    moment, total = pole.POLE * pole.HALF_LENGTH, pole.CART + pole.POLE
+    moment, total = control.POLE * control.HALF_LENGTH, control.CART + control.POLE
     pull = (push + moment * turn.square() * sin) / total
-    angle_acc = (pole.GRAVITY * sin - cos * pull) / (pole.HALF_LENGTH * (4 / 3 - pole.POLE * cos.square() / total))
+    angle_acc = (control.CARTPOLE_GRAVITY * sin - cos * pull) / (
+        control.HALF_LENGTH * (4 / 3 - control.POLE * cos.square() / total)
+    )
     acc = pull - moment * angle_acc * cos / total
-    dt = pole.DT
+    dt = control.CARTPOLE_DT
     state = torch.stack([x + dt * speed, speed + dt * acc, angle + dt * turn, turn + dt * angle_acc], -1)
-    over = (state[:, 0].abs() > pole.X_LIMIT) | (state[:, 2].abs() > pole.ANGLE_LIMIT)
+    over = (state[:, 0].abs() > control.X_LIMIT) | (state[:, 2].abs() > control.ANGLE_LIMIT)
     return state, torch.ones(COPIES, 1), over
 
 
 def bare_car(state: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     place, speed = state.unbind(-1)
     push = action.float() - 1
-    speed = (speed + push * car.FORCE + (3 * place).cos() * -car.GRAVITY).clamp(-car.TOP_SPEED, car.TOP_SPEED)
-    place = (place + speed).clamp(car.LEFT, car.RIGHT)
-    speed = torch.where((place == car.LEFT) & (speed < 0), 0.0, speed)
-    return torch.stack([place, speed], -1), torch.full((COPIES, 1), -1.0), (place >= car.GOAL) & (speed >= 0)
+    speed = (speed + push * control.MOUNTAIN_CAR_FORCE + (3 * place).cos() * -control.MOUNTAIN_CAR_GRAVITY).clamp(
+        -control.TOP_SPEED, control.TOP_SPEED
+    )
+    place = (place + speed).clamp(control.LEFT, control.RIGHT)
+    speed = torch.where((place == control.LEFT) & (speed < 0), 0.0, speed)
+    return torch.stack([place, speed], -1), torch.full((COPIES, 1), -1.0), (place >= control.GOAL) & (speed >= 0)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rl.core import RecurrentOptions, set_recurrent_mode
 from rl.core.lowering import lower
 from rl.modules import GRUModule, LSTMModule, ScanBackend
-from rl.modules.recurrent.backends._select import find_backend
+from rl.modules.recurrent.backends import find_backend
 
 BATCH, TIME, WIDTH, HIDDEN, SHARE = 64, 64, 128, 128, 0.02
 CPU = torch.device("cpu")

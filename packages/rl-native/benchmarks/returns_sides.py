@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rl.native._returns.recurrence import NativeRecurrence
+from rl.native._returns import NativeRecurrence
 
 GAMMA, LMBDA = 0.99, 0.95
 Sides = dict[str, Callable[[], Any]]

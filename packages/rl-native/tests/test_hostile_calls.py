@@ -5,10 +5,10 @@ import torch
 
 from rl.core.errors import CheckpointError, ShapeError, SpecError
 from rl.native._library import library
-from rl.native._priority_tree.tree import NativePriorityTree
-from rl.native._recurrent.kernels import NativeKernels
-from rl.native._returns.recurrence import NativeRecurrence
-from rl.native._rows.gather import NativeRowGather
+from rl.native._priority_tree import NativePriorityTree
+from rl.native._recurrent import NativeKernels
+from rl.native._returns import NativeRecurrence
+from rl.native._rows import NativeRowGather
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library is not built")
 

@@ -10,7 +10,7 @@ import torch
 
 import rl.native
 from rl.core import backends
-from rl.core._command.doctor import examine
+from rl.core._doctor import examine
 from rl.core.errors import RLError, SlowBackendWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry, discovered

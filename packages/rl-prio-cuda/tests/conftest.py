@@ -11,9 +11,8 @@ from torch.library import Library
 
 from rl.prio_cuda import CudaPriorityTree
 from rl.prio_cuda._build import build_host, command_line, compiler, host_compiler
-from rl.prio_cuda._ops import implement
-from rl.prio_cuda._platform import PLATFORMS, Platform
-from rl.prio_cuda._signatures import declare
+from rl.prio_cuda._calls import implement
+from rl.prio_cuda._library import PLATFORMS, Platform, declare
 
 
 def pytest_collection_modifyitems(config, items):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rl.prio_cuda import _build
-from rl.prio_cuda._layout import layout
-from rl.prio_cuda._signatures import declare
+from rl.prio_cuda._calls import layout
+from rl.prio_cuda._library import declare
 
 NVCC = _build.compiler()
 pytestmark = pytest.mark.skipif(NVCC is None, reason="no nvcc: $NVCC, $CUDA_HOME/bin/nvcc or nvcc on the PATH")

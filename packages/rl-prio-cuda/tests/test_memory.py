@@ -8,8 +8,8 @@ import torch
 
 from rl.core.errors import CheckpointError
 from rl.prio_cuda import CudaPriorityTree
-from rl.prio_cuda._layout import layout
-from rl.prio_cuda._platform import platform_of
+from rl.prio_cuda._calls import layout
+from rl.prio_cuda._library import platform_of
 
 
 def _tree(make, rows=1000, dtype=torch.float32):

@@ -10,10 +10,10 @@ import torch
 
 import rl.prio_cuda
 from rl.core import backends
-from rl.core._command.doctor import examine
+from rl.core._doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning, SpecError
 from rl.plugins import prio_cuda as plugin
-from rl.prio_cuda import CudaPriorityTree, _calls, _choice, _library
+from rl.prio_cuda import CudaPriorityTree, _calls, _library, _tree
 from rl.prio_cuda._build import COMMAND
 
 CUDA = torch.device("cuda", 0)
@@ -60,8 +60,8 @@ def pretend(monkeypatch):
 
 
 def _library_is(monkeypatch, reason):
-    monkeypatch.setattr(_choice, "library", lambda: None if reason else object())
-    monkeypatch.setattr(_choice, "why_not", lambda index=None: reason)
+    monkeypatch.setattr(_tree, "library", lambda: None if reason else object())
+    monkeypatch.setattr(_tree, "why_not", lambda index=None: reason)
 
 
 def test_the_hook_gives_none_without_a_gpu(monkeypatch):
@@ -80,16 +80,16 @@ def test_the_hook_is_for_cuda_only(pretend):
 
 
 def test_a_library_without_code_for_the_device_gives_none(pretend):
-    pretend.setattr(_choice, "library", object)
-    pretend.setattr(_choice, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
+    pretend.setattr(_tree, "library", object)
+    pretend.setattr(_tree, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
     with pytest.warns(SlowBackendWarning, match="others than 0"):
         assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
 
 
 def test_required_but_not_for_this_device_is_an_error(pretend):
     pretend.setenv("RL_NATIVE", "require")
-    pretend.setattr(_choice, "library", object)
-    pretend.setattr(_choice, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
+    pretend.setattr(_tree, "library", object)
+    pretend.setattr(_tree, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
     with pytest.raises(RLError, match="RL_NATIVE is require, but built for others than 0"):
         plugin.rl_priority_tree(10, CUDA, torch.float32)
 
@@ -112,14 +112,14 @@ def test_off_gives_none_without_a_warning(pretend):
 
 def test_the_note_names_library_driver_and_devices(pretend):
     _library_is(pretend, "")
-    pretend.setattr(_choice, "why", lambda: "compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)")
+    pretend.setattr(_tree, "why", lambda: "compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)")
     assert plugin.rl_notes() == ["compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)"]
 
 
 @pytest.fixture
 def absent(monkeypatch, tmp_path):
     """A package whose library was not built."""
-    from rl.prio_cuda._signatures import functions
+    from rl.prio_cuda._library import functions
 
     for cached in (_library._load, functions):
         cached.cache_clear()
@@ -130,7 +130,7 @@ def absent(monkeypatch, tmp_path):
 
 
 def test_without_the_library_the_class_names_the_remedy(absent):
-    from rl.prio_cuda._platform import PLATFORMS, Platform
+    from rl.prio_cuda._library import PLATFORMS, Platform
 
     absent.setitem(PLATFORMS, "cpu", Platform(PLATFORMS["cuda"].functions, lambda _: 0, PLATFORMS["cuda"].guard))
     with pytest.raises(RLError, match="no compiled library") as raised:
@@ -182,11 +182,9 @@ def test_doctor_reports_what_is_missing(absent):
 
 
 def test_a_library_of_another_interface_is_refused(host_library, monkeypatch):
-    from rl.prio_cuda import _signatures
-
-    monkeypatch.setattr(_signatures, "VERSION", 999)
+    monkeypatch.setattr(_library, "VERSION", 999)
     with pytest.raises(BackendError, match=r"interface 1.*999"):
-        _signatures.declare(host_library)
+        _library.declare(host_library)
 
 
 def test_a_failed_launch_is_an_error(on_host, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 
 from rl.core.errors import CheckpointError, ShapeError, SpecError
 from rl.prio_cuda import CudaPriorityTree
-from rl.prio_cuda._layout import layout
+from rl.prio_cuda._calls import layout
 
 NAN, INF = float("nan"), float("inf")
 

@@ -23,7 +23,7 @@ class NothingIsRead(TorchDispatchMode):
 
 @pytest.fixture
 def sampler(device, monkeypatch):
-    from rl.replay._priority.backend import Backend
+    from rl.replay._priority_tree import Backend
     from rl.replay.samplers import _prioritized
 
     def find_tree(who, backend, capacity, where, dtype):

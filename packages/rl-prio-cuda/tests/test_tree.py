@@ -47,7 +47,7 @@ def order(request, device):
 @pytest.fixture(params=[-1, 0], ids=["one-launch", "many-launches"])
 def launches(request, device):
     """Small updates in one launch, or in several as large ones are."""
-    from rl.prio_cuda._platform import platform_of
+    from rl.prio_cuda._library import platform_of
 
     library = platform_of(device).functions()
     library.rl_prio_single(request.param)

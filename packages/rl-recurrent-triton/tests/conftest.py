@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rl.recurrent_triton import TritonBackend, _backend
-from rl.recurrent_triton._device import support
+from rl.recurrent_triton import _device as support
 
 HERE = Path(__file__).parent
 

@@ -17,7 +17,7 @@ from rl.core.testing import check_recurrent_backend, recurrent_reference
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from rl.recurrent_triton import TritonBackend
-from rl.recurrent_triton._device.support import interpreted
+from rl.recurrent_triton._device import interpreted
 
 pytestmark = [
     pytest.mark.gpu,

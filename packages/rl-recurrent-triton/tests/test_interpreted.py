@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="the kernels need triton")
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
 from rl.core.errors import BackendError
 from rl.core.testing import check_recurrent_backend, recurrent_reference
-from rl.recurrent_triton import TritonBackend, _sequence
-from rl.recurrent_triton._device.support import interpreted
+from rl.recurrent_triton import TritonBackend, _layers
+from rl.recurrent_triton._device import interpreted
 
 # The interpreter computes with numpy, which warns of masked places.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -108,7 +108,7 @@ def test_random_problems_equal_the_reference(inside, cell):
     def check(data, rows):
         arguments, options, leaves, grads = drawn(data, cell)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_sequence, "_ROWS", rows)
+            patch.setattr(_layers, "_ROWS", rows)
             found = outcome(TritonBackend()(*arguments, options=options), leaves, grads)
         expected = outcome(recurrent_reference(*arguments), leaves, grads)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -121,7 +121,7 @@ def test_random_problems_equal_the_reference(inside, cell):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("rows", [4096, 1], ids=["whole", "pieces"])
 def test_it_passes_the_conformance_kit(inside, monkeypatch, cell, dtype, rows):
-    monkeypatch.setattr(_sequence, "_ROWS", rows)
+    monkeypatch.setattr(_layers, "_ROWS", rows)
     check_recurrent_backend(TritonBackend(), cell, dtype=dtype, tolerance=1e-10 if dtype is torch.float64 else 1e-4)
 
 
@@ -129,7 +129,7 @@ def test_it_passes_the_conformance_kit(inside, monkeypatch, cell, dtype, rows):
 @each_cell
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_gradients_are_those_of_finite_differences(inside, monkeypatch, cell, recompute):
-    monkeypatch.setattr(_sequence, "_ROWS", 1)
+    monkeypatch.setattr(_layers, "_ROWS", 1)
     torch.manual_seed(0)
     module = CELLS[cell](2, 3, batch_first=True, dtype=torch.float64)
     parts = 2 if cell == "lstm" else 1

@@ -9,7 +9,7 @@ from torch.library import opcheck
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
 from rl.core.testing import check_recurrent_backend, recurrent_reference
-from rl.recurrent_triton import _ops, _sequence
+from rl.recurrent_triton import _layers, _ops
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 each_cell = pytest.mark.parametrize("cell", CELLS)
@@ -39,7 +39,7 @@ def gradients(outputs, leaves):
 @pytest.fixture
 def short(monkeypatch):
     """Pieces of time as short as they get: four of them, the last one shorter."""
-    monkeypatch.setattr(_sequence, "_ROWS", 1)
+    monkeypatch.setattr(_layers, "_ROWS", 1)
 
 
 @each_cell
@@ -61,7 +61,7 @@ def test_pieces_of_time_change_nothing(backend, in_torch, monkeypatch, cell, lay
     leaves = [given[0], *given[1], *given[3], *module.parameters()]
     found = []
     for rows in (4096, 1):
-        monkeypatch.setattr(_sequence, "_ROWS", rows)
+        monkeypatch.setattr(_layers, "_ROWS", rows)
         in_torch.calls.clear()
         outputs = backend(module, *given, FULL)
         found.append([outputs[0], *outputs[1], *gradients(outputs, leaves)])
@@ -361,7 +361,7 @@ def test_the_default_precision_is_that_of_torchs_layers(asked, layers, products,
     before = of_layers.fp32_precision, of_products.fp32_precision
     of_layers.fp32_precision, of_products.fp32_precision = layers, products
     try:
-        with _sequence._products(asked) as found:
+        with _layers._products(asked) as found:
             assert found == expected
             assert of_products.fp32_precision == ("tf32" if expected == "tf32" else "ieee")
         assert of_products.fp32_precision == products
@@ -379,8 +379,8 @@ def test_autocast_has_no_effect(backend):
 
 @pytest.mark.parametrize(("batch", "time", "cuts"), [(1, 100, 1), (256, 128, 4), (10_000, 3, 3), (64, 130, 3)])
 def test_pieces_are_whole_short_and_enough(batch, time, cuts):
-    found = _sequence.pieces(batch, time, whole=False)
+    found = _layers.pieces(batch, time, whole=False)
     assert len(found) == cuts
     assert [step for start, stop in found for step in range(start, stop)] == list(range(time))
     assert max(stop - start for start, stop in found) == found[0][1]
-    assert _sequence.pieces(batch, time, whole=True) == [(0, time)]
+    assert _layers.pieces(batch, time, whole=True) == [(0, time)]

@@ -10,15 +10,14 @@ import torch
 
 import rl.recurrent_triton
 from rl.core import backends, registry
-from rl.core._command.doctor import examine
+from rl.core._doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.plugins import recurrent_triton as plugin
-from rl.recurrent_triton import why_not
-from rl.recurrent_triton._device import driver, support
+from rl.recurrent_triton import _device, why_not
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 OURS = "back ends", "rl-recurrent-triton"
-not_interpreted = pytest.mark.skipif(support.interpreted(), reason="the interpreter answers on the CPU")
+not_interpreted = pytest.mark.skipif(_device.interpreted(), reason="the interpreter answers on the CPU")
 
 
 @pytest.mark.parametrize("name", rl.recurrent_triton.__all__)
@@ -55,15 +54,15 @@ def test_the_back_end_is_imported_and_made_without_importing_triton_kernels():
 def pretend(monkeypatch):
     """A torch that sees an H200, with Triton installed."""
     pytest.importorskip("triton")
-    for cached in (support.unfit,):
+    for cached in (_device.unfit,):
         cached.cache_clear()
     backends._warned.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Pretended GPU")
-    monkeypatch.setattr(support, "has_triton", lambda: True)
+    monkeypatch.setattr(_device, "has_triton", lambda: True)
     yield monkeypatch
-    support.unfit.cache_clear()
+    _device.unfit.cache_clear()
     backends._warned.clear()
 
 
@@ -119,13 +118,13 @@ def test_a_torch_for_other_gpus_is_passed_over(pretend):
 
 
 def test_without_triton_the_warning_says_what_to_install(pretend):
-    pretend.setattr(support, "has_triton", lambda: False)
+    pretend.setattr(_device, "has_triton", lambda: False)
     with pytest.warns(SlowBackendWarning, match="needs Triton, which is not installed: `pip install triton`"):
         assert plugin.rl_recurrent_backend("lstm", None, CUDA) is None
 
 
 def test_a_platform_without_wheels_of_triton_is_reported(monkeypatch):
-    monkeypatch.setattr(support, "has_triton", lambda: False)
+    monkeypatch.setattr(_device, "has_triton", lambda: False)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "no wheels for darwin" in why_not()
     assert "pip" not in why_not()
@@ -151,8 +150,8 @@ def test_off_gives_none_and_by_name_an_error(pretend):
 
 
 def test_the_note_names_triton_and_the_devices(monkeypatch):
-    monkeypatch.setattr(support, "has_triton", lambda: True)
-    monkeypatch.setattr(driver, "devices", lambda: [("Old", (7, 5)), ("New", (9, 0))])
+    monkeypatch.setattr(_device, "has_triton", lambda: True)
+    monkeypatch.setattr(_device, "devices", lambda: [("Old", (7, 5)), ("New", (9, 0))])
     (note,) = plugin.rl_notes()
     assert note.startswith("Triton ")
     assert note.endswith("devices: Old (7.5); New (9.0)")
@@ -167,8 +166,8 @@ def test_the_note_names_triton_and_the_devices(monkeypatch):
     ],
 )
 def test_the_note_names_what_is_missing(monkeypatch, devices, what):
-    monkeypatch.setattr(support, "has_triton", lambda: True)
-    monkeypatch.setattr(driver, "devices", lambda: devices)
+    monkeypatch.setattr(_device, "has_triton", lambda: True)
+    monkeypatch.setattr(_device, "devices", lambda: devices)
     (note,) = plugin.rl_notes()
     import re
 
@@ -202,14 +201,14 @@ class FakeDriver:
 
 
 def test_devices_are_read_from_the_driver(monkeypatch):
-    monkeypatch.setattr(driver, "_load", FakeDriver)
-    assert driver.devices() == [("GPU 0", (8, 6)), ("GPU 1", (9, 7))]
+    monkeypatch.setattr(_device, "_load", FakeDriver)
+    assert _device.devices() == [("GPU 0", (8, 6)), ("GPU 1", (9, 7))]
 
 
 def test_a_driver_that_fails_shows_no_devices(monkeypatch):
     monkeypatch.setattr(FakeDriver, "cuInit", lambda *_: 100)
-    monkeypatch.setattr(driver, "_load", FakeDriver)
-    assert driver.devices() is None
+    monkeypatch.setattr(_device, "_load", FakeDriver)
+    assert _device.devices() is None
 
 
 # ------------------------------------------------------------------ modules

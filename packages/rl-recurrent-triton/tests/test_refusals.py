@@ -7,8 +7,8 @@ from torch import nn
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError, ShapeError, SpecError
 from rl.recurrent_triton import TritonBackend
+from rl.recurrent_triton import _device as support
 from rl.recurrent_triton._backend import _require_dtype
-from rl.recurrent_triton._device import support
 
 
 def run(backend, module, dtype=torch.float32, device="cpu", **options):

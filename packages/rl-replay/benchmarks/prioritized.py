@@ -23,7 +23,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import BackendError
 from rl.replay import LazyTensorStorage, PrioritizedSampler, TensorDictPrioritizedReplayBuffer
-from rl.replay._priority.prefix_tree import PrefixTree
+from rl.replay._priority_tree import PrefixTree
 
 Pair = tuple[float, float]  # CPU time of the thread, wall time
 Call = Callable[[int], object]

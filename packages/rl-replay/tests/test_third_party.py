@@ -10,7 +10,7 @@ from rl.core.registry import Registry
 from rl.core.testing import ToyRowGather, check_sampler
 from rl.plugins import replay as replay_plugin
 from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
-from rl.replay.storages import _gather as _row_gather
+from rl.replay.storages import _successors as _row_gather
 
 
 class Proportional:

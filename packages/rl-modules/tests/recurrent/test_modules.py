@@ -25,7 +25,7 @@ from rl.modules import (
     get_recurrent_matmul_precision,
     set_recurrent_matmul_precision,
 )
-from rl.modules.recurrent._precision import concrete
+from rl.modules.recurrent._layout import concrete
 from rl.plugins import modules as declaration
 
 H, C = ("recurrent_state", "h"), ("recurrent_state", "c")
@@ -359,7 +359,7 @@ def test_an_absent_accelerator_is_refused_with_the_command_that_installs_it():
 
 @pytest.mark.usefixtures("plain")
 def test_a_back_end_for_another_device_is_refused_at_the_first_sequence(monkeypatch):
-    monkeypatch.setattr("rl.modules.recurrent.modules._base.is_offered", lambda name: name == "triton")
+    monkeypatch.setattr("rl.modules.recurrent.modules.is_offered", lambda name: name == "triton")
     module = make(LSTMModule, recurrent_backend="triton")
     td = batch(module, 5)
     module(td)  # single steps need none

@@ -11,8 +11,7 @@ import torch.multiprocessing as mp
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.native import NativePriorityTree
-from rl.native._priority_tree.calls import buffer_size, leaves_at
-from rl.native._priority_tree.memory import ALIGN, zeros
+from rl.native._priority_arguments import ALIGN, buffer_size, leaves_at, zeros
 
 
 def _tree(rows=1000, dtype=torch.float32):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core._command.doctor import examine
+from rl.core._doctor import examine
 from rl.core.errors import ShapeError, SpecError
 from rl.core.registry import default
 from rl.core.testing import check_recurrent_backend
+from rl.native import _recurrent
 from rl.native._library import ISAS, isa, use_isa
-from rl.native._recurrent import kernels as _recurrent
-from rl.native._recurrent.kernels import NativeKernels
+from rl.native._recurrent import NativeKernels
 from rl.plugins import native as plugin
 
 CPU = torch.device("cpu")

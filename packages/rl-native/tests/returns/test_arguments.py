@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from rl.core.errors import ShapeError, SpecError
-from rl.native._returns.recurrence import NativeRecurrence
+from rl.native._returns import NativeRecurrence
 
 recurrence = NativeRecurrence()
 SHAPE = (3, 6, 1)

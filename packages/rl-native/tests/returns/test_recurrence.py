@@ -9,7 +9,7 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.registry import Registry
 from rl.core.testing import check_linear_recurrence
 from rl.native._library import ISAS, use_isa
-from rl.native._returns.recurrence import NativeRecurrence
+from rl.native._returns import NativeRecurrence
 from rl.plugins import native
 
 recurrence = NativeRecurrence()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rl.core.errors import ShapeError, SpecError
 from rl.native._library import ISAS, use_isa
-from rl.native._returns.recurrence import NativeRecurrence
+from rl.native._returns import NativeRecurrence
 
 recurrence = NativeRecurrence()
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_estimator
-from rl.objectives.estimators._kinds import estimator_class
+from rl.objectives.estimators import estimator_class
 from rl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, ValueEstimators
 from rl.objectives.value.functional import (
     generalized_advantage_estimate,

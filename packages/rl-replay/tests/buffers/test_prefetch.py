@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError
 from rl.replay import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement, TensorStorage
-from rl.replay.buffers._prefetch import Flight
+from rl.replay.buffers._pipeline import Flight
 
 
 def wait_until(condition):

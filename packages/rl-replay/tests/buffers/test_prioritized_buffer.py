@@ -19,7 +19,7 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._priority.backend import Backend, find_tree
+from rl.replay._priority_tree import Backend, find_tree
 
 KINDS = [PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer]
 both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -216,7 +216,7 @@ def test_priorities_are_on_the_device_of_the_storage_also_without_a_plugin_for_i
 def test_the_warning_names_the_plugin_of_the_device(monkeypatch):
     monkeypatch.setattr("rl.core.backends._warned", set())
     chosen = (SimpleNamespace(why="plain"), Backend("torch", "rl-replay", ""), None)  # what a GPU without plugin gives
-    monkeypatch.setattr("rl.replay._priority.backend.select", lambda *_, **__: chosen)
+    monkeypatch.setattr("rl.replay._priority_tree.select", lambda *_, **__: chosen)
     with pytest.warns(
         SlowBackendWarning, match=r"on cuda:0, .* tree for cuda: pip install rl-prio-cuda\. backend='torch'"
     ):

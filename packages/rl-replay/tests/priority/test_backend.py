@@ -16,8 +16,8 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree
 from rl.plugins import replay as plugin
 from rl.replay import PrioritizedSampler
-from rl.replay._priority.arguments import large_zeros
-from rl.replay._priority.prefix_tree import PrefixTree
+from rl.replay._priorities import large_zeros
+from rl.replay._priority_tree import PrefixTree
 
 
 class Trees:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rl.core.testing import ToyPriorityTree, check_priority_tree
 from rl.plugins.replay import rl_priority_tree
-from rl.replay._priority.checks import _last_of_each
-from rl.replay._priority.prefix_tree import PrefixTree
+from rl.replay._priorities import _last_of_each
+from rl.replay._priority_tree import PrefixTree
 
 
 def blocks(capacity, device="cpu", dtype=torch.float32):

@@ -23,7 +23,7 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, StepScheduler, TensorStorage
-from rl.replay._priority.prefix_tree import PrefixTree
+from rl.replay._priority_tree import PrefixTree
 
 
 class FusedTree(ToyPriorityTree):

@@ -12,7 +12,7 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._slices.sampler import place_slices
+from rl.replay._slice_sampling import place_slices
 
 
 def rows():

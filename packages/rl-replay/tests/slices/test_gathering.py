@@ -19,7 +19,7 @@ from rl.replay import (
     TensorStorage,
 )
 from rl.replay.storages import _rows as _tensor
-from rl.replay.storages._gather import TorchRowGather
+from rl.replay.storages._successors import TorchRowGather
 
 
 def rows(start, stop, episode=10):

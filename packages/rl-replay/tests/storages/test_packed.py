@@ -11,8 +11,8 @@ from tensordict import TensorDict
 
 from rl.replay import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from rl.replay._layout import Column
-from rl.replay.storages import _packed as _interleaved
-from rl.replay.storages._packed import Interleaved
+from rl.replay.storages import _tensor as _interleaved
+from rl.replay.storages._tensor import Interleaved
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float32, torch.float64, torch.complex128]
 ROWS = [(), (1,), (3,), (2, 3), (17,), (1, 1, 5)]

@@ -15,10 +15,18 @@ from rl.collectors import _foreign
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
 from rl.collectors._groups import any_flag
-from rl.collectors._loops.tensordict_policy import opaque_act
-from rl.collectors._pipeline.arguments import check_collector_key, check_fit, count_of, make_policy, random_of, total_of
-from rl.collectors._pipeline.compiled import accelerated
-from rl.collectors._pipeline.placement import Devices, device_of_policy
+from rl.collectors._loops.policies import opaque_act
+from rl.collectors._pipeline import (
+    Devices,
+    accelerated,
+    check_collector_key,
+    check_fit,
+    count_of,
+    device_of_policy,
+    make_policy,
+    random_of,
+    total_of,
+)
 from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories
 from rl.core import set_recurrent_mode

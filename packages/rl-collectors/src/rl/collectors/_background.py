@@ -2,18 +2,271 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Generator, Sequence
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from math import ceil
 from operator import attrgetter
 from threading import Condition, Thread, current_thread
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from rl.collectors._base import CollectorBase
-from rl.collectors.weights._load import load_weights
+from rl.collectors.weights import chosen_weights, load_weights
 from rl.core.errors import RLError, SpecError
 
-__all__ = ["Background", "BackgroundCollector", "Pause"]
+
+class CollectorBase(ABC):
+    """Iteration over batches, the count of frames, and the end of a collector."""
+
+    total_frames: int
+    frames_per_batch: int
+    replay_buffer: Any = None
+    """Buffer that is extended by every batch, or None."""
+    profile_config: Any = None
+    """`ProfileConfig` of the recording by `enable_profile`, or None."""
+    pre_collect_hook: Any = None
+    """Function that is called before every batch, or None; it may be assigned."""
+    post_collect_hook: Any = None
+    """Function that is called with every batch, after `postproc`, or None; it may be assigned."""
+    _weight_updater: Any = None
+    _has_whole_trajectories = False
+    _frames = 0
+    _closed = False
+    _torn = False
+    """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
+    _assignable: ClassVar[frozenset[str]] = frozenset(
+        {"post_collect_hook", "pre_collect_hook", "total_frames", "weight_updater"}
+    )
+    """Arguments of the constructor that are followed when they are assigned later."""
+    _fixed: frozenset[str] = frozenset()
+    """Names that `__setattr__` refuses; none until the constructor has set them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed:
+            kind = type(self).__name__
+            raise AttributeError(
+                f"{kind}.{name} is set by the constructor, and assigning it would change nothing. Make a new {kind}"
+                + ("; update_policy_weights_(policy) gives the policy new weights" if name == "policy" else "")
+            )
+        super().__setattr__(name, value)
+
+    def _fix_settings(self) -> None:
+        """Refuse assignments that would be ignored, from the end of the constructor on."""
+        self._fixed = self._settings() - self._assignable
+
+    @classmethod
+    def _settings(cls) -> frozenset[str]:
+        """Names of the constructor's arguments, and of what is made of them.
+
+        Arguments of a user's subclass are not among them: it may keep them as attributes.
+        """
+        own = [kind for kind in cls.__mro__ if kind.__module__.startswith("rl.collectors.")]
+        starts = [inspect.signature(kind.__init__) for kind in own if "__init__" in vars(kind)]
+        arguments = [one for start in starts for one in start.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        return frozenset(one.name for one in arguments) | {"env"}
+
+    def __iter__(self) -> Iterator[Any]:
+        while (batch := self._next_of_iteration()) is not None:
+            yield batch[0]
+
+    def _next_of_iteration(self) -> tuple[Any] | None:
+        """`_next_result` until `total_frames`; None after them, and if no trajectory ended before the last frame."""
+        until = self.total_frames
+        return None if 0 <= until <= self._frames else self._next_result(until)
+
+    def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with whole trajectories
+        """The next batch as it is yielded, which may be None; None without a tuple if none is complete at `until`."""
+        return (self.collect(),)
+
+    @abstractmethod
+    def collect(self) -> Any:
+        """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer."""
+
+    def rollout(self) -> Any:
+        """The same as `collect`."""
+        return self.collect()
+
+    def iterator(self) -> Iterator[Any]:
+        """The same as ``iter(collector)``."""
+        return iter(self)
+
+    def next(self) -> Any:
+        """Return the next batch of one iteration; None after the last one, and if batches go to a replay buffer."""
+        batch = self._next_of_iteration()
+        return None if batch is None else batch[0]
+
+    def __len__(self) -> int:
+        """Number of batches of an iteration from the beginning."""
+        if self.total_frames < 0 or self._has_whole_trajectories:
+            raise TypeError(f"a {type(self).__name__} without total_frames, or with whole trajectories, has no length")
+        return ceil(self.total_frames / self.frames_per_batch)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def requested_frames_per_batch(self) -> int:
+        """The same as `frames_per_batch`: frames of a batch, rounded up to whole steps."""
+        return self.frames_per_batch
+
+    # ---- weights
+
+    def update_policy_weights_(  # TorchRL's arguments
+        self,
+        policy_or_weights: Any = None,
+        *,
+        weights: Any = None,
+        policy: Any = None,
+        worker_ids: int | Sequence[int] | None = None,
+        model_id: str | None = None,
+        weights_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Use new weights from the next batch on, and count `policy_version`.
+
+        Args:
+            policy_or_weights: Policy of the same structure, its ``state_dict()``, or its parameters as a TensorDict.
+                None for the policy that the collector was given. With workers, a mapping from their numbers has weights
+                of their own for these.
+            weights: Weights, the same as `policy_or_weights`.
+            policy: Policy, the same as `policy_or_weights`.
+            worker_ids: Numbers of the workers that use the weights, until the next ones for all; all if None. Without
+                workers, 0 or None.
+            model_id: Name of the model, ``"policy"``.
+            weights_dict: Weights by the name of the model, ``"policy"``.
+
+        Raises:
+            SpecError: if there is no policy with parameters, the weights do not fit it, or there is no such worker or
+                model. Nothing is changed.
+        """
+        source = chosen_weights(
+            policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
+        )
+        self._use_weights(source, worker_ids)
+
+    @abstractmethod
+    def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
+        """Use the weights of `source`; None for the collector's own policy."""
+
+    def increment_version(self) -> None:
+        """Count `policy_version`, as `update_policy_weights_` without weights does."""
+        self.update_policy_weights_()
+
+    def get_policy_version(self) -> int:
+        """Return the number of weight updates, as `policy_version`."""
+        found: Any = self  # an attribute or a property of subclasses
+        return found.policy_version
+
+    @property
+    def weight_updater(self) -> Any:
+        """The `WeightUpdaterBase` that is registered with this collector, or None; assigning one registers it."""
+        return self._weight_updater
+
+    @weight_updater.setter
+    def weight_updater(self, updater: Any) -> None:
+        if updater is not None:
+            updater.register_collector(self)
+        self._weight_updater = updater
+
+    def set_post_collect_hook(self, hook: Callable[[Any], Any] | None) -> None:
+        """Assign `post_collect_hook`."""
+        self.post_collect_hook = hook
+
+    # ---- attributes
+
+    @abstractmethod
+    def get_distant_attr(self, attr: str) -> Any:
+        """Return an attribute of the collector that collects: a dotted path, such as ``"env.batch_size"``."""
+
+    def getattr_policy(self, attr: str) -> Any:
+        """Return an attribute of the policy, of the first worker if there are workers.
+
+        Raises:
+            AttributeError: if there is none.
+        """
+        return self._first_attribute(f"policy.{attr}")
+
+    def getattr_env(self, attr: str) -> Any:
+        """Return an attribute of the environment, of the first worker if there are workers.
+
+        Raises:
+            AttributeError: if there is none.
+        """
+        return self._first_attribute(f"env.{attr}")
+
+    def getattr_rb(self, attr: str) -> Any:
+        """Return an attribute of the replay buffer."""
+        return getattr(self.replay_buffer, attr)
+
+    def _first_attribute(self, path: str) -> Any:
+        return self.get_distant_attr(path)
+
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method with several sets of arguments, one after the other; with workers, each gets one set.
+
+        Args:
+            method_name: Name of the method of the collector.
+            list_of_args: Positional arguments of each call; none if None.
+            list_of_kwargs: Keyword arguments of each call; none if None.
+
+        Returns:
+            Results of the calls.
+
+        Raises:
+            SpecError: if the two lists, or with workers their number, differ in length.
+        """
+        calls = self._calls(method_name, list_of_args, list_of_kwargs, None)
+        method = attrgetter(method_name)(self)
+        return [method(*args, **kwargs) for args, kwargs in calls]
+
+    def _calls(self, name: str, args: Any, kwargs: Any, count: int | None) -> list[tuple[Any, Any]]:
+        """The arguments of `count` calls, or of as many as there are."""
+        known = next((len(given) for given in (args, kwargs) if given is not None), count or 1)
+        args = [()] * known if args is None else list(args)
+        kwargs = [{}] * known if kwargs is None else list(kwargs)
+        if len(args) != len(kwargs) or count not in (None, len(args)):
+            raise SpecError(
+                f"{type(self).__name__}.map_fn({name!r}) got {len(args)} list_of_args and {len(kwargs)} list_of_kwargs,"
+                f" expected {'as many of one as of the other' if count is None else f'{count} of each'}"
+            )
+        return list(zip(args, kwargs, strict=True))
+
+    @property
+    def collected_frames(self) -> int:
+        """Number of collected frames, over all batches."""
+        return self._frames
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RLError("this collector was shut down and its environments closed: make a new one")
+
+    @contextmanager
+    def _guard_state(self) -> Generator[None]:
+        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside.
+
+        Nothing inside may call a hook of the user: to it the collector would be torn.
+        """
+        before, self._torn = self._torn, True
+        try:
+            yield
+        except Exception:
+            self._torn = before
+            raise
+        self._torn = False
+
+    @abstractmethod
+    def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Close the environments. May be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
 
 
 class BackgroundCollector(CollectorBase):

@@ -24,23 +24,24 @@ from rl.collectors._background import BackgroundCollector
 from rl.collectors._groups import any_flag
 from rl.collectors._loops.leaves import groups_of
 from rl.collectors._loops.runner import Runner
-from rl.collectors._pipeline.arguments import (
+from rl.collectors._output import Output, describe
+from rl.collectors._pipeline import (
+    Devices,
+    accelerated,
     check_collector_key,
     check_fit,
     check_flags,
     count_of,
+    device_of_policy,
     make_env,
     make_policy,
+    move_env,
     name_of,
     random_of,
     rounding,
     total_of,
+    unpack_state,
 )
-from rl.collectors._pipeline.compiled import accelerated
-from rl.collectors._pipeline.explain import describe
-from rl.collectors._pipeline.output import Output
-from rl.collectors._pipeline.placement import Devices, device_of_policy, move_env
-from rl.collectors._pipeline.state import unpack_state
 from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories, number_trajectories

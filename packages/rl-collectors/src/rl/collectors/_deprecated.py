@@ -6,8 +6,7 @@ import warnings
 from typing import Any
 
 from rl.collectors._collector import Collector
-from rl.collectors.multi._async import MultiAsyncCollector
-from rl.collectors.multi._sync import MultiSyncCollector
+from rl.collectors.multi._collectors import MultiAsyncCollector, MultiSyncCollector
 
 __all__ = ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"]
 

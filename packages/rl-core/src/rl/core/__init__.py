@@ -10,8 +10,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.__about__ import __version__
     from rl.core.component import CONTRACTS, Command, Component
-    from rl.core.contract._contract import Contract, Key
-    from rl.core.contract._explain import Explanation, check_pipeline, explain
+    from rl.core.contract import Contract, Explanation, Key, check_pipeline, explain
     from rl.core.errors import (
         ArgumentError,
         BackendError,
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
         UnknownComponentError,
     )
     from rl.core.hookspecs import hookimpl
-    from rl.core.lowering import Lowered, lower, lower_distribution, lower_env
-    from rl.core.lowering._compile import compile_with_warmup
-    from rl.core.mdp import step_mdp
-    from rl.core.mdp._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core.lowering import Lowered, compile_with_warmup, lower, lower_distribution, lower_env
+    from rl.core.mdp import ExplorationType, exploration_type, set_exploration_type, step_mdp
     from rl.core.profiling import profiled, profiling_enabled, set_profiling_enabled, timeit
     from rl.core.recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
     from rl.core.registry import PluginRecord, Registry, components, default, load

@@ -14,11 +14,9 @@ from difflib import get_close_matches
 from typing import Any, TextIO
 
 from rl.core.__about__ import __version__
-from rl.core._command.output import diverted_stdout
-from rl.core._command.parser import Parser
-from rl.core._command.table import table
-from rl.core._plugins.record import PluginRecord, printable
-from rl.core._plugins.versions import installed_version
+from rl.core._discovery import installed_version
+from rl.core._output import Parser, diverted_stdout, table
+from rl.core._plugins import PluginRecord, printable
 from rl.core.component import Command
 from rl.core.errors import BrokenPluginWarning, MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
@@ -185,7 +183,7 @@ def _row(record: PluginRecord) -> tuple[str, ...]:
 
 
 def _doctor(arguments: list[str]) -> int:
-    from rl.core._command import doctor
+    from rl.core import _doctor as doctor
 
     return doctor.main(arguments)
 

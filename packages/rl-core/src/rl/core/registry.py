@@ -15,12 +15,22 @@ from typing import Any, NoReturn
 
 import pluggy
 
+from rl.core import _discovery as namespace
 from rl.core import hookspecs
-from rl.core._plugins import namespace
-from rl.core._plugins.discovery import FIRST_PARTY, disable, in_order, record_of, scan
-from rl.core._plugins.protocols import check_answer
-from rl.core._plugins.record import Answer, PluginRecord, brief, declaring, naming_interrupts
-from rl.core._plugins.validation import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
+from rl.core._discovery import FIRST_PARTY, disable, in_order, record_of, scan
+from rl.core._plugins import (
+    Answer,
+    IncompatiblePluginError,
+    Offers,
+    PluginRecord,
+    add_offer,
+    admit,
+    brief,
+    check_answer,
+    declaring,
+    did_you_mean,
+    naming_interrupts,
+)
 from rl.core.component import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BrokenPluginWarning,

@@ -6,10 +6,9 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-from rl.core._plugins import namespace
-from rl.core._plugins.discovery import FIRST_PARTY
-from rl.core._plugins.protocols import check_kind
-from rl.core._plugins.versions import installed_version
+from rl.core import _discovery as namespace
+from rl.core._discovery import FIRST_PARTY, installed_version
+from rl.core._plugins import check_kind
 from rl.core.component import Component
 from rl.core.errors import MissingExtraError, PluginError
 

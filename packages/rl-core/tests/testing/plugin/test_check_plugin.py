@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rl.core._command.doctor import examine_plugin
+from rl.core._doctor import examine_plugin
 from rl.core.component import Component
 from rl.core.errors import CheckError, NotExercisedWarning, UnknownComponentError
 from rl.core.registry import GROUP, Registry

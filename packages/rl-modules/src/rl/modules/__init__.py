@@ -9,81 +9,94 @@ if TYPE_CHECKING:
     from rl.core.backends import Backend
     from rl.core.recurrent import recurrent_mode, set_recurrent_mode
     from rl.modules.__about__ import __version__
-    from rl.modules.distributions._delta import Delta
+    from rl.modules.distributions._base import NormalParamExtractor
+    from rl.modules.distributions._bounded import TanhDelta, TanhNormal, TruncatedNormal, safeatanh, safetanh
     from rl.modules.distributions._discrete import (
         Categorical,
         MaskedCategorical,
         MaskedOneHotCategorical,
         OneHotCategorical,
+        OneHotOrdinal,
+        Ordinal,
     )
-    from rl.modules.distributions._normal import IndependentNormal
-    from rl.modules.distributions._ordinal import OneHotOrdinal, Ordinal
-    from rl.modules.distributions._params import NormalParamExtractor
-    from rl.modules.distributions._safe_tanh import safeatanh, safetanh
-    from rl.modules.distributions._tanh_delta import TanhDelta
-    from rl.modules.distributions._tanh_normal import TanhNormal
-    from rl.modules.distributions._truncated_normal import TruncatedNormal
+    from rl.modules.distributions._normal import Delta, IndependentNormal
     from rl.modules.explore._egreedy import EGreedyModule
-    from rl.modules.explore._gaussian import AdditiveGaussianModule
     from rl.modules.explore._gsde import LazygSDEModule, gSDEModule
-    from rl.modules.explore._ou import OrnsteinUhlenbeckProcessModule
-    from rl.modules.explore._set_spec import set_exploration_modules_spec_from_env
-    from rl.modules.imitation._act_model import ACTModel
-    from rl.modules.imitation._decision_transformer import DecisionTransformer, DTConfig
-    from rl.modules.imitation._diffusion_actor import DiffusionActor
-    from rl.modules.imitation._dt_actor import DTActor, OnlineDTActor
-    from rl.modules.imitation._dt_inference import DecisionTransformerInferenceWrapper
-    from rl.modules.layers._batch_renorm import BatchRenorm1d
-    from rl.modules.layers._consistent_dropout import ConsistentDropout, ConsistentDropoutModule
-    from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
-    from rl.modules.multi_agent._base import MultiAgentNetBase
-    from rl.modules.multi_agent._conv import MultiAgentConvNet
-    from rl.modules.multi_agent._mixer import Mixer
-    from rl.modules.multi_agent._mlp import MultiAgentMLP
-    from rl.modules.multi_agent._qmix import QMixer
-    from rl.modules.multi_agent._vdn import VDNMixer
+    from rl.modules.explore._noise import (
+        AdditiveGaussianModule,
+        OrnsteinUhlenbeckProcessModule,
+        set_exploration_modules_spec_from_env,
+    )
+    from rl.modules.imitation._action_chunks import ACTModel, DiffusionActor
+    from rl.modules.imitation._decision_transformer import (
+        DecisionTransformer,
+        DecisionTransformerInferenceWrapper,
+        DTActor,
+        DTConfig,
+        OnlineDTActor,
+    )
+    from rl.modules.layers import (
+        BatchRenorm1d,
+        ConsistentDropout,
+        ConsistentDropoutModule,
+        NoisyLazyLinear,
+        NoisyLinear,
+        reset_noise,
+    )
+    from rl.modules.multi_agent import Mixer, MultiAgentConvNet, MultiAgentMLP, MultiAgentNetBase, QMixer, VDNMixer
     from rl.modules.nets._conv import Conv3dNet, ConvNet, SquashDims
-    from rl.modules.nets._ddpg import DdpgCnnActor, DdpgCnnQNet, DdpgMlpActor, DdpgMlpQNet
-    from rl.modules.nets._distributional import DistributionalDQNnet
-    from rl.modules.nets._dueling import DuelingCnnDQNet, DuelingMlpDQNet
-    from rl.modules.nets._heads import CategoricalHead, NormalHead
-    from rl.modules.nets._impala import ImpalaNet
-    from rl.modules.nets._init import orthogonal_init
-    from rl.modules.nets._mlp import MLP
-    from rl.modules.normalize._base import ValueNorm
-    from rl.modules.normalize._pop_art import PopArtValueNorm
-    from rl.modules.normalize._running import RunningValueNorm
-    from rl.modules.policy._actor import Actor, ProbabilisticActor
-    from rl.modules.policy._distributional import (
+    from rl.modules.nets._heads import (
+        CategoricalHead,
+        DdpgCnnActor,
+        DdpgCnnQNet,
+        DdpgMlpActor,
+        DdpgMlpQNet,
+        DistributionalDQNnet,
+        DuelingCnnDQNet,
+        DuelingMlpDQNet,
+        ImpalaNet,
+        NormalHead,
+    )
+    from rl.modules.nets._mlp import MLP, orthogonal_init
+    from rl.modules.normalize import PopArtValueNorm, RunningValueNorm, ValueNorm
+    from rl.modules.policy._actor import (
+        Actor,
+        ActorCriticOperator,
+        ActorCriticWrapper,
+        ActorValueOperator,
+        ProbabilisticActor,
+        ValueOperator,
+    )
+    from rl.modules.policy._heads import MultiStepActorWrapper, VmapModule
+    from rl.modules.policy._qvalue import (
         DistributionalQValueActor,
         DistributionalQValueModule,
         QuantileQValueActor,
         QuantileQValueModule,
+        QValueActor,
+        QValueModule,
     )
-    from rl.modules.policy._multi_step import MultiStepActorWrapper
-    from rl.modules.policy._qvalue import QValueActor, QValueModule
     from rl.modules.policy._safe import (
         SafeModule,
         SafeProbabilisticModule,
         SafeProbabilisticTensorDictSequential,
         SafeSequential,
+        TanhModule,
     )
-    from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
-    from rl.modules.policy._tanh import TanhModule
-    from rl.modules.policy._value import ValueOperator
-    from rl.modules.policy._vmap import VmapModule
-    from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
-    from rl.modules.recurrent.backends._pad import PadBackend
-    from rl.modules.recurrent.backends._scan import ScanBackend
-    from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
-    from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
-    from rl.modules.value_transforms._functional import signed_hyperbolic, signed_parabolic, symexp, symlog
-    from rl.modules.value_transforms._transforms import (
+    from rl.modules.recurrent._layout import get_recurrent_matmul_precision, set_recurrent_matmul_precision
+    from rl.modules.recurrent.backends import PadBackend, ScanBackend
+    from rl.modules.recurrent.cells import GRU, LSTM, GRUCell, LSTMCell
+    from rl.modules.recurrent.modules import GRUModule, LSTMModule
+    from rl.modules.value_transforms import (
         ComposeValueTransform,
         IdentityValueTransform,
         SignedHyperbolicValueTransform,
         SymLogValueTransform,
         ValueTransform,
+        signed_hyperbolic,
+        signed_parabolic,
+        symexp,
+        symlog,
     )
 
 __all__ = [

@@ -89,10 +89,9 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
     if cell not in ("lstm", "gru") or name not in ("scan", "pad", None):
         return None
     if name is None:
-        from rl.modules.recurrent.backends._auto import PlainBackend
+        from rl.modules.recurrent.backends import PlainBackend
 
         return PlainBackend()
-    from rl.modules.recurrent.backends._pad import PadBackend
-    from rl.modules.recurrent.backends._scan import ScanBackend
+    from rl.modules.recurrent.backends import PadBackend, ScanBackend
 
     return PadBackend() if name == "pad" else ScanBackend()

@@ -7,8 +7,8 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.native.__about__ import __version__
     from rl.native._library import isa, why_not
-    from rl.native._priority_tree.tree import NativePriorityTree
-    from rl.native._returns.recurrence import NativeRecurrence
+    from rl.native._priority_tree import NativePriorityTree
+    from rl.native._returns import NativeRecurrence
 
 __all__ = ["NativePriorityTree", "NativeRecurrence", "__version__", "isa", "why_not"]
 

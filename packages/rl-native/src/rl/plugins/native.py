@@ -34,11 +34,11 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 
     if library() is None:
         return None
-    from rl.native._priority_tree.calls import BITS
+    from rl.native._priority_arguments import BITS
 
     if dtype not in BITS:
         return None
-    from rl.native._priority_tree.tree import NativePriorityTree
+    from rl.native._priority_tree import NativePriorityTree
 
     return NativePriorityTree(capacity, dtype=dtype)
 
@@ -48,7 +48,7 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     """Linear recurrence in C for float32 and float64 on the CPU; None without the library, with one warning."""
     if device.type != "cpu":
         return None
-    from rl.native._returns.kernels import BITS
+    from rl.native._return_kernels import BITS
 
     if dtype not in BITS:
         return None
@@ -57,7 +57,7 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     if library() is None:
         warn_absent("returns are computed")
         return None
-    from rl.native._returns.recurrence import NativeRecurrence
+    from rl.native._returns import NativeRecurrence
 
     return NativeRecurrence()
 
@@ -78,7 +78,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
         scan = load("recurrent_backend", "scan")
     except UnknownComponentError:
         return None
-    from rl.native._recurrent.kernels import NativeKernels
+    from rl.native._recurrent import NativeKernels
 
     return scan(kernels=NativeKernels())
 
@@ -90,7 +90,7 @@ def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
 
     if library() is None:
         return None
-    from rl.native._rows.gather import NativeRowGather
+    from rl.native._rows import NativeRowGather
 
     return NativeRowGather(tensors) if NativeRowGather.takes(tensors) else None
 

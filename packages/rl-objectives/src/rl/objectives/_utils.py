@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from rl.core.errors import SpecError
 from rl.objectives import _foreign
-from rl.objectives.functional._regression import check_distance, distance, is_number
+from rl.objectives.functional._q_learning import check_distance, distance, is_number
 
 __all__ = ["KLAdaptiveLR", "distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"]
 

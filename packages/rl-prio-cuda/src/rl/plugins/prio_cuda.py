@@ -30,7 +30,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     """The tree on the GPU, for float32 and float64, where torch sees the device."""
     if device.type != "cuda":
         return None
-    from rl.prio_cuda._choice import tree_for
+    from rl.prio_cuda._tree import tree_for
 
     return tree_for(capacity, device, dtype)
 
@@ -38,6 +38,6 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 @hookimpl
 def rl_notes() -> list[str]:
     """The library, its architectures, the driver and the devices, or what is missing."""
-    from rl.prio_cuda._choice import notes
+    from rl.prio_cuda._tree import notes
 
     return notes()

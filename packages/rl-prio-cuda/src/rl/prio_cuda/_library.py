@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
+from dataclasses import dataclass
 from functools import cache
 
-from rl.core.errors import RLError
+import torch
+
+from rl.core.errors import BackendError, RLError, SpecError
 from rl.core.settings import settings
 from rl.prio_cuda._build import COMMAND, LIBRARY, STAMP, record, stamp
-
-__all__ = ["device", "devices", "library", "require", "serves", "versions", "why", "why_not"]
 
 
 @cache
@@ -182,3 +185,117 @@ def _compiled(runtime: int) -> str:
 def _spoken(version: int) -> str:
     """A version of CUDA, as people write it."""
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+VERSION = 1
+"""Of the C interface that this package calls."""
+
+_TREE = [c_void_p, c_void_p, c_int64, c_int64]  # buffer, workspace, capacity, bits
+_SIGNATURES = {
+    "rl_prio_version": (c_int, []),
+    "rl_prio_bytes": (c_int64, [c_int64, c_int64]),
+    "rl_prio_leaves_at": (c_int64, [c_int64, c_int64]),
+    "rl_prio_workspace_bytes": (c_int64, [c_int64]),
+    "rl_prio_load": (c_int, [c_int64]),
+    "rl_prio_init": (c_int, [c_void_p, c_int64, c_int64, c_void_p]),
+    "rl_prio_set": (c_int, [*_TREE, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p]),
+    "rl_prio_set_errors": (
+        c_int,
+        [*_TREE, c_void_p, c_void_p, c_int64, c_int64, c_double, c_double, c_void_p, c_void_p, c_int64, c_void_p],
+    ),
+    "rl_prio_sample": (
+        c_int,
+        [*_TREE, c_void_p, c_int64, c_int, c_double, c_void_p, c_void_p, c_void_p, c_void_p],
+    ),
+    "rl_prio_get": (c_int, [*_TREE, c_void_p, c_void_p, c_int64, c_void_p]),
+    "rl_prio_rebuild": (c_int, [*_TREE, c_void_p]),
+    "rl_prio_single": (c_int64, [c_int64]),
+    "rl_prio_message": (c_char_p, [c_int]),
+    "rl_prio_driver": (c_int, [c_void_p, c_void_p]),
+    "rl_prio_device": (c_int, [c_int, c_void_p, c_void_p, c_char_p, c_int64]),
+}
+
+
+def declare(library: CDLL) -> CDLL:
+    """The same library, its functions declared.
+
+    Raises:
+        BackendError: if it is of another version.
+    """
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    version = library.rl_prio_version()
+    if version != VERSION:
+        raise BackendError(
+            f"rl-prio-cuda: the library has interface {version}, this package calls interface {VERSION};"
+            " reinstall rl-prio-cuda"
+        )
+    return library
+
+
+@cache
+def functions() -> CDLL:
+    """The library of this installation.
+
+    Raises:
+        RLError: if there is none.
+    """
+    return declare(require())
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+@dataclass(frozen=True)
+class Platform:
+    """How kernels are launched on devices of one kind.
+
+    Args:
+        functions: the library, its functions declared; raises if there is none.
+        stream: the handle of the current stream of a device.
+        guard: makes a device the current one, inside of a ``with``.
+        ready: raises if there is no device of this kind.
+    """
+
+    functions: Callable[[], CDLL]
+    stream: Callable[[torch.device], int]
+    guard: Callable[[torch.device], AbstractContextManager[object]]
+    ready: Callable[[], None] = lambda: None
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def _guard(device: torch.device) -> AbstractContextManager[object]:
+    return _NOTHING if device.index == torch.cuda.current_device() else torch.cuda.device(device)
+
+
+def _ready() -> None:
+    if torch.cuda.is_available():
+        return
+    built = torch.backends.cuda.is_built()
+    said = "torch.cuda.is_available() is False" if built else "this torch is built without CUDA"
+    raise BackendError(
+        f"a priority tree on a cuda device: torch sees no GPU here ({said}); `rl doctor` shows what is missing, and for"
+        " a CPU there is rl-native's NativePriorityTree"
+    )
+
+
+PLATFORMS = {"cuda": Platform(functions, _stream, _guard, _ready)}
+
+
+def platform_of(device: torch.device) -> Platform:
+    """How kernels are launched on a device.
+
+    Raises:
+        SpecError: if they cannot be.
+    """
+    found = PLATFORMS.get(device.type)
+    if found is None:
+        raise SpecError(
+            f"CudaPriorityTree lives on a CUDA device, not on {device}; for a CPU there are rl-native's"
+            ' NativePriorityTree and the back end "torch" of rl-replay'
+        )
+    return found

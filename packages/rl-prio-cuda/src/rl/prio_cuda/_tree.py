@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, NoReturn, Self, final
 
 import torch
 from torch import Tensor
 
+from rl.core.backends import report_missing
 from rl.core.errors import CheckpointError, SpecError
+from rl.core.settings import settings
 from rl.prio_cuda import _calls as calls
-from rl.prio_cuda import _ops as ops
+from rl.prio_cuda import _calls as ops
 from rl.prio_cuda._arguments import (
     as_integer,
     check_apart,
@@ -22,11 +25,46 @@ from rl.prio_cuda._arguments import (
     prepare_index,
     prepare_uniforms,
 )
-from rl.prio_cuda._errors import raise_recorded
-from rl.prio_cuda._layout import ERROR_WORDS, HEAD, layout, read_head
-from rl.prio_cuda._library import why
+from rl.prio_cuda._calls import ERROR_WORDS, HEAD, layout, read_head
+from rl.prio_cuda._library import library, why, why_not
 
-__all__ = ["CudaPriorityTree"]
+INDEX, PRIORITY, EMPTY, OVERFLOW, UNIFORM, DAMAGED = 1, 2, 3, 4, 5, 6
+
+
+def raise_recorded(code: int, place: int, bits: int, *, capacity: int) -> NoReturn:
+    """Raise the error that a kernel recorded.
+
+    Args:
+        code: error code of the first rejected call.
+        place: position in its batch.
+        bits: the rejected value, as the bits of a float64.
+        capacity: of the tree.
+
+    Raises:
+        IndexError: for an index.
+        SpecError: for a priority, a `u`, or a total that nothing can be sampled from.
+        CheckpointError: if the buffer is damaged.
+    """
+    value = struct.unpack("<d", struct.pack("<q", bits))[0]
+    where = f" (the one at place {place} of its batch)"
+    if code == INDEX:
+        raise IndexError(
+            f"priority tree: index {value:.0f} is outside of the rows that may be used, of [0, {capacity}) at"
+            f" most{where}; that call wrote nothing"
+        )
+    if code == PRIORITY:
+        raise SpecError(
+            f"priority tree: {value:g} is refused{where}; a priority is at least 0, and finite in the tree's dtype, one"
+            " that an error makes too. That call wrote nothing"
+        )
+    if code == EMPTY:
+        raise SpecError("priority tree: nothing can be sampled, all priorities are zero; update some first")
+    if code == OVERFLOW:
+        raise SpecError("priority tree: the sum of the priorities is infinite; scale them down")
+    if code == UNIFORM:
+        raise SpecError(f"priority tree: a u of {value:g} is outside [0, 1){where}")
+    raise CheckpointError(f"priority tree: the buffer holds no tree, or was damaged (code {code}, place {place})")
+
 
 _BITS = {dtype: bits for bits, dtype in calls.DTYPES.items()}
 _compiling = torch.compiler.is_compiling
@@ -350,3 +388,35 @@ class CudaPriorityTree:
     def why(self) -> str:
         """What computes, for ``rl doctor``."""
         return why()
+
+
+def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPriorityTree | None:
+    """A tree on a CUDA device; None, with a warning, if something is missing.
+
+    There is no warning if torch sees no GPU, for another dtype, and with ``RL_NATIVE=off``.
+
+    Raises:
+        RLError: if ``RL_NATIVE`` is ``require`` and the library cannot be used, on this device or at all.
+    """
+    import torch
+
+    if dtype not in (torch.float32, torch.float64) or not torch.cuda.is_available() or settings().native == "off":
+        return None
+    usable = library() is not None  # raises where it is required
+    reason = why_not(_number(device))
+    if usable and not reason:
+        return CudaPriorityTree(capacity, dtype=dtype, device=device)
+    report_missing(reason, "Plain torch is used instead, which is much slower")
+    return None
+
+
+def _number(device: torch.device) -> int:
+    import torch
+
+    index: Any = device.index  # torch declares an int, and gives None for "cuda"
+    return torch.cuda.current_device() if index is None else index
+
+
+def notes() -> list[str]:
+    """What is missing, for ``rl doctor``; else the library, architectures, driver and devices."""
+    return [why_not() or why()]

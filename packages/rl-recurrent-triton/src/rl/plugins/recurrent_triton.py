@@ -32,7 +32,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
         return None
     if device.type != "cuda" and (device.type != "cpu" or name is None):
         return None
-    from rl.recurrent_triton._choice import backend_for
+    from rl.recurrent_triton._backend import backend_for
 
     return backend_for(device, by_name=name is not None)
 
@@ -40,6 +40,6 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
 @hookimpl
 def rl_notes() -> list[str]:
     """Report the version of Triton and the devices, or what is missing."""
-    from rl.recurrent_triton._device.support import notes
+    from rl.recurrent_triton._device import notes
 
     return notes()

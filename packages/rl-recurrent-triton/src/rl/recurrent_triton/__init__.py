@@ -7,7 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.recurrent_triton.__about__ import __version__
     from rl.recurrent_triton._backend import TritonBackend
-    from rl.recurrent_triton._device.support import why_not
+    from rl.recurrent_triton._device import why_not
 
 __all__ = ["TritonBackend", "__version__", "why_not"]
 

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from rl.core import RecurrentOptions
+from rl.core.backends import report_missing
 from rl.core.errors import BackendError
 from rl.recurrent_triton._arguments import WHO, require_fitting, require_known, require_plain_tensors
 from rl.recurrent_triton._compute import How
-from rl.recurrent_triton._device.support import said, unfit
-from rl.recurrent_triton._eager import run
+from rl.recurrent_triton._device import interpreted, said, unfit, why_not
 from rl.recurrent_triton._layers import GRULayer, Layer, LSTMLayer
-from rl.recurrent_triton._ops import gru, lstm
-
-__all__ = ["TritonBackend"]
+from rl.recurrent_triton._ops import gru, lstm, run
 
 States = tuple[Tensor, ...]
 Cell = Literal["lstm", "gru"]
@@ -148,3 +146,28 @@ def _weights(module: nn.RNNBase) -> list[Tensor]:
     """By layer, in torch's order; what stands under these names counts, also where it was exchanged."""
     names = ["weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if module.bias else ())]
     return [getattr(module, f"{name}_l{layer}") for layer in range(module.num_layers) for name in names]
+
+
+def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
+    """The back end if its kernels run on `device`; else None, with a warning for a CUDA device.
+
+    There is no warning if torch sees no GPU, for a CPU, and with ``RL_NATIVE=off``.
+
+    Args:
+        device: device of weights and data.
+        by_name: whether the caller named this back end.
+
+    Raises:
+        BackendError: if named, and unusable on a CUDA device, or on a CPU under Triton's interpreter.
+        RLError: if ``RL_NATIVE`` is ``require``.
+    """
+    import torch
+
+    reason = why_not(device)
+    if not reason:
+        return TritonBackend()
+    if by_name and (device.type == "cuda" or interpreted()):
+        raise BackendError(f"the recurrent back end 'triton': {reason}")
+    if device.type == "cuda" and torch.cuda.is_available():
+        report_missing(reason, "Another back end is used instead, which is much slower")
+    return None

@@ -54,7 +54,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     """The tree in plain torch, for every device."""
     if str(dtype) not in ("torch.float32", "torch.float64"):  # torch itself is not imported by a declaration
         return None
-    from rl.replay._priority.prefix_tree import PrefixTree
+    from rl.replay._priority_tree import PrefixTree
 
     return PrefixTree(capacity, device, dtype)
 
@@ -62,6 +62,6 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 @hookimpl(trylast=True)
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather:
     """Copies of rows in plain torch, for every device."""
-    from rl.replay.storages._gather import TorchRowGather
+    from rl.replay.storages._successors import TorchRowGather
 
     return TorchRowGather(tensors)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, issue_warning
 from rl.core.keys import REWARD, NestedKey, as_tuple, key_str, leaf_keys, next_key
-from rl.replay._slices.trajectories import Boundaries
+from rl.replay._trajectories import Boundaries
 
 __all__ = [
     "Trajectory",

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.collectors._loops.leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaves_of
-from rl.collectors._pipeline.arguments import name_of
+from rl.collectors._pipeline import name_of
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves

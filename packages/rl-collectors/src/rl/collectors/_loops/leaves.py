@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from torch import Tensor
 
-from rl.core.interfaces import Leaves
-from rl.core.keys import NestedKey
+from rl.core.interfaces import LeafEnv, Leaves
+from rl.core.keys import DONE, NestedKey
 from rl.core.specs import Composite, group_sizes, set_group_sizes
-
-__all__ = [
-    "LeafAct",
-    "LeafStep",
-    "TensorDictAct",
-    "TensorDictStep",
-    "groups_of",
-    "leaves_of",
-    "tensordict_of",
-]
 
 LeafAct = Callable[[Leaves], Leaves | None]
 """Policy on leaves: writes its root entries into the root, and returns its entries under ``next``, or None."""
@@ -61,3 +52,88 @@ def tensordict_of(leaves: Leaves, batch_size: Any, groups: Mapping[NestedKey, to
     out = TensorDict(nested, batch_size=batch_size)
     set_group_sizes(out, groups)
     return out
+
+
+Around = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Wraps a function that is timed under a name; see `Clock.around`."""
+
+
+def _as_it_is(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+class LeafLoop:
+    """Loop over a `LeafEnv` that keeps the root of the next step; None stands for a reset.
+
+    Args:
+        env: leaf form of the environment.
+        rewards: reward keys; they are written under ``next`` and not copied to the root.
+        around: adds a clock to resets.
+        acts: action keys, if the other root entries of the policy are copied to the next root, as `rl.core.step_mdp`
+            does; None for a policy of known inputs, which does not need them.
+        done: key of the flag of elements that are reset.
+        asks: reset only after steps at which an element is done, which reads a value of the device. If false, every
+            step resets, with a mask that may be empty.
+    """
+
+    def __init__(
+        self,
+        env: LeafEnv,
+        rewards: Iterable[NestedKey],
+        around: Around = _as_it_is,
+        acts: Iterable[NestedKey] | None = None,
+        done: NestedKey = DONE,
+        *,
+        asks: bool = True,
+    ) -> None:
+        self.root: Leaves | None = None
+        self.reset = around("env", env.reset_leaves)
+        self._rewards, self._done = list(rewards), done
+        self._acts = None if acts is None else list(acts)
+        # reading one flag is eight times cheaper than a reduction
+        self._any: Callable[[Tensor], Any] = _itself if env.batch_size.numel() == 1 else Tensor.any
+        if not asks:
+            self._any = _always
+
+    def run(self, steps: int, act: LeafAct, step: LeafStep, roots: list[Leaves], nexts: list[Leaves]) -> None:
+        """Take `steps` steps and append their entries to `roots` and `nexts`.
+
+        Args:
+            steps: number of steps.
+            act: policy.
+            step: step of the environment.
+            roots: list for one dict a step: observations, flags, policy outputs.
+            nexts: list for one dict a step: entries under ``next``.
+        """
+        root = self.reset() if self.root is None else self.root
+        self.root = None  # after an exception the environment is at an unknown step
+        rewards, any_of, reset, acts, key_done = self._rewards, self._any, self.reset, self._acts, self._done
+        known, constants = list(root), None
+        for _ in range(steps):
+            extra = act(root)
+            roots.append(root)
+            nxt = step(root)
+            if extra:
+                nxt = {**extra, **nxt}
+            nexts.append(nxt)
+            if constants is None:  # entries that only a reset writes are constant
+                kept = known if acts is None else [*known, *[key for key in root if key not in (*known, *acts)]]
+                constants = [key for key in kept if key not in nxt]
+            following = nxt.copy()
+            for key in rewards:
+                del following[key]
+            for key in constants:
+                following[key] = root[key]
+            done = nxt[key_done]
+            if any_of(done):
+                following.update(reset(following, done))
+            root = following
+        self.root = root
+
+
+def _itself(done: Tensor) -> Tensor:
+    return done
+
+
+def _always(_: Tensor) -> bool:
+    return True

@@ -10,17 +10,11 @@ from tensordict import TensorDictBase
 
 from rl.collectors._assemble import CHUNK
 from rl.collectors._groups import ENDED, GroupLeaves
-from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
 from rl.collectors._loops.checks import StepChecks
-from rl.collectors._loops.leaf import LeafLoop
-from rl.collectors._loops.leaves import LeafAct, TensorDictAct, groups_of
-from rl.collectors._loops.limit import LimitedEnv, LimitedLeaves
-from rl.collectors._loops.lowered_policy import lowered_policy
-from rl.collectors._loops.recorded import RecordedLoop
-from rl.collectors._loops.tensordict import TensorDictLoop
-from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
-from rl.collectors._pipeline.arguments import name_of
-from rl.collectors._pipeline.placement import device_of_env
+from rl.collectors._loops.leaves import LeafAct, LeafLoop, TensorDictAct, groups_of
+from rl.collectors._loops.limit import ActProbe, LimitedEnv, LimitedLeaves, StepProbe
+from rl.collectors._loops.policies import RecordedLoop, TensorDictLoop, lowered_policy, opaque_act, opaque_policy
+from rl.collectors._pipeline import device_of_env, name_of
 from rl.collectors._profiling import Clock, Ranges
 from rl.collectors._recurrent_state import RecurrentEnv, RecurrentLeaves, RecurrentStates
 from rl.core.errors import SpecError

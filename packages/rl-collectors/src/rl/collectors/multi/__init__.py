@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.collectors.multi._async import MultiAsyncCollector
-    from rl.collectors.multi._interruptor import Interruptor
-    from rl.collectors.multi._multi import MultiCollector
-    from rl.collectors.multi._sync import MultiSyncCollector
+    from rl.collectors.multi._base import Interruptor
+    from rl.collectors.multi._collectors import MultiAsyncCollector, MultiCollector, MultiSyncCollector
 
 __all__ = ["Interruptor", "MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"]
 

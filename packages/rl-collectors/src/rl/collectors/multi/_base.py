@@ -14,18 +14,17 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from rl.collectors._base import CollectorBase
+from rl.collectors._background import CollectorBase
 from rl.collectors._collector import Collector
-from rl.collectors._pipeline.arguments import count_of, random_of, rounding, total_of
-from rl.collectors._pipeline.output import Output
+from rl.collectors._output import Output
+from rl.collectors._pipeline import count_of, random_of, rounding, total_of
 from rl.collectors._trajectories import WholeTrajectories, last_steps
-from rl.collectors.weights._load import matching_weights
+from rl.collectors.weights import matching_weights
 from rl.core.arguments import check_arguments
 from rl.core.errors import CheckpointError, SpecError, WorkerError, issue_warning
 from rl.core.recurrent import keep_modes
 from rl.core.state import pack, unpack
-
-__all__ = ["WorkersBase", "join_of"]
+from rl.core.workers import SharedLeaves
 
 
 class WorkersBase(CollectorBase):
@@ -501,3 +500,51 @@ def _policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]
     if len(several) != count:
         raise SpecError(f"{owner} has {count} workers, and policy_factory has {len(several)} entries")
     return several
+
+
+class Interruptor:
+    """Flag in shared memory that ends the batch of every ``Collector(interruptor=...)`` within a few steps.
+
+    Make it before the worker processes, and give it to their collectors.
+
+    Example:
+        >>> from rl.collectors import Collector
+        >>> from rl.core.testing import CountingEnv
+        >>> interruptor = Interruptor()
+        >>> collector = Collector(CountingEnv, frames_per_batch=100, interruptor=interruptor)
+        >>> interruptor.stop_collection()
+        >>> collector.collect().numel()
+        1
+        >>> interruptor.start_collection()
+        >>> collector.collect().numel()
+        100
+    """
+
+    def __init__(self) -> None:
+        self._memory = SharedLeaves()
+        self._mapped: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_memory": self._memory, "_mapped": None}  # each process maps the memory itself
+
+    @property
+    def _flag(self) -> Tensor:
+        if self._mapped is None:
+            self._mapped = self._memory.map({"stopped": ((), torch.uint8)})["stopped"]
+        return self._mapped
+
+    def stop_collection(self) -> None:
+        """End batches after their next few steps."""
+        self._flag.fill_(1)
+
+    def start_collection(self) -> None:
+        """Let batches be complete again."""
+        self._flag.fill_(0)
+
+    def collection_stopped(self) -> bool:
+        """Whether batches end early."""
+        return bool(self._flag)
+
+    def close(self) -> None:
+        """Close the file of the memory; the flag stays valid. May be called twice."""
+        self._memory.close()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.specs._base import Fault, Shape, TensorSpec
-from rl.core.specs._nontensor import NonTensor, equal_objects
+from rl.core.specs._leaf import NonTensor, equal_objects
 
 __all__ = ["Choice"]
 

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable
 from math import prod
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import SpecError
-from rl.core.specs._base import Device, Shape
-from rl.core.specs._boxes import CategoricalBox
-from rl.core.specs._classes import (
+from rl.core.specs._base import Device, Shape, as_size
+from rl.core.specs._continuous import CategoricalBox
+from rl.core.specs._leaf import (
+    LeafSpec,
+    all_values,
+    as_tensor,
     best_classes,
     check_mask,
     choose_classes,
     draw_codes,
     mask_text,
     nearest_codes,
+    one_hot_arguments,
     require_choice,
     require_room,
 )
-from rl.core.specs._leaf import LeafSpec, all_values, as_tensor, one_hot_arguments
-from rl.core.specs._shape import as_size
-
-__all__ = ["Binary", "Categorical", "ClassSpec", "OneHot"]
 
 
 class ClassSpec(LeafSpec):
@@ -323,3 +326,290 @@ class Binary(LeafSpec):
 
     def enumerate(self) -> Tensor:
         return all_values(self, [[0, 1]] * self.numel()).to(self._dtype)
+
+
+class MultiSpec(LeafSpec):
+    """A spec whose values choose once for each number in `nvec`; internally, codes ``[*B, len(nvec)]``.
+
+    Args:
+        nvec: numbers of classes.
+        own: the trailing dimensions of a value that encode it.
+        shape: shape of a value, ends with `own`.
+        device: where values live; the CPU if None.
+        dtype: their dtype.
+        mask: bool ``[*shape without own, sum(nvec)]``, the classes of all choices one after the other.
+    """
+
+    _parameters = ("mask",)
+    domain = "discrete"
+
+    def __init__(
+        self, nvec: Tensor, own: torch.Size, shape: torch.Size, device: Device, dtype: torch.dtype, mask: Any
+    ) -> None:
+        name = type(self).__name__
+        super().__init__(shape, device, dtype)
+        if not nvec.numel() or bool((nvec < 1).any()):
+            raise SpecError(f"{name} needs at least one class in each choice, got nvec={nvec.tolist()}")
+        if self._shape[len(self._shape) - len(own) :] != own:
+            raise SpecError(f"{name}: the shape must end with {tuple(own)}, got {tuple(self._shape)}")
+        self.nvec = nvec.to(self._device)
+        self._sizes: list[int] = nvec.flatten().tolist()
+        self._own = own
+        self.mask: Tensor | None = None
+        self.update_mask(mask)
+
+    @abstractmethod
+    def _decode(self, value: Tensor) -> Tensor:
+        """Codes, int64 ``[*B, len(nvec)]``, of values in the spec."""
+
+    @abstractmethod
+    def _represent(self, codes: Tensor) -> Tensor:
+        """Values of codes."""
+
+    @property
+    def space(self) -> tuple[CategoricalBox, ...]:
+        """The classes of each choice."""
+        return tuple(CategoricalBox(n) for n in self._sizes)
+
+    @property
+    def _free(self) -> int:
+        return len(self._shape) - len(self._own)
+
+    def _codes_shape(self, shape: torch.Size) -> torch.Size:
+        return torch.Size((*shape[: len(shape) - len(self._own)], len(self._sizes)))
+
+    def _masks(self) -> list[Tensor | None]:
+        """The mask of each choice."""
+        if self.mask is None:
+            return [None] * len(self._sizes)
+        return list(self.mask.split(self._sizes, -1))
+
+    def update_mask(self, mask: Any) -> None:
+        checked = check_mask(self, mask, torch.Size((*self._shape[: self._free], sum(self._sizes))))
+        for part in [] if checked is None else checked.split(self._sizes, -1):
+            require_choice(self, part)
+        self.mask = checked
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        codes_shape = self._codes_shape(shape)
+        if self.mask is None:
+            raw = torch.randint(2**62, codes_shape, device=self._device, generator=generator)
+            return self._represent(raw % self.nvec.flatten())
+        parts = [
+            draw_codes(n, mask, codes_shape[:-1], self._device, generator)
+            for n, mask in zip(self._sizes, self._masks(), strict=True)
+        ]
+        return self._represent(torch.stack(parts, -1))
+
+    def _codes_allowed(self, codes: Tensor) -> bool:
+        if not bool(((codes >= 0) & (codes < self.nvec.flatten().to(codes.device))).all()):
+            return False
+        if self.mask is None:
+            return True
+        mask = self.mask.to(codes.device).expand(*codes.shape[:-1], -1)
+        return bool(mask.gather(-1, codes + self._offsets(codes.device)).all())
+
+    def _offsets(self, device: torch.device) -> Tensor:
+        """The first class of each choice among all classes."""
+        sizes = self.nvec.flatten().to(device)
+        return sizes.cumsum(0) - sizes
+
+    def _nearest_codes(self, codes: Tensor) -> Tensor:
+        parts = [
+            nearest_codes(code, n, mask)
+            for code, n, mask in zip(codes.unbind(-1), self._sizes, self._masks(), strict=True)
+        ]
+        return torch.stack(parts, -1)
+
+    def _options(self) -> list[list[int]]:
+        lead = self._shape[: self._free]
+        if self.mask is None:
+            return [list(range(n)) for n in self._sizes] * prod(lead)
+        rows = self.mask.reshape(prod(lead), -1)
+        return [part.nonzero().flatten().tolist() for row in rows for part in row.split(self._sizes)]
+
+    def cardinality(self) -> int:
+        return prod(len(option) for option in self._options())
+
+    def enumerate(self) -> Tensor:
+        codes = all_values(self, self._options()).reshape(-1, *self._codes_shape(self._shape))
+        return self._represent(codes)
+
+    def index(self, index: Tensor, tensor: Tensor) -> Tensor:
+        codes = self._decode(index)
+        wanted = (*codes.shape[:-1], sum(self._sizes))
+        if tensor.shape != wanted:
+            raise SpecError(
+                f"{self._label}.index needs a number for each class, shape {wanted}, got {tuple(tensor.shape)}"
+            )
+        return tensor.gather(-1, codes + self._offsets(codes.device))
+
+    def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
+        new = super().to(dest)
+        new.nvec = self.nvec.to(new.device)
+        return new
+
+    def _same(self, other: Any) -> bool:
+        return torch.equal(self.nvec, other.nvec) and super()._same(other)
+
+    def _domain_text(self) -> str:
+        allowed = "" if self.mask is None else f" that the mask {mask_text(self.mask)}allows"
+        return f"classes below {self._sizes}{allowed}"
+
+
+def _as_nvec(nvec: Any) -> Tensor:
+    array = nvec.cpu().numpy() if isinstance(nvec, Tensor) else np.asarray(nvec)
+    if array.dtype.kind not in "iu":
+        raise SpecError(f"the numbers of classes must be integers, got nvec={nvec!r}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+@foreign_arguments(
+    needless={"remove_singleton": ("use Categorical(n) for one choice without a dimension of its own", False)}
+)
+class MultiCategorical(MultiSpec):
+    """Integers, each from 0 to its own ``nvec - 1``.
+
+    Args:
+        nvec: numbers of classes, of any shape.
+        shape: shape of a value, ends with that of `nvec`; that if None.
+        device: where values live; the CPU if None.
+        dtype: an integer dtype.
+        mask: bool ``[*B, sum(nvec)]``, the classes of all choices one after the other; all are allowed if None.
+
+    Raises:
+        SpecError: if the shape or the mask do not fit.
+
+    Example:
+        >>> spec = MultiCategorical([2, 3])
+        >>> spec.cardinality(), spec.to_one_hot(torch.tensor([1, 2])).int()
+        (6, tensor([0, 1, 0, 0, 1], dtype=torch.int32))
+    """
+
+    def __init__(
+        self,
+        nvec: Any,
+        shape: Shape | None = None,
+        device: Device = None,
+        dtype: torch.dtype = torch.int64,
+        mask: Any = None,
+    ) -> None:
+        sizes = _as_nvec(nvec)
+        size = sizes.shape if shape is None else as_size(shape)
+        super().__init__(sizes, sizes.shape, size, device, dtype, mask)
+        self._cast(dtype)
+
+    def _cast(self, dtype: torch.dtype) -> None:
+        require_room(self, max(self._sizes), dtype)
+
+    def _decode(self, value: Tensor) -> Tensor:
+        return value.reshape(self._codes_shape(value.shape)).long()
+
+    def _represent(self, codes: Tensor) -> Tensor:
+        return codes.reshape(codes.shape[:-1] + self._own).to(self._dtype)
+
+    def _contains(self, value: Tensor) -> bool:
+        codes = self._decode(value)
+        if self._dtype.is_floating_point and not bool((codes.reshape(value.shape) == value).all()):
+            return False
+        return self._codes_allowed(codes)
+
+    def _nearest(self, value: Tensor) -> Tensor:
+        if self._dtype.is_floating_point:
+            value = value.nan_to_num(0.0).clamp(0, max(self._sizes)).round()
+        return self._represent(self._nearest_codes(self._decode(value)))
+
+    def to_categorical(self, value: Tensor) -> Tensor:
+        return value
+
+    def to_one_hot(self, value: Tensor) -> Tensor:
+        self.assert_is_in(value)
+        codes = self._decode(value) + self._offsets(value.device)
+        out = torch.zeros(*codes.shape[:-1], sum(self._sizes), dtype=torch.bool, device=value.device)
+        return out.scatter_(-1, codes, value=True)
+
+    def to_categorical_spec(self) -> MultiCategorical:
+        return self.clone()
+
+    def to_one_hot_spec(self) -> MultiOneHot:
+        shape = (*self._shape[: self._free], sum(self._sizes))
+        return MultiOneHot(self._sizes, shape, self._device, mask=self.mask)
+
+
+@one_hot_arguments
+class MultiOneHot(MultiSpec):
+    """Several one-hot vectors, one after the other in the last dimension.
+
+    Numpy and Python values are the numbers of the classes (`encode`, `to_numpy`), as simulators take them.
+
+    Args:
+        nvec: numbers of classes.
+        shape: shape of a value, ends with ``sum(nvec)``; ``(sum(nvec),)`` if None.
+        device: where values live; the CPU if None.
+        dtype: any.
+        mask: bool ``[*shape]``, true where a class is allowed; all are if None.
+
+    Raises:
+        SpecError: if the shape or the mask do not fit.
+
+    Example:
+        >>> spec = MultiOneHot([2, 3], dtype=torch.int64)
+        >>> spec.encode([1, 2])
+        tensor([0, 1, 0, 0, 1])
+    """
+
+    def __init__(
+        self,
+        nvec: Iterable[int],
+        shape: Shape | None = None,
+        device: Device = None,
+        dtype: torch.dtype = torch.bool,
+        mask: Any = None,
+    ) -> None:
+        sizes = _as_nvec(nvec).flatten()
+        own = torch.Size((int(sizes.sum()),))
+        super().__init__(sizes, own, own if shape is None else as_size(shape), device, dtype, mask)
+
+    def _decode(self, value: Tensor) -> Tensor:
+        return torch.stack([part.long().argmax(-1) for part in value.split(self._sizes, -1)], -1)
+
+    def _represent(self, codes: Tensor) -> Tensor:
+        out = torch.zeros(*codes.shape[:-1], sum(self._sizes), dtype=self._dtype, device=codes.device)
+        return out.scatter_(-1, codes + self._offsets(codes.device), 1)
+
+    def _contains(self, value: Tensor) -> bool:
+        codes = self._decode(value)
+        return bool((self._represent(codes) == value).all()) and self._codes_allowed(codes)
+
+    def _nearest(self, value: Tensor) -> Tensor:
+        parts = [
+            best_classes(part, mask) for part, mask in zip(value.split(self._sizes, -1), self._masks(), strict=True)
+        ]
+        return self._represent(torch.stack(parts, -1))
+
+    def encode(self, value: Any) -> Tensor:
+        """The classes' numbers as one-hot vectors; a tensor that ends with the shape of this spec is a value of it."""
+        if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
+            return super().encode(value)
+        codes = as_tensor(value, torch.int64, self._device)
+        codes = self._check_encoded(codes, self._codes_shape(self._shape))
+        if not bool(((codes >= 0) & (codes < self.nvec)).all()):
+            raise SpecError(f"MultiOneHot cannot encode: expected classes below {self._sizes}, got {codes.tolist()}")
+        return self._represent(codes)
+
+    def to_numpy(self, value: Tensor) -> Any:
+        return self._decode(value.detach()).cpu().numpy()
+
+    def to_one_hot(self, value: Tensor) -> Tensor:
+        return value
+
+    def to_categorical(self, value: Tensor) -> Tensor:
+        self.assert_is_in(value)
+        return self._decode(value)
+
+    def to_one_hot_spec(self) -> MultiOneHot:
+        return self.clone()
+
+    def to_categorical_spec(self) -> MultiCategorical:
+        shape = self._codes_shape(self._shape)
+        return MultiCategorical(self._sizes, shape, self._device, mask=self.mask)

@@ -1,26 +1,25 @@
 """Base class of specs of plain tensors."""
 
-# ruff: noqa: SLF001  specs work on each other's private parts
-
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from textwrap import indent
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from tensordict import NonTensorData, TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
 from rl.core.arguments import foreign_arguments
 from rl.core.errors import SpecError
-from rl.core.specs._base import Device, Fault, Shape, TensorSpec
-from rl.core.specs._shape import lead_size, take
+from rl.core.specs._base import Device, Fault, Shape, TensorSpec, lead_size, take
 
-__all__ = ["LeafSpec", "all_values", "as_tensor", "check_count", "interval_arguments", "one_hot_arguments"]
+# ruff: noqa: SLF001  specs work on each other's private parts
+
 
 interval_arguments = foreign_arguments(
     needless={"domain": ("needless: it follows from the dtype", ...)},
@@ -259,3 +258,218 @@ def all_values(spec: TensorSpec, options: Sequence[Sequence[int]]) -> Tensor:
         rows[:, place] = column.repeat_interleave(inner).repeat(outer)
         outer *= len(option)
     return rows.reshape(count, *spec.shape) if len(options) == spec.numel() else rows
+
+
+# ruff: noqa: SLF001  specs work on each other's private parts
+
+
+@foreign_arguments(
+    needless={
+        "batched": ("not available yet: an encoded value has the shape of the spec", None, False),
+        "feature_dims": ("not available yet: all dimensions of a spec are its own", None),
+    }
+)
+class NonTensor(TensorSpec):
+    """Anything that is not a tensor: text, objects.
+
+    Values are `tensordict.NonTensorData`, one object for each element of `shape`; a lone object is also in the spec
+    if `shape` is empty. Draws and zeros are `example_data`.
+
+    Args:
+        shape: shape of a value.
+        device: what is written on the values; None if they shall not say.
+        dtype: ignored; there for symmetry, and always None.
+        example_data: what draws give.
+
+    Example:
+        >>> NonTensor(example_data="go left").rand().data
+        'go left'
+    """
+
+    def __init__(self, shape: Shape = (), device: Device = None, dtype: None = None, example_data: Any = None) -> None:
+        self._shape = lead_size(shape)
+        self._device = None if device is None else torch.device(device)
+        self._dtype = dtype
+        self.example_data = example_data
+
+    def _make(self, shape: Shape) -> NonTensorData:
+        size = lead_size(shape) + self._shape
+        return NonTensorData(self.example_data, batch_size=size, device=self._device)
+
+    def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> NonTensorData:  # noqa: ARG002
+        return self._make(shape)
+
+    def zero(self, shape: Shape = ()) -> NonTensorData:
+        return self._make(shape)
+
+    def one(self, shape: Shape = ()) -> NonTensorData:
+        return self._make(shape)
+
+    def _fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
+        if isinstance(value, Tensor) or (is_tensor_collection(value) and not is_non_tensor(value)):
+            return Fault((), "non-tensor data", f"a {type(value).__name__}")
+        size = value.batch_size if is_non_tensor(value) else torch.Size(())
+        start = len(size) - len(self._shape)
+        if start < 0 or size[start:] != self._shape or (lead is not None and size[:start] != lead):
+            return Fault((), f"shape {tuple((lead or torch.Size(())) + self._shape)}", f"shape {tuple(size)}")
+        return None
+
+    def project(self, value: Any) -> Any:
+        fault = self._fault(value, None)
+        if fault is not None:
+            raise SpecError(f"{self._label} cannot project: expected {fault.expected}, got {fault.got}")
+        return value
+
+    def encode(self, value: Any) -> Any:
+        return value if is_non_tensor(value) else self._wrap(value, self._shape)
+
+    def _wrap(self, value: Any, shape: torch.Size) -> Any:
+        """Nested lists as stacks of data."""
+        if not shape:
+            return NonTensorData(value, batch_size=(), device=self._device)
+        if not isinstance(value, list | tuple) or len(value) != shape[0]:
+            raise SpecError(f"{self._label} cannot encode: expected a list of {shape[0]} values, got {value!r}")
+        if not value:
+            return NonTensorData(None, batch_size=shape, device=self._device)
+        return torch.stack([self._wrap(item, shape[1:]) for item in value])
+
+    def to_numpy(self, value: Any) -> Any:
+        """The object itself, or nested lists of objects."""
+        return _plain(value.tolist()) if is_non_tensor(value) else value
+
+    def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
+        new = copy.copy(self)
+        if not isinstance(dest, torch.dtype):
+            new._device = torch.device(dest)
+        return new
+
+    def _gather(self, positions: Tensor, ndim: int) -> Self:
+        new = copy.copy(self)
+        new._shape = positions.shape + self._shape[ndim:]
+        return new
+
+    def _same(self, other: Any) -> bool:
+        return equal_objects(self.example_data, other.example_data)
+
+    def __repr__(self) -> str:
+        rows = (
+            f"shape={self._shape},\nspace=None,\ndevice={self._device},\ndtype={self._dtype},\n"
+            f"domain={self.domain},\nexample_data={self.example_data!r}"
+        )
+        return f"{self._label}(\n{indent(rows, '    ')})"
+
+
+def equal_objects(one: Any, other: Any) -> bool:
+    """Whether two Python objects are equal, also where they are or hold tensors and arrays."""
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(equal_objects(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(equal_objects, one, other))
+    if isinstance(one, TensorDictBase) and isinstance(other, TensorDictBase):
+        return one.batch_size == other.batch_size and equal_objects(one.to_dict(), other.to_dict())
+    if isinstance(one, Tensor | np.ndarray) or isinstance(other, Tensor | np.ndarray):
+        return _equal_arrays(one, other)
+    return bool(one == other)
+
+
+def _equal_arrays(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype is other.dtype and one.device == other.device and torch.equal(one, other)
+    both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+    return both and one.dtype == other.dtype and np.array_equal(one, other)
+
+
+def _plain(value: Any) -> Any:
+    """Nested lists as plain lists."""
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def require_room(owner: LeafSpec, n: int, dtype: torch.dtype) -> None:
+    """Raise if a dtype cannot hold the class ``n - 1``.
+
+    Raises:
+        SpecError: then.
+    """
+    last = 1 if dtype is torch.bool else n if dtype.is_floating_point else torch.iinfo(dtype).max
+    if n - 1 > last:
+        raise SpecError(f"{type(owner).__name__}: {dtype} cannot hold {n} classes, only {last + 1}: give a wider dtype")
+
+
+def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:
+    """The mask as bool of `shape`.
+
+    Raises:
+        SpecError: if it has another shape or dtype.
+    """
+    if mask is None:
+        return None
+    mask = mask.to(owner.device) if isinstance(mask, Tensor) else torch.tensor(mask, device=owner.device)
+    if mask.dtype is not torch.bool:
+        raise SpecError(f"mask of {type(owner).__name__} must be bool, got {mask.dtype}")
+    try:
+        mask = mask.expand(shape)
+    except RuntimeError as error:
+        raise SpecError(
+            f"mask of {type(owner).__name__} of shape {tuple(owner.shape)} must have shape {tuple(shape)},"
+            f" got {tuple(mask.shape)}"
+        ) from error
+    return mask.clone()
+
+
+def mask_text(mask: Tensor) -> str:
+    """A small mask for a message; nothing for a large one."""
+    return f"{mask.tolist()!r} " if mask.numel() <= 16 else ""
+
+
+def require_choice(owner: LeafSpec, mask: Tensor | None) -> None:
+    """Raise if a mask leaves nothing to choose.
+
+    Raises:
+        SpecError: if all classes of one choice are forbidden.
+    """
+    if mask is not None and not bool(mask.any(-1).all()):
+        raise SpecError(f"mask of {type(owner).__name__} forbids every class of at least one choice")
+
+
+def draw_codes(
+    n: int, mask: Tensor | None, shape: torch.Size, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    """Random classes, int64 ``[*shape]``; uniform among those that `mask` ``[*shape[-k:], n]`` allows."""
+    if mask is None:
+        return torch.randint(n, shape, device=device, generator=generator)
+    keys = torch.rand(*shape, n, device=device, generator=generator)
+    return keys.masked_fill(~mask, -1.0).argmax(-1)
+
+
+def nearest_codes(codes: Tensor, n: int, mask: Tensor | None) -> Tensor:
+    """The allowed classes nearest to `codes`, the lower of two; int64."""
+    codes = codes.clamp(0, n - 1)
+    if mask is None:
+        return codes
+    distance = (codes.unsqueeze(-1) - torch.arange(n, device=codes.device)).abs()
+    return distance.masked_fill(~mask.to(codes.device), n).argmin(-1)
+
+
+def best_classes(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The allowed classes of the highest scores, the lowest of equal ones; NaN is the lowest score. int64 ``[*B]``."""
+    lowest = torch.finfo(torch.double).min
+    scores = scores.double().nan_to_num(lowest, neginf=lowest)
+    if mask is not None:
+        scores = scores.masked_fill(~mask.to(scores.device), -torch.inf)
+    return scores.argmax(-1)
+
+
+def choose_classes(owner: LeafSpec, n: int, codes: Tensor, tensor: Tensor) -> Tensor:
+    """The entries of `tensor` ``[*B, n]`` under `codes` ``[*B]``.
+
+    Raises:
+        SpecError: if the shapes do not agree.
+    """
+    if tensor.shape != (*codes.shape, n):
+        raise SpecError(
+            f"{type(owner).__name__}.index needs one number for each of {n} classes, shape"
+            f" {(*codes.shape, n)}, got {tuple(tensor.shape)}"
+        )
+    return tensor.gather(-1, codes.unsqueeze(-1)).squeeze(-1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from rl.core.contract._explain import contract_of
+from rl.core.contract import contract_of
 from rl.core.keys import NestedKey, leaf_keys
 from rl.core.testing._contracts import Tried, require_declared_form, require_kept
 from rl.core.testing._report import require

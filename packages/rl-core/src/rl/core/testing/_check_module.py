@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.contract._explain import contract_of
+from rl.core.contract import contract_of
 from rl.core.keys import NestedKey, key_str, leaf_keys
 from rl.core.lowering import lower
 from rl.core.testing._check_contract import check_contract

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.specs import TensorSpec
-from rl.core.specs._stacked import combine
+from rl.core.specs._composite import combine
 from rl.core.testing._report import fail, naming
 
 __all__ = ["check_spec"]

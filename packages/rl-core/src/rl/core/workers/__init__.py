@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from rl.core.workers._base import Undivided
     from rl.core.workers._group import WorkerGroup
     from rl.core.workers._memory import SharedLeaves, layout_of, write_leaves
-    from rl.core.workers._ray import import_ray, packed, start_ray, unpacked
-    from rl.core.workers._threads import ThreadGroup
+    from rl.core.workers._serve import ThreadGroup, import_ray, packed, start_ray, unpacked
 
 __all__ = [
     "SharedLeaves",

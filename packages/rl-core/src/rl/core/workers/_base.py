@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from multiprocessing.reduction import DupFd
 from time import monotonic
 from typing import Any, Self
 
 from rl.core.errors import WorkerError, WorkerTimeoutError, issue_warning
-
-__all__ = ["Failure", "GroupBase", "Undivided", "WorkerState", "failure_of"]
 
 PATIENCE = 60.0
 """Seconds after which a wait without a limit warns."""
@@ -306,3 +306,33 @@ class GroupBase(ABC):
         if worker.end is not None:
             self._ends = [one for one in self._ends if one != index]
             raise worker.end.with_traceback(None)
+
+
+class Descriptor:
+    """A file descriptor that can be an argument of a process, with each start method.
+
+    Args:
+        number: the open descriptor.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _received, (DupFd(self.number),)
+
+    def close(self) -> None:
+        """Close it. May be called twice."""
+        if self.number >= 0:
+            os.close(self.number)
+            self.number = -1
+
+
+def _received(given: Any) -> Descriptor:
+    return Descriptor(given.detach())
+
+
+def one_way() -> tuple[Descriptor, Descriptor]:
+    """Return the read end and the write end of a new pipe."""
+    read, write = os.pipe()
+    return Descriptor(read), Descriptor(write)

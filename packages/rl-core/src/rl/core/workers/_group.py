@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 from rl.core.errors import SpecError, WorkerError
-from rl.core.workers._base import GroupBase, Undivided, WorkerState, failure_of
-from rl.core.workers._pipe import Descriptor, one_way
+from rl.core.workers._base import Descriptor, GroupBase, Undivided, WorkerState, failure_of, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
 __all__ = ["WorkerGroup"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
-from rl.core.workers._pipe import Descriptor
+from rl.core.workers._base import Descriptor
 
 __all__ = ["Layout", "SharedLeaves", "layout_of", "write_leaves"]
 

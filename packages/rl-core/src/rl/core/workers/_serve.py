@@ -8,20 +8,27 @@ import pickle
 import random
 import signal
 import sys
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any
 
+import numpy as np
 import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
-from rl.core.workers._base import failure_of
-from rl.core.workers._pipe import Descriptor
-
-__all__ = ["CLOSE", "DONE", "FAILED", "MESSAGE", "serve"]
+from rl.core.errors import MissingExtraError, RLError
+from rl.core.workers._base import Descriptor, Failure, GroupBase, Undivided, WorkerState, failure_of
 
 #: bytes of commands; those below `MESSAGE` are numbers of the handler's `commands`
 MESSAGE, CLOSE = 254, 255
@@ -146,3 +153,212 @@ def _seed(seed: int) -> None:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
+
+
+Task = tuple[int | str, Sequence[Any]]
+"""Number of a command, or name of a method and its arguments."""
+
+Answer = tuple[int, Any, Failure | None]
+"""Number of a worker, and its result or exception."""
+
+
+@dataclass(kw_only=True)
+class _Worker(WorkerState):
+    thread: Thread
+    tasks: SimpleQueue[Task | None]
+
+
+class ThreadGroup(GroupBase):
+    """Threads that execute commands: the methods of `WorkerGroup` in this process.
+
+    Data is passed as it is. A thread cannot be killed: one that is stuck ends with the process.
+
+    Args:
+        makers: functions that make the handlers, each called in its thread.
+        owner: names the component in messages.
+        timeout: seconds after which a missing answer is an error; None for no limit.
+        shutdown_timeout: seconds that `close` waits for the threads.
+
+    Raises:
+        WorkerError: if a handler cannot be made.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], Any]],
+        *,
+        owner: str,
+        timeout: float | None = None,
+        shutdown_timeout: float = 10.0,
+    ) -> None:
+        super().__init__(owner, timeout)
+        self._answers: deque[Answer] = deque()
+        self._calls: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # one after each answer: an interrupt may lose what `get` returns
+        self._finish = weakref.finalize(self, _stop, self._workers, shutdown_timeout)
+        for index, make in enumerate(makers):
+            tasks: SimpleQueue[Task | None] = SimpleQueue()
+            thread = Thread(
+                target=_serve,
+                args=(make, index, tasks, self._answers, self._calls),
+                name=f"{owner} worker {index}",
+                daemon=True,
+            )
+            thread.start()
+            self._workers.append(_Worker(thread=thread, tasks=tasks))
+        try:
+            self.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the threads; their handlers are closed. May be called twice."""
+        self._finish()
+
+    def _post(self, index: int, command: int) -> None:
+        self._workers[index].tasks.put((command, ()))
+
+    def _post_message(self, index: int, method: str, args: Sequence[Any]) -> None:
+        self._workers[index].tasks.put((method, args))
+
+    def _receive(self, limit: float | None) -> bool:
+        if not self._answers or not self._calls.empty():  # a token, also of an answer that was read before
+            try:
+                self._calls.get(timeout=None if limit is None else max(0.0, limit - monotonic()))
+            except Empty:
+                return False
+        with Undivided():
+            if self._answers:
+                self._take(*self._answers.popleft())
+        return True
+
+
+def _serve(
+    make: Callable[[], Any],
+    index: int,
+    tasks: SimpleQueue[Task | None],
+    answers: deque[Answer],
+    calls: SimpleQueue[None],
+) -> None:
+    """Make the handler and execute tasks until there is None."""
+    handler: Any = None
+    task: Task | None = ("", ())
+    while task is not None:
+        command, args = task
+        result, failure = None, None
+        try:
+            if command == "":
+                handler = make()
+            elif isinstance(command, str):
+                result = getattr(handler, command)(*args)
+            else:
+                handler.commands[command]()
+        except BaseException as error:  # noqa: BLE001  # reported to the parent
+            failure = failure_of(error)
+        answers.append((index, result, failure))
+        calls.put(None)
+        task = tasks.get()
+    if handler is not None:
+        handler.close()
+
+
+def _stop(workers: list[_Worker], timeout: float) -> None:
+    limit = monotonic() + timeout
+    for worker in workers:
+        worker.tasks.put(None)
+    for worker in workers:
+        worker.thread.join(max(0.0, limit - monotonic()))
+    workers.clear()
+
+
+def import_ray(owner: str, extra: str) -> Any:
+    """Return the module `ray`.
+
+    Args:
+        owner: names the component in messages.
+        extra: requirement that installs Ray, such as ``rl-replay[ray]``.
+
+    Raises:
+        MissingExtraError: if Ray is not installed.
+    """
+    try:
+        return import_module("ray")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f'{owner} needs Ray, which is not installed: pip install "{extra}"') from error
+
+
+def start_ray(ray: Any, config: Mapping[str, Any] | None, owner: str) -> None:
+    """Start Ray, or connect to a cluster.
+
+    Args:
+        ray: the module.
+        config: arguments of ``ray.init``; `log_to_driver` is False unless it is among them.
+        owner: names the component in messages.
+
+    Raises:
+        RLError: if there is no cluster at the address.
+    """
+    config = {"log_to_driver": False, **(config or {})}
+    try:
+        ray.init(**config)
+    except ConnectionError as error:
+        raise RLError(
+            f"{owner} finds no Ray cluster at {config.get('address')!r} ({str(error).splitlines()[0]}): start one"
+            " with `ray start --head`, or leave the address out to start Ray here"
+        ) from error
+
+
+class _Batch:
+    """A TensorDict as arrays."""
+
+    def __init__(self, batch: TensorDictBase) -> None:
+        self.entries = {name: packed(value) for name, value in batch.items()}
+        self.batch_size, self.names = tuple(batch.batch_size), batch.names
+
+    def tensordict(self) -> TensorDict:
+        """The batch, in memory of its own."""
+        names: Any = self.names if any(self.names) else None
+        return TensorDict(unpacked(self.entries), batch_size=self.batch_size, names=names)
+
+
+class _Array:
+    """A tensor as an array, or as itself if NumPy does not have its dtype."""
+
+    def __init__(self, value: Tensor) -> None:
+        value = value.detach().cpu()
+        try:
+            self.value: Any = value.numpy()
+        except (TypeError, RuntimeError):
+            self.value = value
+
+    def tensor(self) -> Tensor:
+        """The tensor, in memory of its own."""
+        return torch.tensor(self.value) if isinstance(self.value, (np.ndarray, np.generic)) else self.value
+
+
+def packed(value: Any) -> Any:
+    """Return `value` with arrays in place of tensors and TensorDicts, also inside tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return _Array(value)
+    if type(value) is TensorDict:  # others, such as lazy stacks, are pickled
+        return _Batch(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(packed, value))
+    if isinstance(value, dict):
+        return {key: packed(item) for key, item in value.items()}
+    return value
+
+
+def unpacked(value: Any) -> Any:
+    """Return the value that `packed` was given, in memory of its own."""
+    if isinstance(value, _Array):
+        return value.tensor()
+    if isinstance(value, _Batch):
+        return value.tensordict()
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(unpacked, value))
+    if isinstance(value, dict):
+        return {key: unpacked(item) for key, item in value.items()}
+    return value

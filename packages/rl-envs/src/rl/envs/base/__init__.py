@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.envs.base._adapter import EnvAdapter, as_env
     from rl.envs.base._base import EnvBase
     from rl.envs.base._check_env import check_env
     from rl.envs.base._checks import check_env_specs
-    from rl.envs.base._leaf import LeafCalls, LeafEnvBase
-    from rl.envs.base._random_policy import RandomPolicy
+    from rl.envs.base._leaf import EnvAdapter, LeafCalls, LeafEnvBase, as_env
+    from rl.envs.base._rollout import RandomPolicy
 
 __all__ = [
     "EnvAdapter",

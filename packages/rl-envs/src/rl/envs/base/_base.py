@@ -27,12 +27,9 @@ from rl.envs.base._checks import (
     expected_entry,
     warn_not_restorable,
 )
-from rl.envs.base._flags import Masks
-from rl.envs.base._given_actions import GivenActions
-from rl.envs.base._infer_specs import infer_specs
-from rl.envs.base._rollout import on_its_device, rollout, write_into
+from rl.envs.base._rollout import GivenActions, on_its_device, rollout, write_into
 from rl.envs.base._rules import StepRules
-from rl.envs.base._specs import SpecNames, leaf_keys
+from rl.envs.base._specs import Masks, SpecNames, infer_specs, leaf_keys
 
 __all__ = ["PUBLIC_FORM", "EnvBase"]
 

@@ -18,8 +18,8 @@ from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import done_levels
 from rl.core.specs import Composite
-from rl.envs.base._adapter import as_env
 from rl.envs.base._checks import entry_fault, expected_entry
+from rl.envs.base._leaf import as_env
 from rl.envs.base._specs import FLAGS, leaf_keys
 
 __all__ = ["check_env"]

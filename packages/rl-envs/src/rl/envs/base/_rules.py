@@ -16,8 +16,7 @@ from rl.core.keys import NestedKey, as_tuple
 from rl.core.mdp import StepMDP
 from rl.core.specs import TensorSpec, group_sizes, set_group_sizes
 from rl.envs.base._checks import check_entries, check_not_done
-from rl.envs.base._flags import Flags, Masks
-from rl.envs.base._specs import ROLES, EnvSpecs, leaf_keys
+from rl.envs.base._specs import ROLES, EnvSpecs, Flags, Masks, leaf_keys
 
 __all__ = ["StepRules", "partial_root", "start_at"]
 

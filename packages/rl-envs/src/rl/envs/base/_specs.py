@@ -1,19 +1,21 @@
 """The five specs of an environment: assigned for one element, read with the batch in front."""
 
-# ruff: noqa: SLF001  # descriptors read the rules of their environment
-
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase, is_leaf_nontensor
+from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Categorical, Composite, Stacked, TensorSpec, Unbounded
+from rl.core.mdp import complete_done, done_levels, reset_masks
+from rl.core.specs import Binary, Categorical, Composite, NonTensor, Stacked, TensorSpec, Unbounded
 
-__all__ = ["FLAGS", "ROLES", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys", "mask_shapes"]
+# ruff: noqa: SLF001  # descriptors read the rules of their environment
+
 
 FLAGS = ("done", "terminated", "truncated")
 """The flags of a done group; the first two always exist."""
@@ -289,3 +291,154 @@ class SpecNames:
     @full_done_spec.setter
     def full_done_spec(self, spec: TensorSpec) -> None:
         self._rl.assign("done", spec)
+
+
+# ruff: noqa: SLF001  # the parts of an environment call its hooks
+
+
+Keys = NestedKey | Sequence[NestedKey] | None
+
+
+def infer_specs(
+    env: Any,
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    tensordict: TensorDictBase | None,
+    action: Keys,
+    observation: Keys,
+    reward: Keys,
+    done: Keys,
+) -> dict[str, Composite]:
+    """The specs of `EnvBase.auto_specs_` by role, without the batch; ``action`` only if it is not assigned."""
+    root = env._reset(tensordict)
+    owner, known = env._rl.owner, env._rl.specs.has("action")
+    td = _acted(env, policy, root)
+    outcome = env._step(td)
+    named = {as_tuple(key)[-1] for key in _as_list(reward)}
+    written = leaf_keys(outcome)
+    flags = _existing(done, outcome, owner) or [key for key in written if as_tuple(key)[-1] in FLAGS]
+    rewards = [key for key in written if as_tuple(key)[-1] in named]
+    if not rewards:
+        raise SpecError(f"{owner}.auto_specs_: a step writes no entry named {sorted(named)}: give reward_key=...")
+    seen = _existing(observation, root, owner) or [key for key in leaf_keys(root) if key not in flags]
+    found = {"observation": _specs(env, root, seen), "reward": _specs(env, outcome, rewards)}
+    if flags:
+        found["done"] = _specs(env, outcome, flags)
+    if not known:
+        found["action"] = _specs(env, td, _existing(action, td, owner))
+    return found
+
+
+def _acted(env: Any, policy: Callable[[TensorDictBase], TensorDictBase] | None, root: TensorDictBase) -> Any:
+    """The root with an action."""
+    if policy is not None:
+        return root.copy().update(policy(root.copy()))
+    if not env._rl.specs.has("action"):
+        raise SpecError(
+            f"{env._rl.owner}.auto_specs_ steps the environment and has no action: give a policy, or assign action_spec"
+            " first"
+        )
+    return env.rand_action(root.copy())
+
+
+def _as_list(keys: Keys) -> list[NestedKey]:
+    return [] if keys is None else [keys] if isinstance(keys, str) else [unwrap(key) for key in keys]
+
+
+def _existing(keys: Keys, entries: Any, owner: str) -> list[NestedKey]:
+    """The keys as a list; all of them must be there."""
+    for key in _as_list(keys):
+        if entries.get(key, None) is None:
+            listed = ", ".join(map(key_str, leaf_keys(entries)))
+            raise SpecError(f"{owner}.auto_specs_: {key_str(key)} is not written; there is {listed}")
+    return _as_list(keys)
+
+
+def _specs(env: Any, entries: Any, keys: Sequence[NestedKey]) -> Composite:
+    spec = Composite({}, device=env.device)
+    for key in keys:
+        spec[key] = _spec(entries.get(key), len(env.batch_size))
+    return spec
+
+
+def _spec(value: Any, ndim: int) -> TensorSpec:
+    if not isinstance(value, Tensor):
+        return NonTensor(())
+    shape = value.shape[ndim:]
+    if value.dtype == torch.bool and shape:
+        return Binary(shape=shape, dtype=torch.bool)
+    return Unbounded(shape, dtype=value.dtype)
+
+
+Masks = dict[tuple[str, ...], Tensor]
+"""Reset masks by level, as `rl.core.mdp.reset_masks` gives them."""
+
+
+class Flags:
+    """The done flags of an environment, by level.
+
+    Args:
+        keys: all flags of its done spec.
+
+    Example:
+        >>> flags = Flags(["done", "terminated"])
+        >>> flags.complete({"terminated": torch.tensor([True])})["done"]
+        tensor([True])
+    """
+
+    def __init__(self, keys: Sequence[NestedKey]) -> None:
+        self.keys = list(keys)
+        self.levels = done_levels(keys)
+        self.done_keys: list[NestedKey] = [unwrap((*level, "done")) for level in self.levels]
+        self.reset_keys: list[NestedKey] = [unwrap((*level, "_reset")) for level in self.levels]
+        self._names = [[as_tuple(key)[-1] for key in keys if as_tuple(key)[:-1] == level] for level in self.levels]
+
+    def complete(self, entries: Any, spec: Composite | None = None, owner: str = "the environment") -> Any:
+        """Add the flags that a step did not write, by the rules of `rl.core.mdp.complete_done`.
+
+        Args:
+            entries: a mapping or a TensorDict; written in place.
+            spec: the batched done spec, which says the shape where there is no flag at all.
+            owner: name of the environment, for messages.
+        """
+        if any(entries.get(key, None) is None for key in self.keys):
+            for level, done, names in zip(self.levels, self.done_keys, self._names, strict=True):
+                shape = None if spec is None else spec[done].shape
+                complete_done(entries, level=level, flags=names, shape=shape, owner=owner)
+        return entries
+
+    def check(self, entries: Any, owner: str) -> None:
+        """Raise a ContractError unless ``done = terminated | truncated`` at each level; all flags must be there."""
+        for level in self.levels:
+            complete_done(entries, level=level, flags=(), owner=owner)
+
+    def clear(self, entries: Any, spec: Composite) -> Any:
+        """Add the flags that a reset did not write: all false."""
+        for key in self.keys:
+            if entries.get(key, None) is None:
+                entries[key] = spec[key].zero()
+        return entries
+
+    def take_masks(self, td: Any, spec: Composite, owner: str) -> Masks | None:
+        """Remove the ``_reset`` entries from `td` and return them.
+
+        Returns:
+            None if there is none: everything is reset.
+
+        Raises:
+            ShapeError: if a mask is not bool or does not have the shape of the flag next to it.
+        """
+        masks = reset_masks(td, self.done_keys)
+        for level, mask in masks.items():
+            done = unwrap((*level, "done"))
+            shape = spec[done].shape if level in self.levels else None
+            if mask.dtype != torch.bool or (shape is not None and mask.shape != shape):
+                wanted = tuple(mask.shape if shape is None else shape)
+                raise ShapeError(
+                    f"{owner}.reset was given {key_str((*level, '_reset'))} of {mask.dtype} {tuple(mask.shape)}; it"
+                    " must be"
+                    f" torch.bool {wanted}, as {key_str(done)}"
+                )
+        for key in {*self.reset_keys, "_reset"}:
+            if td.get(key, None) is not None:
+                del td[key]
+        return masks or None

@@ -6,9 +6,8 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.envs.batched._async_pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
-    from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
-    from rl.envs.batched._serial import SerialEnv
+    from rl.envs.batched._serial import EnvCreator, SerialEnv
 
 __all__ = ["AsyncEnvPool", "EnvCreator", "ParallelEnv", "ProcessorAsyncEnvPool", "SerialEnv", "ThreadingAsyncEnvPool"]
 

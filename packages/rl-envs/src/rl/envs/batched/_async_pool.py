@@ -22,7 +22,7 @@ from rl.envs.base._base import PUBLIC_FORM
 from rl.envs.base._checks import check_action
 from rl.envs.batched._chunk import RESET, RESET_ROWS, STEP, STEP_AND_RESET
 from rl.envs.batched._members import makers_of
-from rl.envs.batched._workers_env import Group, WorkersEnv, allow_one_thread
+from rl.envs.batched._parallel import Group, WorkersEnv, allow_one_thread
 
 __all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
 

@@ -22,8 +22,8 @@ from rl.core.specs import (
     TensorSpec,
     Unbounded,
 )
-from rl.envs.base._adapter import as_env
-from rl.envs.gym._library import gymnasium
+from rl.envs.base._leaf import as_env
+from rl.envs.gym._make import gymnasium
 
 __all__ = ["as_gymnasium", "register_gym_env"]
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
-from rl.envs.gym._library import gymnasium
+from rl.envs._libraries import import_library
 
-__all__ = ["make", "make_async", "make_vector"]
+if TYPE_CHECKING:
+    import gymnasium as gymnasium  # noqa: PLC0414  the other modules import it from here
+else:
+    gymnasium = import_library("gymnasium", needed_by="GymEnv", extra="gym", at_least="1.1")
+
 
 _EXTRAS = {
     "box2d": "rl-envs[box2d]",

@@ -28,7 +28,7 @@ from rl.core.specs import (
     TensorSpec,
     Unbounded,
 )
-from rl.envs.gym._library import gymnasium
+from rl.envs.gym._make import gymnasium
 from rl.envs.gym._places import Place, exactly, indices
 
 __all__ = ["place", "places", "register_gym_spec_conversion", "space_spec"]

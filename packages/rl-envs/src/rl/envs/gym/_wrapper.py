@@ -13,16 +13,35 @@ from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs._ids import Ids
-from rl.envs.gym._library import gymnasium
-from rl.envs.gym._make import make, make_async, make_vector
+from rl.envs._libraries import Ids
+from rl.envs.gym._make import gymnasium, make, make_async, make_vector
 from rl.envs.gym._simulator_env import SimulatorEnv
-from rl.envs.gym._skipping import SkippingEnv
 from rl.envs.gym._spaces import places
-from rl.envs.gym._stepping import Codec, GymLeaves, Simulator
+from rl.envs.gym._stepping import Codec, GymLeaves, Outcome, Simulator
 from rl.envs.gym._vector import VectorLeaves
 
-__all__ = ["GymEnv", "GymWrapper"]
+
+class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgument]
+    """Gymnasium wrapper that repeats each action and adds up the rewards.
+
+    Args:
+        env: the environment.
+        times: how often an action is taken; the end of an episode stops it.
+    """
+
+    def __init__(self, env: Any, times: int) -> None:
+        super().__init__(env)
+        self.times = times
+
+    def step(self, action: Any) -> Outcome:
+        """Take the action several times."""
+        total: Any = 0.0
+        for _ in range(self.times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total = total + reward  # a number, or an array of several rewards
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 @_foreign.gym_env

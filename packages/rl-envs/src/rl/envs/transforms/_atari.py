@@ -11,15 +11,11 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs.transforms._base import Transform
-from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._specs import Specs
-from rl.envs.transforms.episode._end_of_life import EndOfLifeTransform
-from rl.envs.transforms.episode._frame_skip import FrameSkipTransform
-from rl.envs.transforms.episode._noop_reset import NoopResetEnv
-from rl.envs.transforms.image._gray_scale import luminance
-from rl.envs.transforms.image._resize import Resize
-from rl.envs.transforms.observation._cat_frames import CatFrames
-from rl.envs.transforms.observation._time_max_pool import TimeMaxPool
+from rl.envs.transforms._transformed_env import Compose
+from rl.envs.transforms.episode._control import EndOfLifeTransform, FrameSkipTransform, NoopResetEnv
+from rl.envs.transforms.image import Resize, luminance
+from rl.envs.transforms.observation import CatFrames, TimeMaxPool
 
 __all__ = ["atari"]
 

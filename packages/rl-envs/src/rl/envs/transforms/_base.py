@@ -1,7 +1,5 @@
 """`Transform`: base class of transforms."""
 
-# ruff: noqa: SLF001  # a transform calls its own hooks
-
 from __future__ import annotations
 
 import copy
@@ -14,12 +12,15 @@ from torch import Tensor, nn
 
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.mdp import where_reset
 from rl.core.specs import TensorSpec
 from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import expected_entry
+from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["Parent", "Reset", "Step", "Transform", "write_result"]
+# ruff: noqa: SLF001  # a transform calls its own hooks
+
 
 Reset = Callable[[Tensor | None], Any]
 """Reset the elements where a mask is true, all if None; returns the root entries."""
@@ -370,3 +371,80 @@ def _is_nested(value: Any) -> TypeGuard[TensorDictBase]:
 def _as_list(keys: Any) -> Iterable[Any]:
     """`keys`, or a list of the only key."""
     return [keys] if isinstance(keys, str) else keys
+
+
+def level_keys(specs: Specs, key: NestedKey, owner: object) -> list[tuple[NestedKey, NestedKey]]:
+    """Return the key to write and the ``done`` next to it, for each done group.
+
+    Args:
+        specs: of the environment.
+        key: a name, for every group; or a path, for that of the path alone.
+        owner: the transform, for messages.
+
+    Raises:
+        SpecError: if the path has no ``done``.
+    """
+    *level, name = as_tuple(key)
+    levels = [tuple(level)] if level else specs.done_levels()
+    for one in levels:
+        if specs.done.get((*one, "done"), None) is None:
+            raise SpecError(
+                f"{owner!r} writes {key_str(key)} next to a 'done' which the environment does not have (done keys:"
+                f" {leaf_keys(specs.done)}): give a key next to one of them"
+            )
+    return [(unwrap((*one, name)), unwrap((*one, "done"))) for one in levels]
+
+
+def entry_keys(entries: Any) -> list[NestedKey]:
+    """The keys of entries; of a TensorDict those of its leaves."""
+    return list(entries) if isinstance(entries, dict) else leaf_keys(entries)
+
+
+def merged(mask: Tensor, fresh: Any, current: Any) -> Any:
+    """`fresh` where the mask is set, else `current`; entries that `current` lacks are those of `fresh`.
+
+    Args:
+        mask: bool ``[*B, 1]``.
+        fresh: entries, which are not written.
+        current: entries of the same form.
+    """
+    out = fresh.copy()
+    for key in entry_keys(fresh):
+        old = current.get(key, None)
+        if old is not None:
+            out[key] = where_reset(mask, fresh[key], old)
+    return out
+
+
+def following_root(root: Any, outcome: Any) -> Any:
+    """The root of another step with the same action: `root` with the entries of `outcome`."""
+    following = root.copy()
+    following.update(outcome)
+    return following
+
+
+def step_mask(root: Any, done: Tensor) -> Tensor:
+    """The elements that a step moves, bool in the shape of `done`: ``_step``, or all."""
+    given = root.get("_step", None)
+    return torch.ones_like(done) if given is None else given.reshape(done.shape)
+
+
+def check_root_done(specs: Specs, owner: object) -> None:
+    """Raise a SpecError unless episodes end at the root alone."""
+    if specs.done_levels() != [()]:
+        raise SpecError(f"{owner!r} needs a 'done' at the root, the environment has {specs.done_levels()}")
+
+
+def element_mask(given: Any, done: Tensor, owner: object) -> Tensor:
+    """A condition as a mask in the shape of `done`.
+
+    Raises:
+        SpecError: if it has neither one value nor one for each element.
+    """
+    mask = torch.as_tensor(given, device=done.device)
+    if mask.dtype != torch.bool or mask.numel() not in {1, done.numel()}:
+        raise SpecError(
+            f"the condition of {owner!r} must be bool with one value for each element, got {mask.dtype}"
+            f" {tuple(mask.shape)} for done {tuple(done.shape)}"
+        )
+    return mask.reshape(done.shape) if mask.numel() == done.numel() else mask.reshape(()).expand(done.shape)

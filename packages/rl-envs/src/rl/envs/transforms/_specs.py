@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite
 from rl.envs.base._specs import leaf_keys
-
-__all__ = ["Specs"]
 
 
 @dataclass
@@ -85,3 +85,18 @@ def _having(key: NestedKey, specs: Iterable[Composite], owner: object, verb: str
         hint = f"; did you mean {key_str(close)}?" if close is not None else ""
         raise SpecError(f"{owner!r} has the key {key_str(key)}, which the environment {verb}: it has {keys}{hint}")
     return found
+
+
+def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
+    """Return the root entry that the last reset or step wrote.
+
+    Raises:
+        ContractError: if it is missing.
+    """
+    value = root.get(key, None)
+    if value is None:
+        raise ContractError(
+            f"{type(owner).__name__} reads {key_str(key)} at the root, which is missing: step from the"
+            " result of env.reset() or env.step_mdp()"
+        )
+    return value

@@ -1,10 +1,8 @@
 """`TransformedEnv`: an environment with transforms."""
 
-# ruff: noqa: SLF001  # an environment calls the hooks of its transforms, which users do not call
-
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from textwrap import indent
 from typing import Any
 
@@ -14,20 +12,296 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env, LeafEnv
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.specs import Composite, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import warn_not_restorable
-from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
+from rl.envs.base._leaf import LeafCalls, LeafForm, as_env, reset_where
 from rl.envs.base._rules import partial_root, start_at
-from rl.envs.base._specs import mask_shapes
-from rl.envs.transforms._base import Transform
-from rl.envs.transforms._compose import Compose
-from rl.envs.transforms._function import as_transform
+from rl.envs.base._specs import leaf_keys, mask_shapes
+from rl.envs.transforms._base import Parent, Reset, Step, Transform
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["TransformedEnv"]
+
+class FunctionTransform(Transform):
+    """Transform that applies a function at the root after a reset and under ``next`` after a step.
+
+    On a batch it is called with the root and with ``next``; or once with the batch, if it changes entries under
+    ``next`` itself, as functions for replay buffers do. An environment refuses such a function.
+
+    Its specs are found by running it once on zeros of one element: every entry that the function adds or changes gets
+    an unbounded spec.
+
+    Args:
+        function: from TensorDict to TensorDict; it must not change tensors in place.
+    """
+
+    def __init__(self, function: Callable[[TensorDictBase], TensorDictBase]) -> None:
+        super().__init__()
+        self.function = function
+
+    def _call(self, entries: Any) -> Any:
+        out = self.function(entries)
+        if not isinstance(out, TensorDictBase):
+            raise SpecError(f"the transform {self!r} returned {type(out).__name__}, expected a TensorDict")
+        return out
+
+    def _mapped(self, spec: Composite) -> Composite:
+        before = spec.zero()
+        after = self._call(before.copy())
+        out = Composite({})
+        kept: set[NestedKey] = set(leaf_keys(spec))
+        for path, value in after.items(include_nested=True, leaves_only=True):
+            key = unwrap(path)
+            same = key in kept and value is before.get(key, None)
+            out[key] = spec[key] if same else Unbounded(value.shape, device=value.device, dtype=value.dtype)
+        return out
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Apply the function to a batch."""
+        outcome = tensordict.get("next", None)
+        out = self._call(tensordict.copy())
+        if outcome is None or _changed_keys(outcome, out.get("next", None)):
+            return out
+        return out.set("next", self._call(outcome.copy()))
+
+    def _check_keys(self, specs: Specs) -> None:
+        """Raise a SpecError if the function is one of a batch: if it changes what is under ``next`` alone."""
+        entries = TensorDict({})
+        for spec in (specs.observation, specs.reward, specs.done):
+            entries.update(spec.zero())
+        probe = entries.copy().set("next", entries.copy())
+        try:
+            out = self._call(probe.copy())
+        except Exception:  # noqa: BLE001  judged on the entries of a reset, see `_mapped`
+            return
+        below = _changed_keys(entries, out.get("next", None))
+        only = [key for key in below if out.get(key, None) is entries.get(key, None)]
+        if only:
+            raise SpecError(
+                f"{self!r} changes {key_str(('next', *as_tuple(only[0])))}; in an environment a function is called with"
+                f" what a step wrote by itself: read and write {key_str(only[0])}. A function of batches belongs in a"
+                " replay buffer"
+            )
+
+    def transform_specs(self, specs: Specs) -> None:
+        self._check_keys(specs)
+        specs.observation = self._mapped(specs.observation)
+
+    def __repr__(self) -> str:
+        return f"FunctionTransform({getattr(self.function, '__name__', type(self.function).__name__)})"
+
+
+def _changed_keys(before: TensorDictBase, after: TensorDictBase | None) -> list[NestedKey]:
+    """The keys of entries that were replaced, added or removed."""
+    left, right = dict(_leaves(before)), {} if after is None else dict(_leaves(after))
+    return [key for key in (*left, *(key for key in right if key not in left)) if left.get(key) is not right.get(key)]
+
+
+def _leaves(entries: TensorDictBase) -> Iterator[tuple[NestedKey, Any]]:
+    for path, value in entries.items(include_nested=True, leaves_only=True):
+        yield unwrap(path), value
+
+
+def as_transform(one: Any) -> Transform:
+    """Return `one` if it is a transform, or a transform that calls it.
+
+    Raises:
+        SpecError: if it is neither, or has an inverse and is not a `Transform`.
+    """
+    if isinstance(one, Transform):
+        return one
+    if hasattr(one, "inv") and not isinstance(one, type):
+        raise SpecError(
+            f"{type(one).__name__} has an inverse, for batches that a buffer writes: append it to the replay buffer;"
+            " in an environment, inherit from Transform"
+        )
+    if isinstance(one, type):
+        raise SpecError(f"a transform is an object, got the class {one.__name__}: write {one.__name__}(...)")
+    if callable(one):
+        function: Any = one
+        return FunctionTransform(function)
+    raise SpecError(f"a transform is a Transform or a function from TensorDict to TensorDict, got {type(one).__name__}")
+
+
+# ruff: noqa: SLF001  # a chain calls the hooks of its transforms, which users do not call
+
+
+class Compose(Transform):
+    """Chain of transforms; the first is nearest to the environment.
+
+    Chains within a chain are flattened.
+
+    Args:
+        transforms: transforms, or functions from TensorDict to TensorDict.
+
+    Example:
+        >>> from rl.envs import InitTracker, StepCounter
+        >>> chain = Compose(StepCounter(max_steps=10))
+        >>> chain.append(InitTracker())
+        Compose(
+            StepCounter(out_keys=['step_count']),
+            InitTracker(out_keys=['is_init']))
+    """
+
+    def __init__(self, *transforms: Transform | Callable[[TensorDictBase], TensorDictBase]) -> None:
+        super().__init__()
+        self.transforms: list[Transform] = []
+        for one in transforms:
+            self.insert(len(self.transforms), one)
+
+    def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
+        """Append a transform; the specs of the environment are derived again."""
+        return self.insert(len(self.transforms), transform)
+
+    def insert(self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
+        """Insert a transform before `index`; the specs of the environment are derived again.
+
+        Raises:
+            SpecError: if there is no such place.
+        """
+        if not -len(self.transforms) <= index <= len(self.transforms):
+            raise SpecError(
+                f"cannot insert a transform at {index}: there are {len(self.transforms)}; 0 is nearest to the"
+                " environment, and append(transform) adds the last one"
+            )
+        made = as_transform(transform)
+        parts = made.transforms if isinstance(made, Compose) else [made]
+        for part in parts:
+            if self._parent is not None:
+                part.set_parent(self._parent)
+        before = list(self.transforms)
+        self.transforms[index:index] = parts
+        self._set_keys()
+        self._refresh_or_restore(before)
+        return self
+
+    def pop(self, index: int = -1) -> Transform:
+        """Remove a transform and return it; the specs of the environment are derived again.
+
+        Raises:
+            SpecError: if there is none at `index`, or a later one needs what it writes; the chain stays as it is.
+        """
+        if not -len(self.transforms) <= index < len(self.transforms):
+            raise SpecError(f"cannot remove the transform at {index}: there are {len(self.transforms)}")
+        before = list(self.transforms)
+        one = self.transforms.pop(index)
+        self._set_keys()
+        self._refresh_or_restore(before)
+        one.set_parent(None)
+        return one
+
+    def _refresh_or_restore(self, before: list[Transform]) -> None:
+        """Derive the specs again; where that fails, with the transforms of before."""
+        if self._parent is None:
+            return
+        try:
+            self._parent.refresh()
+        except Exception:
+            added = [one for one in self.transforms if one not in before]
+            self.transforms = before
+            self._set_keys()
+            for one in added:
+                one.set_parent(None)
+            self._parent.refresh()
+            raise
+
+    def _set_keys(self) -> None:
+        for name in ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv"):
+            setattr(self, name, [key for one in self.transforms for key in getattr(one, name)])
+
+    def set_parent(self, parent: Parent | None) -> None:
+        super().set_parent(parent)
+        for one in self.transforms:
+            one.set_parent(parent)
+
+    def clone(self) -> Compose:
+        return type(self)(*[one.clone() for one in self.transforms])
+
+    def to(self, device: torch.device | str | int) -> Compose:
+        for one in self.transforms:
+            one.to(device)
+        return self
+
+    def is_leafwise(self) -> bool:
+        return all(one.is_leafwise() for one in self.transforms)
+
+    def has_inverse(self) -> bool:
+        return any(one.has_inverse() for one in self.transforms)
+
+    def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
+        for one in self.transforms:
+            reset, step = one._wrap(reset, step)
+        return reset, step
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for one in self.transforms:
+            tensordict = one.forward(tensordict)
+        return tensordict
+
+    def _call(self, entries: Any) -> Any:
+        for one in self.transforms:
+            entries = one._call(entries)
+        return entries
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        for one in self.transforms:
+            root = one._reset(root, mask)
+        return root
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        for one in self.transforms:
+            outcome = one._step(root, outcome)
+        return outcome
+
+    def _inv(self, root: Any) -> Any:
+        for one in reversed(self.transforms):
+            root = one._inv(root)
+        return root
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for one in reversed(self.transforms):
+            tensordict = one.inv(tensordict)
+        return tensordict
+
+    def transform_specs(self, specs: Specs) -> None:
+        for one in self.transforms:
+            one.transform_specs(specs)
+        self._set_keys()  # some choose keys by the specs
+
+    def set_seed(self, seed: int) -> None:
+        for number, one in enumerate(self.transforms):
+            one.set_seed(seed + number)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"transforms": [one.state_dict() for one in self.transforms]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        states = state.get("transforms", [])
+        if len(states) != len(self.transforms):
+            raise CheckpointError(
+                f"Compose has {len(self.transforms)} transforms, the state has {len(states)}: build the same ones"
+            )
+        for one, part in zip(self.transforms, states, strict=True):
+            one.load_state_dict(part)
+
+    def __len__(self) -> int:
+        return len(self.transforms)
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.transforms)
+
+    def __getitem__(self, index: int | slice) -> Transform:
+        if isinstance(index, slice):
+            return type(self)(*[one.clone() for one in self.transforms[index]])
+        return self.transforms[index]
+
+    def __repr__(self) -> str:
+        return "Compose(\n" + ",\n".join(indent(repr(one), "    ") for one in self.transforms) + ")"
+
+
+# ruff: noqa: SLF001  # an environment calls the hooks of its transforms, which users do not call
 
 
 @_foreign.transformed_env

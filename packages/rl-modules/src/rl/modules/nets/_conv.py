@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.modules import _foreign
-from rl.modules.nets._arguments import Options, is_list, make_norm, per_layer
-from rl.modules.nets._mlp import MLP
+from rl.modules.nets._mlp import MLP, Options, is_list, make_norm, per_layer
 
 __all__ = ["Conv3dNet", "ConvNet", "SquashDims"]
 

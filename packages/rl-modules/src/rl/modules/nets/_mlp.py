@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,74 @@ from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.core.lowering import run_layers
 from rl.modules import _foreign
-from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear
-from rl.modules.nets._arguments import Options, is_list, make_norm, per_layer
+from rl.modules.layers import NoisyLazyLinear, NoisyLinear, StackedLinear
 
-__all__ = ["MLP"]
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+
+def is_list(value: Any) -> bool:
+    """Whether an argument holds one entry per layer: a sequence, or an array or tensor with a dimension."""
+    return bool(getattr(value, "shape", ())) or (isinstance(value, Sequence) and not isinstance(value, str))
+
+
+def make_norm(
+    owner: str, norm_class: Any, kwargs: Mapping[str, Any] | None, width: int, device: torch.device | str | None
+) -> nn.Module:
+    """Make a normalization layer.
+
+    The width goes to the one required argument of the class that `kwargs` leaves out: ``num_features`` of a batch
+    norm, ``normalized_shape`` of a layer norm, ``num_channels`` of a group norm; a lazy class has none.
+
+    Args:
+        owner: the network that the message names.
+        norm_class: a class of modules, or a function that makes one.
+        kwargs: its other arguments.
+        width: number of features or channels.
+        device: where its parameters are made.
+
+    Raises:
+        SpecError: if more than one required argument is left out.
+    """
+    given = dict(kwargs or {})
+    named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(norm_class).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in named and p.name not in given]
+    if len(needed) > 1:
+        name = getattr(norm_class, "__name__", norm_class)
+        raise SpecError(
+            f"{owner}: {name} needs {[p.name for p in needed]}, of which only one can be the width:"
+            " give the others in norm_kwargs"
+        )
+    if needed and needed[0].kind is inspect.Parameter.POSITIONAL_ONLY:
+        return norm_class(width, **given).to(device)
+    return norm_class(**{p.name: width for p in needed}, **given).to(device)
+
+
+def per_layer(owner: str, name: str, given: Options, count: int) -> list[dict[str, Any]]:
+    """Further arguments of each of `count` layers, of one mapping for all or a list with one for each.
+
+    Raises:
+        SpecError: if there is a list of another length.
+    """
+    if given is None or isinstance(given, Mapping):
+        return [dict(given or {})] * count
+    if len(given) != count:
+        raise SpecError(f"{owner} got {len(given)} {name} for {count} layers: give one mapping, or one for each layer")
+    return [dict(one or {}) for one in given]
+
+
+def with_defaults(
+    defaults: Mapping[str, Any], given: Mapping[str, Any] | None, device: torch.device | str | None
+) -> dict[str, Any]:
+    """The arguments of a part of a network: those that were given, defaults for the others.
+
+    A list of widths makes the default depth void.
+    """
+    merged = {"device": device, **defaults, **(given or {})}
+    if given is not None and "depth" not in given and is_list(given.get("num_cells")):
+        merged.pop("depth", None)
+    return merged
+
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 _LAZY: dict[Maker, Maker] = {nn.Linear: nn.LazyLinear, NoisyLinear: NoisyLazyLinear}
@@ -169,3 +234,42 @@ def _output(out_features: int | Sequence[int]) -> tuple[tuple[int, ...] | None, 
     if not shape:
         raise SpecError("MLP got out_features=(); it is a width, or a shape with at least one dimension")
     return shape, math.prod(shape)
+
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | None = None) -> Net:
+    """Set the weights of linear and convolutional layers orthogonal and their biases zero, in place.
+
+    Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks", 2014. For
+    policy gradients, a hidden gain of sqrt(2), 0.01 in the policy's last layer and 1 in the critic's are customary.
+
+    Args:
+        module: the network; lazy layers must have seen an input.
+        gain: scale of the weights.
+        last_gain: that of the last layer in order of registration; `gain` if None.
+
+    Returns:
+        `module` itself.
+
+    Raises:
+        SpecError: if a layer is lazy and has not seen an input.
+
+    Example:
+        >>> import torch
+        >>> net = orthogonal_init(nn.Linear(4, 4), gain=2.0)
+        >>> torch.allclose((net.weight @ net.weight.T).diag(), torch.full((4,), 4.0))
+        True
+    """
+    layers = [m for m in module.modules() if isinstance(m, (nn.Linear, StackedLinear, nn.Conv1d, nn.Conv2d, nn.Conv3d))]
+    for layer in layers:
+        if nn.parameter.is_lazy(layer.weight):
+            raise SpecError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
+    for place, layer in enumerate(layers):
+        last = last_gain is not None and place == len(layers) - 1
+        for weight in layer.weight if isinstance(layer, StackedLinear) else [layer.weight]:
+            nn.init.orthogonal_(weight, last_gain if last and last_gain is not None else gain)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return module

@@ -15,12 +15,10 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec
 from rl.modules._keys import key_list, parts
+from rl.modules.distributions._base import NormalParamExtractor
+from rl.modules.distributions._bounded import TanhDelta, TanhNormal, TruncatedNormal
 from rl.modules.distributions._discrete import Categorical, OneHotCategorical
 from rl.modules.distributions._normal import IndependentNormal
-from rl.modules.distributions._params import NormalParamExtractor
-from rl.modules.distributions._tanh_delta import TanhDelta
-from rl.modules.distributions._tanh_normal import TanhNormal
-from rl.modules.distributions._truncated_normal import TruncatedNormal
 from rl.modules.nets._heads import NormalHead
 
 __all__ = [

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rl.core.errors import ShapeError
-
-__all__ = ["Rows", "rows_of"]
+from rl.core import RecurrentOptions
+from rl.core.errors import BackendError, ShapeError, SpecError
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,156 @@ def _cut_here(is_init: Tensor) -> tuple[int, Tensor | None, Tensor | None]:
 _cut: Any = torch.compiler.disable(
     _cut_here, reason="a flat batch [N] is cut by data: give compiled functions a batch [B, T]"
 )
+
+
+Concrete = Literal["ieee", "tf32", "tf32x3"]
+Precision = Literal["auto", "ieee", "tf32", "tf32x3", "fast", "high-prec"]
+
+_MEANING: dict[str, Concrete | None] = {
+    "auto": None,
+    "ieee": "ieee",
+    "tf32": "tf32",
+    "tf32x3": "tf32x3",
+    "fast": "tf32",
+    "high-prec": "tf32x3",
+}
+
+
+class _Current:
+    mode: Precision = "auto"
+
+
+_current = _Current()
+
+
+def concrete(mode: Precision | None) -> Concrete | None:
+    """The precision of a mode, or of the global mode if it is None; None leaves it to torch.
+
+    Raises:
+        SpecError: if there is no such mode.
+    """
+    mode = _current.mode if mode is None else mode
+    if mode not in _MEANING:
+        raise SpecError(f"recurrent_matmul_precision is one of {', '.join(_MEANING)}, got {mode!r}")
+    return _MEANING[mode]
+
+
+def set_recurrent_matmul_precision(mode: Precision) -> None:
+    """Set the least precision of matrix products in sequences, for recurrent modules that do not name one.
+
+    A device or a back end without such products computes exact ones instead; a CPU always does.
+
+    Args:
+        mode: ``"auto"`` leaves it to torch (`torch.set_float32_matmul_precision`); ``"ieee"`` is exact; ``"tf32"``, or
+            ``"fast"``, allows rounded factors on tensor cores; ``"tf32x3"``, or ``"high-prec"``, three such products
+            for one, which lose a bit or two.
+
+    Raises:
+        SpecError: if there is no such mode.
+
+    Example:
+        >>> set_recurrent_matmul_precision("tf32")
+        >>> get_recurrent_matmul_precision()
+        'tf32'
+        >>> set_recurrent_matmul_precision("auto")
+    """
+    if mode not in _MEANING:
+        raise SpecError(f"set_recurrent_matmul_precision takes one of {', '.join(_MEANING)}, got {mode!r}")
+    _current.mode = mode
+
+
+@contextmanager
+def products(device: torch.device, precision: str | None) -> Generator[None]:
+    """Disable `torch.autocast`, so that states keep their dtype, and set the precision of matrix products on CUDA.
+
+    Args:
+        device: device of the layers.
+        precision: ``"tf32"``; exact products for other names; None leaves the setting of torch.
+    """
+    cuda = precision is not None and device.type == "cuda"
+    settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn] if cuda else []
+    before = [setting.fp32_precision for setting in settings]
+    autocast = torch.is_autocast_enabled(device.type)
+    with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+        try:
+            for setting in settings:
+                setting.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+            yield
+        finally:
+            for setting, old in zip(settings, before, strict=True):
+                setting.fp32_precision = old
+
+
+def get_recurrent_matmul_precision() -> Precision:
+    """The mode last set by `set_recurrent_matmul_precision`; initially ``"auto"``."""
+    return _current.mode
+
+
+Cell = Literal["lstm", "gru"]
+DEFAULTS = RecurrentOptions()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of one layer, as `torch.nn.LSTM` and `GRU` lay them out; biases are None without."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
+
+def cell_of(module: nn.RNNBase) -> Cell:
+    """``"lstm"`` or ``"gru"``, by the module's ``mode``.
+
+    Raises:
+        BackendError: if it is neither.
+    """
+    found = {"LSTM": "lstm", "GRU": "gru"}.get(getattr(module, "mode", ""))
+    if found is None:
+        raise BackendError(f"expected a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}")
+    return cast("Cell", found)
+
+
+def check_plain(module: nn.RNNBase, owner: str) -> None:
+    """Check that the back ends of this package support the module.
+
+    Raises:
+        BackendError: for both directions, a projection, or another module than an LSTM or a GRU.
+    """
+    cell_of(module)
+    if module.bidirectional:
+        raise BackendError(f"{owner} computes one direction, and the module has bidirectional=True: leave it out")
+    if module.proj_size:
+        raise BackendError(f"{owner} has no projections, and the module has proj_size={module.proj_size}: leave it out")
+
+
+def compute_type(inputs: Tensor, options: RecurrentOptions) -> torch.dtype | None:
+    """The dtype to compute in; None for that of weights and inputs.
+
+    Under autocast the dtype of the inputs.
+    """
+    if options.compute_dtype is None and torch.is_autocast_enabled(inputs.device.type):
+        return inputs.dtype
+    return options.compute_dtype
+
+
+def layers_of(module: nn.RNNBase, dtype: torch.dtype | None = None) -> list[Layer]:
+    """Weights of each layer, converted to `dtype` if it is given.
+
+    They are read as attributes, so that parametrized and replaced parameters work.
+    """
+
+    def weight(name: str) -> Tensor:
+        found: Tensor = getattr(module, name)
+        return found if dtype is None else found.to(dtype)
+
+    return [
+        Layer(
+            weight(f"weight_ih_l{layer}"),
+            weight(f"weight_hh_l{layer}"),
+            weight(f"bias_ih_l{layer}") if module.bias else None,
+            weight(f"bias_hh_l{layer}") if module.bias else None,
+        )
+        for layer in range(module.num_layers)
+    ]

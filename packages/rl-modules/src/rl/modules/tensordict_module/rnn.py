@@ -1,9 +1,9 @@
 """Recurrent modules under the path that users of TorchRL know; the same objects as in `rl.modules`."""
 
 from rl.core import recurrent_mode, set_recurrent_mode
-from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
-from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
-from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
+from rl.modules.recurrent._layout import get_recurrent_matmul_precision, set_recurrent_matmul_precision
+from rl.modules.recurrent.cells import GRU, LSTM, GRUCell, LSTMCell
+from rl.modules.recurrent.modules import GRUModule, LSTMModule
 
 __all__ = [
     "GRU",

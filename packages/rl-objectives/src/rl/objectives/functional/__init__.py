@@ -13,34 +13,43 @@ too, and bootstraps unless it is terminated.
 
 from __future__ import annotations
 
-from rl.objectives.functional._actor_critic import (
-    expected_soft_value,
-    smoothed_action,
-    soft_value,
-    temperature_loss,
-    truncated_quantiles,
+from rl.objectives.functional._advantages import (
+    generalized_advantage_estimate,
+    vec_generalized_advantage_estimate,
+    vtrace_advantage_estimate,
 )
-from rl.objectives.functional._distillation import ReturnScale, distillation_error, scale_by_returns
-from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
-from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
 from rl.objectives.functional._offline import (
+    ReturnScale,
     advantage_weight,
     conservative_gap,
     discriminator_loss,
+    distillation_error,
     expectile_loss,
     imitation_reward,
+    scale_by_returns,
     style_divergence,
 )
 from rl.objectives.functional._policy_gradient import (
     adapted_penalty,
     clipped_surrogate,
+    expected_soft_value,
     penalized_surrogate,
     policy_gradient,
+    smoothed_action,
+    soft_value,
     surrogate,
+    temperature_loss,
+    truncated_quantiles,
 )
-from rl.objectives.functional._q_learning import greedy_value
-from rl.objectives.functional._regression import distance, reduce
-from rl.objectives.functional._td import (
+from rl.objectives.functional._q_learning import (
+    categorical_divergence,
+    distance,
+    greedy_value,
+    project_distribution,
+    quantile_huber,
+    reduce,
+)
+from rl.objectives.functional._returns import (
     reward2go,
     td0_advantage_estimate,
     td0_return_estimate,
@@ -53,7 +62,6 @@ from rl.objectives.functional._td import (
     vec_td_lambda_advantage_estimate,
     vec_td_lambda_return_estimate,
 )
-from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
     "ReturnScale",

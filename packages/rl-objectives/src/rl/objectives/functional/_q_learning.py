@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from rl.core.arguments import same_shape
-
-__all__ = ["greedy_value"]
+from rl.core.errors import ShapeError, SpecError
+from rl.objectives._batch import fitted, mean_of
 
 
 def greedy_value(action_value: Tensor, selector: Tensor | None = None) -> Tensor:
@@ -35,3 +41,214 @@ def greedy_value(action_value: Tensor, selector: Tensor | None = None) -> Tensor
         return action_value.amax(-1, keepdim=True)
     same_shape(action_value=action_value, selector=selector)
     return action_value.gather(-1, selector.argmax(-1, keepdim=True))
+
+
+_DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, or a tensor of one."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and value.dtype is not torch.bool and not value.is_complex()
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_distance(kind: str, owner: str) -> str:
+    """Raise unless it is the name of a distance; return it.
+
+    Raises:
+        SpecError: if it is not.
+    """
+    return _known("loss", kind, list(_DISTANCES), owner)
+
+
+def check_reduction(reduction: str | None, owner: str) -> str:
+    """Raise unless it is the name of a reduction; return it, ``"mean"`` for None.
+
+    Raises:
+        SpecError: if it is not.
+    """
+    return _known("reduction", "mean" if reduction is None else reduction, _REDUCTIONS, owner)
+
+
+def _known(what: str, value: str, known: Sequence[str], owner: str) -> str:
+    if value not in known:
+        raise SpecError(f"{owner} knows no {what} {value!r}; it knows {', '.join(map(repr, known))}")
+    return value
+
+
+def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
+    """Distance per element.
+
+    Args:
+        prediction: any shape.
+        target: same shape.
+        kind: ``"l2"`` (squared error), ``"l1"`` (absolute error) or ``"smooth_l1"`` (half the squared error up to 1,
+            linear beyond; Girshick, "Fast R-CNN", 2015, eq. 3).
+
+    Raises:
+        ShapeError: if the shapes differ.
+        SpecError: if the target has no floating-point type.
+
+    Example:
+        >>> import torch
+        >>> distance(torch.tensor([3.0]), torch.tensor([1.0]), "l2")
+        tensor([4.])
+    """
+    if prediction.shape != target.shape:
+        raise ShapeError(
+            f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"
+            " values and targets both are [*B, 1]"
+        )
+    if not target.is_floating_point():
+        raise SpecError(f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()")
+    return _DISTANCES[kind](prediction, target, reduction="none")
+
+
+def check_not_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
+    """Raise if the mean over an empty batch would be NaN.
+
+    Raises:
+        ShapeError: if it has no rows.
+    """
+    if reduction == "mean" and not batch_size.numel():
+        raise ShapeError(f"{owner} got a batch without rows, which has no mean: skip it")
+
+
+def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor:
+    """Reduce elements to their mean or sum, or keep them; padding is masked out.
+
+    Args:
+        elements: ``[*B, ...]``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which has 0 at padding.
+        mask: bool ``[*B]``, true at valid steps; all are if None.
+
+    Example:
+        >>> import torch
+        >>> reduce(torch.tensor([1.0, 3.0]), "mean")
+        tensor(2.)
+    """
+    if reduction == "mean":
+        return mean_of(elements, mask)
+    if mask is not None:
+        elements = elements.where(fitted(mask, elements), 0)
+    return elements.sum() if reduction == "sum" else elements
+
+
+def check_support(support: Tensor, owner: str) -> Tensor:
+    """Raise unless the atoms ascend in equal steps; return them.
+
+    Args:
+        support: atoms, ``[n]``, units of return.
+        owner: for the message.
+
+    Raises:
+        SpecError: if there are fewer than two, they do not ascend in equal steps, or are no floating-point numbers.
+    """
+    if support.ndim == 1 and support.numel() > 1 and support.is_floating_point():
+        steps = support.diff()
+        if bool((steps > 0).all()) and torch.allclose(steps, steps.mean().expand_as(steps), rtol=1e-3):
+            return support
+    raise SpecError(
+        f"{owner} got a support of shape {tuple(support.shape)} and dtype {support.dtype}; expected at least two"
+        " floating-point atoms in ascending, equal steps, such as torch.linspace(-10, 10, 51)"
+    )
+
+
+def project_distribution(probability: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
+    """Project a distribution onto fixed atoms: each probability is split between the two nearest ones.
+
+    Bellemare et al., "A distributional perspective on reinforcement learning", 2017, eq. 7 and algorithm 1. Atoms
+    beyond the support count as its ends.
+
+    Args:
+        probability: of each atom, ``[*B, m]``.
+        atoms: where the probabilities are, same shape, units of return: ``r + gamma * support``.
+        support: fixed atoms in ascending, equal steps, ``[n]``.
+
+    Returns:
+        Probability of each fixed atom, ``[*B, n]``; sum and, without clipping, mean are those of the input.
+
+    Raises:
+        ShapeError: if shapes differ.
+
+    Example:
+        >>> support = torch.tensor([0.0, 1.0, 2.0])
+        >>> project_distribution(torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 9.0]]), support)
+        tensor([[0.3750, 0.1250, 0.5000]])
+    """
+    same_shape(probability=probability, atoms=atoms)
+    last = support.numel() - 1
+    position = (atoms.clamp(support[0], support[-1]) - support[0]) * (last / (support[-1] - support[0]))
+    below = position.floor()
+    index = below.long().clamp(0, last)  # NaN has an index too, and stays in the weights
+    above = position - below
+    found = probability.new_zeros(*probability.shape[:-1], last + 1)
+    found = found.scatter_add(-1, index, probability * (1 - above))
+    return found.scatter_add(-1, (index + 1).clamp_max(last), probability * above)
+
+
+def categorical_divergence(log_prob: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of predicted and target distribution, and their Kullback-Leibler divergence.
+
+    Bellemare et al., "A distributional perspective on reinforcement learning", 2017, algorithm 1, minimizes the
+    cross-entropy; Hessel et al., "Rainbow: combining improvements in deep reinforcement learning", 2018, takes the
+    divergence as priority. They differ by the entropy of the target, which has no gradient.
+
+    Args:
+        log_prob: predicted log-probability of each atom, ``[*B, n]``, nats.
+        target: probability of each atom, same shape; not differentiated.
+
+    Returns:
+        Cross-entropy and divergence KL(target || predicted), both ``[*B]``, nats; the divergence is detached.
+
+    Raises:
+        ShapeError: if the shapes differ.
+
+    Example:
+        >>> log_prob = torch.tensor([[0.25, 0.75]]).log()
+        >>> categorical_divergence(log_prob, torch.tensor([[0.0, 1.0]]))
+        (tensor([0.2877]), tensor([0.2877]))
+    """
+    same_shape(log_prob=log_prob, target=target)
+    target = target.detach()
+    cross = -(target * log_prob).sum(-1)
+    divergence = cross.detach() + torch.special.xlogy(target, target).sum(-1)
+    return cross, divergence.clamp_min(0)  # rounding makes it negative near 0
+
+
+def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
+    """Quantile Huber loss: the sum over predicted quantiles of the mean over targets.
+
+    Dabney et al., "Distributional reinforcement learning with quantile regression", 2018, eq. 9 and 10; with `kappa` 0
+    the quantile regression loss, eq. 8.
+
+    Args:
+        prediction: quantiles at the midpoints ``(i + 0.5) / n``, ``[*B, n]``, units of return.
+        target: samples or quantiles of the target distribution, ``[*B, m]``; not differentiated.
+        kappa: error up to which the loss is quadratic, at least 0, units of return.
+
+    Returns:
+        Loss per element, ``[*B]``.
+
+    Raises:
+        ShapeError: if the batches differ.
+        SpecError: if `kappa` is below 0.
+
+    Example:
+        >>> quantile_huber(torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0]]))
+        tensor([1.5000])
+    """
+    if not (is_number(kappa) and kappa >= 0):
+        raise SpecError(f"quantile_huber got kappa={kappa!r}; it is a number of at least 0")
+    if prediction.shape[:-1] != target.shape[:-1]:
+        raise ShapeError(
+            f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"
+            " expected quantiles [*B, n] and [*B, m]"
+        )
+    error = target.detach().unsqueeze(-2) - prediction.unsqueeze(-1)  # [*B, n, m]
+    distance = error.abs() if kappa == 0 else F.huber_loss(error, torch.zeros_like(error), "none", kappa)
+    n = prediction.shape[-1]
+    level = ((torch.arange(n, device=error.device, dtype=error.dtype) + 0.5) / n).unsqueeze(-1)
+    return (torch.where(error < 0, 1 - level, level) * distance).mean(-1).sum(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import isqrt
 from typing import Any
@@ -13,16 +13,8 @@ from torch.autograd import Function, forward_ad
 
 from rl.core.arguments import same_shape
 from rl.core.backends import select
+from rl.core.errors import ShapeError, SpecError
 from rl.core.interfaces import LinearRecurrence
-
-__all__ = [
-    "forget_back_ends",
-    "fused_form",
-    "linear_recurrence",
-    "recurrence_backend",
-    "scan_recurrence",
-    "torch_recurrence",
-]
 
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo = torch.compiler.is_dynamo_compiling
@@ -258,3 +250,62 @@ def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     if not _is_compiling() and _is_dual():
         backend = None
     return torch_recurrence(d, c, time_dim) if backend is None else backend(d, c, time_dim)
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+def write(out: Sequence[Tensor], found: Sequence[Tensor], inputs: Sequence[object]) -> None:
+    """Copy results into the tensors of the caller.
+
+    Args:
+        out: tensors of the caller.
+        found: the results.
+        inputs: arguments of the computation; tensors among them must not share memory with `out`.
+
+    Raises:
+        ShapeError: if a shape differs; nothing is written then.
+        SpecError: if their number, a dtype or a device differs, one requires a gradient, or memory is shared.
+    """
+    if len(out) != len(found):
+        raise SpecError(f"out has {len(out)} tensor(s); there are {len(found)} results, each needs one")
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    for one, result in zip(out, found, strict=True):
+        if one.shape != result.shape:
+            raise ShapeError(f"out has shape {tuple(one.shape)}; it must have {tuple(result.shape)}, as the inputs do")
+        if one.dtype != result.dtype or one.device != result.device:
+            raise SpecError(
+                f"out is {one.dtype} on {one.device}; it must be {result.dtype} on {result.device}, as the result is"
+            )
+        if one.requires_grad or result.requires_grad:
+            raise SpecError("out takes no gradient: call this under torch.no_grad(), or leave out away")
+        check_apart(one, tensors)
+        tensors.append(one)
+    for one, result in zip(out, found, strict=True):
+        one.copy_(result)
+
+
+def check_apart(out: Tensor, others: Sequence[Tensor]) -> None:
+    """Raise if `out` shares memory with itself or another tensor; not checked in compiled code, which has no addresses.
+
+    Raises:
+        SpecError: if it does.
+    """
+    if torch.compiler.is_compiling():
+        return
+    if any(step == 0 and size > 1 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise SpecError("several elements of out share memory; give it memory of its own")
+    first, end = _span(out)
+    for other in others:
+        start, stop = _span(other)
+        if first < stop and start < end:
+            raise SpecError("out overlaps an input or the other out; give it memory of its own")
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First address, and the one after the last."""
+    start = tensor.data_ptr()
+    if not tensor.numel():
+        return start, start
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()

@@ -18,7 +18,7 @@ from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, 
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, check_sequences
-from rl.objectives._batch.agents import (
+from rl.objectives._agents import (
     acting,
     agent_mask_key,
     bootstrapped,
@@ -27,12 +27,12 @@ from rl.objectives._batch.agents import (
     read_entries,
     without_idle,
 )
-from rl.objectives._batch.mask import MASK, entry_of_loss, fitted, learning_steps, valid_steps, without_padding
-from rl.objectives._networks.keyed_module import KeyedModule
-from rl.objectives.estimators._base import ValueEstimatorBase
-from rl.objectives.estimators._kinds import ValueEstimators, estimator_class
-from rl.objectives.functional._regression import check_not_empty, check_reduction
-from rl.objectives.targets._target_networks import TargetWatch
+from rl.objectives._batch import MASK, entry_of_loss, fitted, learning_steps, valid_steps, without_padding
+from rl.objectives._estimator_base import ValueEstimatorBase
+from rl.objectives._keyed_module import KeyedModule
+from rl.objectives.estimators import ValueEstimators, estimator_class
+from rl.objectives.functional._q_learning import check_not_empty, check_reduction
+from rl.objectives.targets import TargetWatch
 
 __all__ = ["Entries", "LossModule"]
 

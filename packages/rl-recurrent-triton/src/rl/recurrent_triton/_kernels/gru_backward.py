@@ -6,13 +6,13 @@
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._kernels.arithmetic import gru_gradients, sigmoid, tanh
 from rl.recurrent_triton._kernels.tiles import (
     announce,
     await_others,
     counter_of,
     cut,
     dot,
+    gru_gradients,
     keep_rows,
     load_gate,
     previous,
@@ -20,8 +20,10 @@ from rl.recurrent_triton._kernels.tiles import (
     restarts,
     row_at,
     rows_of,
+    sigmoid,
     state_tile,
     states_ahead,
+    tanh,
     tile_at,
     within,
 )

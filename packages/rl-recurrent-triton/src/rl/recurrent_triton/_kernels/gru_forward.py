@@ -6,12 +6,12 @@
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._kernels.arithmetic import gru_after, sigmoid, tanh
 from rl.recurrent_triton._kernels.tiles import (
     announce,
     await_others,
     counter_of,
     dot,
+    gru_after,
     keep_columns,
     load_gate,
     previous,
@@ -19,8 +19,10 @@ from rl.recurrent_triton._kernels.tiles import (
     restarts,
     row_at,
     rows_of,
+    sigmoid,
     state_tile,
     states_ahead,
+    tanh,
     within,
 )
 

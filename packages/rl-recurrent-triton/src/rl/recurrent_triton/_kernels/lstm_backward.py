@@ -14,15 +14,16 @@ weights and states stay between the steps:
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._kernels.arithmetic import lstm_gradients
-from rl.recurrent_triton._kernels.lstm_gates import activate, load_gates, store_gates
 from rl.recurrent_triton._kernels.tiles import (
+    activate,
     announce,
     await_others,
     counter_of,
     cut,
     dot,
     keep_rows,
+    load_gates,
+    lstm_gradients,
     previous,
     products,
     restarts,
@@ -30,6 +31,7 @@ from rl.recurrent_triton._kernels.tiles import (
     rows_of,
     state_tile,
     states_ahead,
+    store_gates,
     tile_at,
     within,
 )

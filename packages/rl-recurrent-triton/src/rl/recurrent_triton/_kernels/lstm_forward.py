@@ -14,14 +14,15 @@ weights and states stay between the steps:
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._kernels.arithmetic import lstm_after
-from rl.recurrent_triton._kernels.lstm_gates import activate, load_gates, store_gates
 from rl.recurrent_triton._kernels.tiles import (
+    activate,
     announce,
     await_others,
     counter_of,
     dot,
     keep_columns,
+    load_gates,
+    lstm_after,
     previous,
     reset_to,
     restarts,
@@ -29,6 +30,7 @@ from rl.recurrent_triton._kernels.tiles import (
     rows_of,
     state_tile,
     states_ahead,
+    store_gates,
     within,
 )
 

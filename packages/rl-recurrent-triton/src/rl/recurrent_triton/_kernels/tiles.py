@@ -4,34 +4,14 @@ Sizes: a program has BB rows of the batch (`b`, int64; `rows` says which of them
 size (`n`). H, BB, BN, BK are known when a kernel is compiled; the batch and the steps are not, so that no other batch
 or length compiles again.
 """
-# mypy: ignore-errors
-# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917, RUF005, SIM108
 
 import triton
 import triton.language as tl
 
-__all__ = [
-    "COUNTER_STRIDE",
-    "announce",
-    "await_others",
-    "counter_of",
-    "cut",
-    "dot",
-    "keep_columns",
-    "keep_rows",
-    "load_gate",
-    "previous",
-    "products",
-    "reset_to",
-    "restarts",
-    "row_at",
-    "rows_of",
-    "state_tile",
-    "states_ahead",
-    "tile_at",
-    "within",
-]
+# mypy: ignore-errors
+# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917, RUF005, SIM108
+
 
 COUNTER_STRIDE: int = 32  # int32 between two counters: each on a cache line of its own
 _COUNTER_STRIDE = tl.constexpr(COUNTER_STRIDE)
@@ -245,3 +225,86 @@ def announce(counter):
 def counter_of(counters, tile0):
     """The counter of this program's batch tile."""
     return counters + (tile0 + tl.program_id(0)) * _COUNTER_STRIDE
+
+
+# mypy: ignore-errors
+# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+# ruff: noqa: ANN001, ANN202
+
+
+@triton.jit
+def sigmoid(x):
+    """``1 / (1 + exp(-x))``; the exponent is never positive, so that nothing overflows."""
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+@triton.jit
+def tanh(x):
+    """From one exponential whose exponent is never positive: the interpreter has no other."""
+    e = tl.exp(-2.0 * tl.abs(x))
+    y = (1.0 - e) / (1.0 + e)
+    return tl.where(x < 0, -y, y)
+
+
+@triton.jit
+def lstm_after(i, f, g, o, c_before):
+    """The states h and c after a step, from the activated gates."""
+    c = f * c_before + i * g
+    return o * tanh(c), c
+
+
+@triton.jit
+def lstm_gradients(i, f, g, o, c_before, c, dh, dc):
+    """The gradients of the four sums before the activations, and that of the c before the step."""
+    bounded = tanh(c)
+    dc += dh * o * (1.0 - bounded * bounded)
+    d_i = dc * g * i * (1.0 - i)
+    d_f = dc * c_before * f * (1.0 - f)
+    d_g = dc * i * (1.0 - g * g)
+    d_o = dh * bounded * o * (1.0 - o)
+    return d_i, d_f, d_g, d_o, dc * f
+
+
+@triton.jit
+def gru_after(n, z, h_before):
+    """The state after a step, from the activated gates."""
+    return n + z * (h_before - n)
+
+
+@triton.jit
+def gru_gradients(n, r, z, m, h_before, dh):
+    """The gradients of n, r, z before the activations, of m, and the direct part of that of the state before."""
+    d_n = dh * (1.0 - z) * (1.0 - n * n)
+    d_r = d_n * m * r * (1.0 - r)
+    d_z = dh * (h_before - n) * z * (1.0 - z)
+    return d_n, d_r, d_z, d_n * r, dh * z
+
+
+# mypy: ignore-errors
+# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+# ruff: noqa: ANN001, ANN202, N803
+
+
+@triton.jit
+def load_gates(at, tile, H: tl.constexpr, LIKE: tl.constexpr):
+    return (
+        load_gate(at, tile, LIKE),
+        load_gate(at + H, tile, LIKE),
+        load_gate(at + 2 * H, tile, LIKE),
+        load_gate(at + 3 * H, tile, LIKE),
+    )
+
+
+@triton.jit
+def activate(i, f, g, o):
+    return sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
+
+
+@triton.jit
+def store_gates(at, tile, i, f, g, o, H: tl.constexpr):
+    kind = at.dtype.element_ty
+    tl.store(at, i.to(kind), mask=tile)
+    tl.store(at + H, f.to(kind), mask=tile)
+    tl.store(at + 2 * H, g.to(kind), mask=tile)
+    tl.store(at + 3 * H, o.to(kind), mask=tile)

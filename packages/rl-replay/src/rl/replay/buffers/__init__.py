@@ -8,9 +8,12 @@ if TYPE_CHECKING:
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
-    from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._ray import RayReplayBuffer, RemoteTensorDictReplayBuffer
-    from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+    from rl.replay.buffers._tensordict import (
+        PrioritizedReplayBuffer,
+        TensorDictPrioritizedReplayBuffer,
+        TensorDictReplayBuffer,
+    )
 
 __all__ = [
     "HERReplayBuffer",

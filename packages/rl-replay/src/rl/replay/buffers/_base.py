@@ -23,25 +23,28 @@ from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
 from rl.replay._kinds import class_in, one_row
 from rl.replay._query import Trajectory
-from rl.replay._sharing import SharedLock
-from rl.replay._slices.sampler import RUNS
-from rl.replay._slices.trajectories import stored_trajectories
-from rl.replay._state import Apply, Fields, prepare_load
+from rl.replay._slice_sampling import RUNS
+from rl.replay._state import Apply, Fields, SharedLock, prepare_load
+from rl.replay._trajectories import stored_trajectories
 from rl.replay._untraced import untraced
-from rl.replay.buffers._collate import collate
-from rl.replay.buffers._conditional import ConditionalUpdateResult, Patch
-from rl.replay.buffers._prefetch import Batch, Flight
-from rl.replay.buffers._shared import pull, push, shared_storage
-from rl.replay.buffers._transforms import Transforms
-from rl.replay.buffers._units import with_unit
-from rl.replay.sample_units._base import SampleUnit
-from rl.replay.sample_units._transition import Transition
-from rl.replay.samplers._consuming import ConsumingSampler
-from rl.replay.samplers._random import RandomSampler
-from rl.replay.storages._file_rows import FileRows, with_rows
+from rl.replay.buffers._pipeline import (
+    Batch,
+    ConditionalUpdateResult,
+    Flight,
+    Patch,
+    Transforms,
+    collate,
+    pull,
+    push,
+    shared_storage,
+    with_unit,
+)
+from rl.replay.sample_units import SampleUnit, Transition
+from rl.replay.samplers._uniform import ConsumingSampler, RandomSampler
 from rl.replay.storages._list import ListStorage
+from rl.replay.storages._memmap import FileRows, with_rows
 from rl.replay.storages._rows import TensorRows
-from rl.replay.writers._round_robin import RoundRobinWriter
+from rl.replay.writers import RoundRobinWriter
 
 __all__ = ["FILE", "GENERATION", "ReplayBuffer"]
 

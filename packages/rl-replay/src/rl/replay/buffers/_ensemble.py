@@ -17,11 +17,11 @@ from rl.replay import _foreign
 from rl.replay._query import Trajectory
 from rl.replay._state import Apply
 from rl.replay.buffers._base import FILE, ReplayBuffer
-from rl.replay.buffers._prefetch import Batch
+from rl.replay.buffers._pipeline import Batch
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.samplers._ensemble import BUFFER_IDS, SamplerEnsemble, merged
 from rl.replay.storages._ensemble import StorageEnsemble, join
-from rl.replay.writers._ensemble import WriterEnsemble
+from rl.replay.writers import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble"]
 

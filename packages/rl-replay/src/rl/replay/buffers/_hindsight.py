@@ -27,13 +27,12 @@ from rl.core.keys import (
     next_key,
 )
 from rl.replay import _foreign
-from rl.replay._slices.sampler import SLICES
-from rl.replay._slices.trajectories import Boundaries, Trajectories, read_columns
+from rl.replay._slice_sampling import SLICES
 from rl.replay._state import Apply, Fields
+from rl.replay._trajectories import Boundaries, Trajectories, read_columns
 from rl.replay._untraced import untraced
 from rl.replay.buffers._base import ReplayBuffer
-from rl.replay.buffers._collate import collate
-from rl.replay.buffers._options import BufferOptions
+from rl.replay.buffers._pipeline import BufferOptions, collate
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
 __all__ = ["HERReplayBuffer", "HindsightStrategy"]

@@ -6,11 +6,9 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.datasets._atari import AtariDQNExperienceReplay
-    from rl.replay.datasets._base import DatasetBuffer
-    from rl.replay.datasets._d4rl import D4RLExperienceReplay
-    from rl.replay.datasets._gen_dgrl import GenDGRLExperienceReplay
+    from rl.replay.datasets._base import DatasetBuffer, load_dataset, register_dataset
+    from rl.replay.datasets._d4rl import D4RLExperienceReplay, GenDGRLExperienceReplay
     from rl.replay.datasets._lerobot import LeRobotExperienceReplay
-    from rl.replay.datasets._load import load_dataset, register_dataset
     from rl.replay.datasets._minari import MinariExperienceReplay
     from rl.replay.datasets._open_x import OpenXExperienceReplay
 

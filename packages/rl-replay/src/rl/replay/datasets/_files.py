@@ -3,34 +3,62 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from rl.core.errors import ContractError, RLError
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl.core.errors import ContractError, MissingExtraError, RLError
 from rl.core.settings import settings
-from rl.replay.datasets._progress import progress_bar
 
-__all__ = [
-    "RECORD",
-    "Download",
-    "default_root",
-    "fetch",
-    "fingerprint",
-    "folder_of",
-    "locked",
-    "new_folder",
-    "open_hdf5",
-    "reading",
-    "source_of",
-]
+T = TypeVar("T", bound=Sized)
+
+
+def progress_bar(
+    title: str, parts: Iterable[T], total: int | None, *, show: bool | None, unit: str = "rows"
+) -> Iterator[T]:
+    """Parts of something, with a bar of the sum of their lengths.
+
+    Args:
+        title: text of the bar.
+        parts: parts to iterate over.
+        total: sum of all lengths; None if unknown.
+        show: whether a bar is shown; on a terminal, if tqdm is installed, when None.
+        unit: of lengths.
+
+    Raises:
+        MissingExtraError: if `show` is true and tqdm is not installed.
+    """
+    if show is False or (show is None and not sys.stderr.isatty()):
+        return iter(parts)
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        if show is None:
+            return iter(parts)
+        raise MissingExtraError(
+            "progress=True needs tqdm, which is not installed: pip install 'rl-replay[progress]'"
+        ) from error
+    return _shown(tqdm(desc=title, total=total, unit=unit, unit_scale=True), parts)
+
+
+def _shown(bar: object, parts: Iterable[T]) -> Iterator[T]:
+    with bar as shown:  # type: ignore[attr-defined]
+        for part in parts:
+            yield part
+            shown.update(len(part))
+
 
 RECORD = "source.json"
 """File of a prepared folder that describes its source."""
@@ -243,3 +271,28 @@ else:
                 yield
             finally:
                 os.close(handle)
+
+
+def decoded(owner: str, extra: str, name: str, pictures: Sequence[bytes]) -> Tensor:
+    """Encoded pictures (PNG, JPEG) as uint8 ``[n, channels, height, width]``.
+
+    Raises:
+        MissingExtraError: if Pillow is not installed.
+        RLError: if one is damaged, or they differ in size.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{owner}: {name} holds pictures, which need Pillow: pip install 'rl-replay[{extra}]'"
+        ) from error
+    arrays: list[Any] = []
+    for number, picture in enumerate(pictures):
+        try:
+            with Image.open(io.BytesIO(picture)) as image:
+                arrays.append(np.atleast_3d(np.asarray(image)))
+        except (OSError, ValueError, SyntaxError) as error:
+            raise RLError(f"{owner}: picture {number} of {name} cannot be decoded: {error}") from error
+    if len({array.shape for array in arrays}) > 1:
+        raise RLError(f"{owner}: the pictures of {name} differ in size: {sorted({a.shape for a in arrays})}")
+    return torch.from_numpy(np.stack(arrays)).movedim(-1, 1).contiguous()

@@ -18,8 +18,7 @@ from rl.core.errors import ContractError, MissingExtraError, RLError
 from rl.core.keys import unwrap
 from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fingerprint, folder_of
-from rl.replay.datasets._images import decoded
+from rl.replay.datasets._files import Download, decoded, fingerprint, folder_of
 
 __all__ = ["LeRobotExperienceReplay"]
 

@@ -14,7 +14,7 @@ from rl.replay._arguments import whole
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._ensemble import ReplayBufferEnsemble
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
-from rl.replay.datasets._load import load_dataset
+from rl.replay.datasets._base import load_dataset
 from rl.replay.storages._rows import TensorRows
 from rl.replay.storages._tensor import LazyTensorStorage
 

@@ -5,15 +5,12 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.replay.samplers._consuming import ConsumingSampler
     from rl.replay.samplers._ensemble import SamplerEnsemble
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
-    from rl.replay.samplers._random import RandomSampler
-    from rl.replay.samplers._slices import SliceSampler
-    from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
+    from rl.replay.samplers._slices import SliceSampler, SliceSamplerWithoutReplacement
     from rl.replay.samplers._staleness_aware import StalenessAwareSampler
-    from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
+    from rl.replay.samplers._uniform import ConsumingSampler, RandomSampler, SamplerWithoutReplacement
 
 __all__ = [
     "ConsumingSampler",

@@ -8,12 +8,13 @@ from typing import Any, Final, NoReturn, final
 import torch
 from torch import Tensor
 
+from rl.core.backends import Backend
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
 from rl.core.state import reading
 from rl.replay._arguments import check_rows, whole
-from rl.replay._priority.arguments import (
+from rl.replay._priorities import (
     as_index,
     as_priority,
     check_exponent,
@@ -23,9 +24,9 @@ from rl.replay._priority.arguments import (
     flat_priority,
     large_zeros,
     powers,
+    write_in_order,
 )
-from rl.replay._priority.backend import Backend, check_device, find_tree
-from rl.replay._priority.checks import write_in_order
+from rl.replay._priority_tree import check_device, find_tree
 from rl.replay._state import Apply, Fields
 from rl.replay.samplers._base import SamplerBase
 

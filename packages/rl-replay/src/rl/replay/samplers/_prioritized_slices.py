@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.backends import Backend
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, PRIORITY_WEIGHT, TRUNCATED, NestedKey
 from rl.core.state import reading
 from rl.replay import _foreign
-from rl.replay._index_set import Longs
-from rl.replay._priority.backend import Backend
-from rl.replay._slices.sampler import SlicesBase
-from rl.replay._slices.table import TrajectoryTable, each_step
+from rl.replay._indices import Longs
+from rl.replay._slice_sampling import SlicesBase
+from rl.replay._slice_table import TrajectoryTable, each_step
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._base import SamplerBase

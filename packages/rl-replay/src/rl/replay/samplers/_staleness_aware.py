@@ -15,11 +15,11 @@ from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.state import reading
 from rl.replay._arguments import check_rows
-from rl.replay._distinct import distinct
+from rl.replay._indices import distinct
 from rl.replay._kinds import batch_shape, stacked
 from rl.replay._layout import flatten, leading
-from rl.replay._slices.trajectories import read_columns
 from rl.replay._state import Apply, Fields
+from rl.replay._trajectories import read_columns
 from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["StalenessAwareSampler"]

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.replay.storages._compressed_list import CompressedListStorage
     from rl.replay.storages._ensemble import StorageEnsemble
-    from rl.replay.storages._lazy_stack import LazyStackStorage
-    from rl.replay.storages._list import ListStorage
+    from rl.replay.storages._list import CompressedListStorage, LazyStackStorage, ListStorage
     from rl.replay.storages._memmap import LazyMemmapStorage
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
 

@@ -20,8 +20,7 @@ from rl.replay._arguments import Index, as_device, row_numbers, to_device, whole
 from rl.replay._kinds import Kinds, batch_shape, one_row, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
-from rl.replay.storages._gather import flat_rows, row_gather
-from rl.replay.storages._successors import Successors, repeated
+from rl.replay.storages._successors import Successors, flat_rows, repeated, row_gather
 
 __all__ = ["TensorRows"]
 

@@ -12,8 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.contract import Contract
-from rl.core.contract._explain import contract_of
+from rl.core.contract import Contract, contract_of
 from rl.core.errors import CheckError, ContractError
 from rl.core.keys import TD_ERROR, NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.testing._contracts import Tried, require_declared_form, require_kept, seeded

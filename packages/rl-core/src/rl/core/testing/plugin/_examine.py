@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from rl.core._plugins.record import SLOW_IMPORT
+from rl.core._plugins import SLOW_IMPORT
 from rl.core.component import Component
 from rl.core.errors import BackendError, CheckError, RLError
 from rl.core.registry import GROUP, Registry

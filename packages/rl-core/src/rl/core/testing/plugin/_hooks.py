@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rl.core._plugins.record import Answer, PluginRecord
+from rl.core._plugins import Answer, PluginRecord
 from rl.core.component import Command
 from rl.core.errors import RLError
 from rl.core.registry import Registry

@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.objectives.losses.actor_critic._crossq import CrossQLoss
-    from rl.objectives.losses.actor_critic._ddpg import DDPGLoss
-    from rl.objectives.losses.actor_critic._discrete_sac import DiscreteSACLoss
-    from rl.objectives.losses.actor_critic._redq import REDQLoss
-    from rl.objectives.losses.actor_critic._sac import SACLoss
-    from rl.objectives.losses.actor_critic._td3 import TD3Loss
-    from rl.objectives.losses.actor_critic._tqc import TQCLoss
+    from rl.objectives.losses.actor_critic._base import DDPGLoss, TD3Loss
+    from rl.objectives.losses.actor_critic._sac import CrossQLoss, DiscreteSACLoss, REDQLoss, SACLoss, TQCLoss
 
 __all__ = ["CrossQLoss", "DDPGLoss", "DiscreteSACLoss", "REDQLoss", "SACLoss", "TD3Loss", "TQCLoss"]
 

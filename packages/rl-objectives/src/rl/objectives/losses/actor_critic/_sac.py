@@ -2,24 +2,208 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from rl.core.contract import Key
+from rl.core.errors import RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import scalar
-from rl.objectives._networks.calls import NetworkCall
-from rl.objectives.functional import soft_value
-from rl.objectives.functional._regression import distance, reduce
-from rl.objectives.losses.actor_critic._base import Batch, sampled
-from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
-from rl.objectives.targets._target_networks import make_target
+from rl.objectives._batch import mean_of, scalar
+from rl.objectives._networks import ActorCall, NetworkCall
+from rl.objectives.functional import (
+    expected_soft_value,
+    quantile_huber,
+    soft_value,
+    temperature_loss,
+    truncated_quantiles,
+)
+from rl.objectives.functional._q_learning import distance, is_number, reduce
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, chosen_values, sampled
+from rl.objectives.targets import make_target
 
-__all__ = ["SACLoss"]
+
+class TargetEntropy:
+    """Part of a loss with a temperature: the entropy that it is learned for."""
+
+    _given_entropy: float | str
+    _count: int | None = None
+    """Number of action dimensions, or of discrete actions; None as long as it is unknown."""
+
+    @property
+    def target_entropy(self) -> float | str:
+        """Entropy of the policy that the temperature is learned for, nats; it may be assigned.
+
+        The automatic one is known from the spec of the action, of the loss or of the actor, or from the first batch:
+        ``"auto"`` before. With masks of legal actions it is that without a mask.
+        """
+        if self._given_entropy != "auto" or self._count is None:
+            return self._given_entropy
+        return self._entropy_of(self._count)
+
+    @target_entropy.setter
+    def target_entropy(self, value: float | str) -> None:
+        self._given_entropy = value
+
+    def _entropy_of(self, count: int) -> float:
+        """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
+        return -float(count)
+
+
+def action_width(spec: Any, key: NestedKey) -> int | None:
+    """The number of dimensions of an action by its spec; None if the spec does not tell them from those of a batch."""
+    from rl.core.specs import Composite
+
+    leaf = spec.get(key, None) if isinstance(spec, Composite) else spec
+    shape = () if leaf is None else leaf.shape[len(spec.shape) if isinstance(spec, Composite) else 0 :]
+    return shape[0] if len(shape) == 1 else None
+
+
+def log_bounds(
+    owner: str, alpha_init: Any, min_alpha: Any, max_alpha: Any, target_entropy: Any
+) -> tuple[float, float] | None:
+    """The bounds of the logarithm of a temperature; None if there are none.
+
+    Args:
+        owner: the loss, for messages.
+        alpha_init: first temperature, above 0.
+        min_alpha: smallest temperature; None for no bound.
+        max_alpha: largest temperature; None for no bound.
+        target_entropy: nats, or ``"auto"``.
+
+    Raises:
+        SpecError: if an argument is out of its range.
+
+    Example:
+        >>> log_bounds("SACLoss", 1.0, 1.0, None, "auto")
+        (0.0, inf)
+    """
+    for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
+        absent = value is None and name != "alpha_init"
+        if not absent and not (is_number(value) and value is not None and value > 0):
+            raise SpecError(f"{owner} got {name}={value!r}; it is a number above 0")
+    if target_entropy != "auto" and not is_number(target_entropy):
+        raise SpecError(f"{owner} got target_entropy={target_entropy!r}; it is 'auto' or a number of nats")
+    low = -math.inf if min_alpha is None else math.log(min_alpha)
+    high = math.inf if max_alpha is None else math.log(max_alpha)
+    if low > high:
+        raise SpecError(f"{owner} got min_alpha={min_alpha} above max_alpha={max_alpha}")
+    return None if min_alpha is None and max_alpha is None else (low, high)
+
+
+class SoftLoss(TargetEntropy, OffPolicyLoss):
+    """Base of off-policy losses whose policy has an entropy bonus with a learned temperature; see `SACLoss`."""
+
+    qvalue_network: nn.Module
+    target_qvalue_network: nn.Module | None
+    log_alpha: Tensor
+
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+        self,
+        actor_network: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        num_qvalue_nets: int,
+        *,
+        loss_function: str,
+        delay_critic: bool,
+        gamma: float,
+        reduction: str | None,
+        alpha_init: float,
+        min_alpha: float | None,
+        max_alpha: float | None,
+        fixed_alpha: bool,
+        target_entropy: float | str,
+        delay_actor: bool = False,
+        action_spec: Any = None,
+    ) -> None:
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets,
+            loss_function=loss_function,
+            delay_critic=delay_critic,
+            delay_actor=delay_actor,
+            gamma=gamma,
+            reduction=reduction,
+        )
+        self._log_bounds = log_bounds(type(self).__name__, alpha_init, min_alpha, max_alpha, target_entropy)
+        self._given_entropy = target_entropy
+        spec = getattr(actor_network, "spec", None) if action_spec is None else action_spec
+        self._count = action_width(spec, self._keys["action"])
+        first = self._to_networks(torch.tensor(math.log(alpha_init)))
+        if fixed_alpha:
+            self.register_buffer("log_alpha", first)
+        else:
+            self.register_parameter("log_alpha", nn.Parameter(first))
+        self.fixed_alpha = fixed_alpha
+
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature, without gradient."""
+        log_alpha = self.log_alpha.detach()
+        return (log_alpha if self._log_bounds is None else log_alpha.clamp(*self._log_bounds)).exp()
+
+    def _derive_actor(self) -> list[NestedKey]:
+        self._policy = ActorCall(self.actor_network)
+        followed = self.target_actor_network
+        self._target_policy = self._policy if followed is None else ActorCall(followed)
+        return self._policy.in_keys
+
+    def _combined(self, values: Tensor) -> Tensor:
+        """Values of the actor's actions by critic, ``[n, *B, 1]``, of those that the critics write."""
+        return values
+
+    def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
+        """Objective of the actor without its entropy: values of its actions by critic, ``[n, *B, 1]``."""
+        del dist
+        return self._combined(self._values(self._frozen_critic, batch.entries, action, batch.size))
+
+    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
+        dist = self._policy(batch.entries, batch.size)
+        action, log_prob = sampled(dist, type(self).__name__)
+        soft = soft_value(self._actor_values(batch, dist, action), log_prob, self.alpha)
+        return {
+            "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
+            **self._temperature(log_prob, action, batch),
+            "entropy": mean_of(-log_prob.detach(), batch.mask),
+            **self._value_part(soft.detach(), batch),
+        }
+
+    def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The loss of a value network that fits the soft values ``[*B, 1]``; there is none by default."""
+        del soft, batch
+        return {}
+
+    def _writes(self) -> tuple[Key, ...]:
+        return (
+            scalar("loss_actor", "negative entropy-regularized value of the actor's actions"),
+            scalar("loss_alpha", "loss of the temperature"),
+            scalar("alpha", "temperature, no gradient"),
+            scalar("entropy", "mean negative log-probability of the actor's actions, nats, no gradient"),
+        )
+
+    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float | Tensor:
+        """`_entropy_of` the actions of a batch, whose number it notes."""
+        leaves: Any = action.values(True, True) if isinstance(action, TensorDictBase) else [action]  # noqa: FBT003
+        self._count = sum(leaf.shape[log_prob.ndim :].numel() for leaf in leaves)
+        return self._entropy_of(self._count)
+
+    def _temperature(self, log_prob: Tensor, action: Any, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the temperature, and its value."""
+        target: Any = self._given_entropy
+        if target == "auto":
+            target = self._automatic_entropy(action, log_prob)
+        if self.fixed_alpha:
+            elements = torch.zeros_like(log_prob)
+        else:
+            elements = temperature_loss(self.log_alpha, log_prob, target)
+        return {"loss_alpha": reduce(elements, self.reduction, batch.mask), "alpha": self.alpha}
 
 
 @_foreign.off_policy_loss
@@ -165,3 +349,435 @@ class SACLoss(SoftLoss):
         (value,) = self._value(batch.entries, batch.size)
         elements = distance(value, soft, self.loss_function).squeeze(-1)
         return {"loss_value": reduce(elements, self.reduction, batch.mask)}
+
+
+@final
+@_foreign.off_policy_loss
+class DiscreteSACLoss(SoftLoss):
+    """Soft actor-critic for discrete actions: expectations over the actions instead of samples.
+
+    Christodoulou, "Soft actor-critic for discrete action settings", 2019, eq. 10 to 12.
+
+    Reads and writes what `SACLoss` does without a value network; ``action`` is one-hot ``[*B, n]`` or integer ``[*B]``.
+
+    Args:
+        actor_network: policy with a categorical distribution, which has ``logits``.
+        qvalue_network: writes ``action_value`` ``[*B, n]``; the other critics are copies with new initial parameters.
+            Or a list of critics.
+        num_qvalue_nets: number of critics.
+        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        alpha_init: first temperature, above 0.
+        min_alpha: smallest temperature; None for no bound.
+        max_alpha: largest temperature; None for no bound.
+        fixed_alpha: keep the first temperature.
+        target_entropy_weight: share of the largest entropy that is the target if `target_entropy` is ``"auto"``.
+        target_entropy: nats, or ``"auto"``.
+        delay_actor: Whether the next action is that of a copy, ``target_actor_network``, which `SoftUpdate` moves.
+        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
+        gamma: discount, in [0, 1].
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+
+    Raises:
+        ContractError: if a network lacks a key, or has parameters without a shape.
+        SpecError: if an argument is out of its range, or the policy is not categorical.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+        >>> head = ProbabilisticTensorDictModule(
+        ...     ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ... )
+        >>> body = TensorDictModule(nn.Linear(3, 4), ["observation"], ["logits"])
+        >>> critic = TensorDictModule(nn.Linear(3, 4), ["observation"], ["action_value"])
+        >>> loss = DiscreteSACLoss(ProbabilisticTensorDictSequential(body, head), critic)
+        >>> flag = torch.zeros(8, 1, dtype=torch.bool)
+        >>> after = TensorDict(observation=torch.randn(8, 3), reward=torch.ones(8, 1), done=flag, terminated=flag)
+        >>> batch = TensorDict(
+        ...     observation=torch.randn(8, 3), action=torch.randint(4, (8,)), next=after, batch_size=[8]
+        ... )
+        >>> out = loss(batch)
+        >>> (out["loss_actor"] + out["loss_qvalue"] + out["loss_alpha"]).backward()
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        **{name: key for name, key in SoftLoss.default_keys.items() if name != "state_action_value"},
+        "action_value": "action_value",
+    }
+    _critic_reads: ClassVar[str] = "action_value"
+
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+        self,
+        actor_network: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        *,
+        num_qvalue_nets: int = 2,
+        loss_function: str = "smooth_l1",
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy_weight: float = 0.98,
+        target_entropy: float | str = "auto",
+        delay_actor: bool = False,
+        delay_qvalue: bool = True,
+        gamma: float = 0.99,
+        reduction: str | None = "mean",
+        action_space: Any = None,
+        num_actions: int | None = None,
+    ) -> None:
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets,
+            loss_function=loss_function,
+            delay_critic=delay_qvalue,
+            gamma=gamma,
+            reduction=reduction,
+            alpha_init=alpha_init,
+            min_alpha=min_alpha,
+            max_alpha=max_alpha,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            delay_actor=delay_actor,
+        )
+        del action_space  # of TorchRL: the critics say it
+        self._count = num_actions
+        self.target_entropy_weight = target_entropy_weight
+
+    def _log_probs(self, dist: Distribution) -> Tensor:
+        logits = getattr(dist, "logits", None)
+        if logits is None:
+            raise SpecError(
+                f"DiscreteSACLoss takes the expectation over discrete actions, and {type(dist).__name__} has no logits:"
+                " use SACLoss for continuous ones"
+            )
+        return torch.log_softmax(logits, -1)
+
+    def _predicted(self, batch: Batch) -> Tensor:
+        (values,) = self._critic_call(batch.entries, batch.size)
+        key = self._keys["action"]
+        return chosen_values(values, batch.entries[key], key, type(self).__name__)
+
+    def _next_value(self, batch: Batch) -> Tensor:
+        log_probs = self._log_probs(self._target_policy(batch.after, batch.size))
+        (values,) = self._target_critic(batch.after, batch.size)
+        return expected_soft_value(values, log_probs, self.alpha)
+
+    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
+        log_probs = self._log_probs(self._policy(batch.entries, batch.size))
+        (values,) = self._frozen_critic(batch.entries, batch.size)
+        soft = expected_soft_value(values.detach(), log_probs, self.alpha)
+        expected = expected_soft_value(torch.zeros_like(values), log_probs.detach(), -1.0).squeeze(-1)
+        return {
+            "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
+            **self._temperature(expected, log_probs, batch),
+            "entropy": mean_of(-expected, batch.mask),
+        }
+
+    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> Tensor:
+        """The part `target_entropy_weight` of the largest entropy, that of the legal actions of each element."""
+        del log_prob
+        self._count = action.shape[-1]
+        legal = (
+            action.detach() > torch.finfo(action.dtype).min / 2
+        )  # masks write minus infinity, or the smallest number
+        return self.target_entropy_weight * legal.sum(-1).clamp_min(1).to(action.dtype).log()
+
+    def _entropy_of(self, count: int) -> float:
+        """The part `target_entropy_weight` of the largest entropy."""
+        return self.target_entropy_weight * math.log(count)
+
+
+@final
+@_foreign.off_policy_loss
+class CrossQLoss(SoftLoss):
+    """CrossQ: soft actor-critic whose critics value both ends of a step in one call, without target networks.
+
+    Bhatt et al., "CrossQ: batch normalization in deep reinforcement learning for greater sample efficiency and
+    simplicity", 2024, section 4. Give the critics batch (re)normalization layers: in training mode they see the steps
+    and the following ones together. For the actor they are called in evaluation mode.
+
+    Reads and writes what `SACLoss` does without a value network. Padding is not supported, since it would count in the
+    normalization.
+
+    Args:
+        actor_network: policy with a distribution that has ``rsample``.
+        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
+            with new initial parameters. Or a list of critics.
+        num_qvalue_nets: number of critics.
+        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        alpha_init: first temperature, above 0.
+        min_alpha: smallest temperature; None for no bound.
+        max_alpha: largest temperature; None for no bound.
+        fixed_alpha: keep the first temperature.
+        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        gamma: discount, in [0, 1].
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+
+    Raises:
+        ContractError: if a network lacks a key, or has parameters without a shape.
+        SpecError: if an argument is out of its range, or the policy is discrete.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import (
+        ...     NormalParamExtractor,
+        ...     ProbabilisticTensorDictModule,
+        ...     ProbabilisticTensorDictSequential,
+        ...     TensorDictModule,
+        ... )
+        >>> from torch.distributions import Independent, Normal
+        >>> body = TensorDictModule(
+        ...     nn.Sequential(nn.Linear(3, 4), NormalParamExtractor()), ["observation"], ["loc", "scale"]
+        ... )
+        >>> head = ProbabilisticTensorDictModule(
+        ...     ["loc", "scale"], ["action"], distribution_class=lambda loc, scale: Independent(Normal(loc, scale), 1)
+        ... )
+        >>> layers = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+        >>> critic = TensorDictModule(layers, ["action"], ["state_action_value"])
+        >>> loss = CrossQLoss(ProbabilisticTensorDictSequential(body, head), critic)
+        >>> loss.target_qvalue_network is None
+        True
+    """
+
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+        self,
+        actor_network: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        *,
+        num_qvalue_nets: int = 2,
+        loss_function: str = "smooth_l1",
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy: float | str = "auto",
+        gamma: float = 0.99,
+        reduction: str | None = "mean",
+        action_spec: Any = None,
+    ) -> None:
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets,
+            loss_function=loss_function,
+            delay_critic=False,
+            gamma=gamma,
+            reduction=reduction,
+            alpha_init=alpha_init,
+            min_alpha=min_alpha,
+            max_alpha=max_alpha,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            action_spec=action_spec,
+        )
+
+    def _next_value(self, batch: Batch) -> Tensor:
+        del batch
+        raise RLError("CrossQLoss values both ends of a step in one call")
+
+    def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        after = {**batch.after, **self._acted(action)}
+        both = {key: torch.cat([batch.entries[key], after[key]]) for key in self._critic_call.in_keys}
+        size = torch.Size((2 * batch.size[0], *batch.size[1:]))
+        (value,) = self._critic_call(both, size)
+        predicted, following = value.chunk(2, 1)
+        with torch.no_grad():
+            target = self._target(batch, soft_value(following.detach(), log_prob, self.alpha))
+        return self._fit(predicted, target, batch)
+
+    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
+        training = self.qvalue_network.training
+        self.qvalue_network.eval()
+        try:
+            return super()._actor_part(batch)
+        finally:
+            self.qvalue_network.train(training)
+
+
+@final
+@_foreign.off_policy_loss
+class TQCLoss(SoftLoss):
+    """Truncated quantile critics: soft actor-critic whose critics write quantiles, the largest of which are dropped.
+
+    Kuznetsov et al., "Controlling overestimation bias with truncated mixture of continuous distributional quantile
+    critics", 2020, eq. 8 to 13.
+
+    Reads and writes what `SACLoss` does without a value network. The critics' loss is the mean over critics and
+    quantiles; ``pred_value``, ``target_value`` and ``td_error`` are those of the means of the distributions.
+
+    Args:
+        actor_network: policy with a distribution that has ``rsample``.
+        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, n_quantiles]``; the other critics are
+            copies with new initial parameters. Or a list of critics.
+        num_qvalue_nets: number of critics.
+        top_quantiles_to_drop_per_net: number of quantiles that the target drops for each critic.
+        alpha_init: first temperature, above 0.
+        min_alpha: smallest temperature; None for no bound.
+        max_alpha: largest temperature; None for no bound.
+        fixed_alpha: keep the first temperature.
+        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
+        gamma: discount, in [0, 1].
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+
+    Raises:
+        ContractError: if a network lacks a key, or has parameters without a shape.
+        SpecError: if an argument is out of its range, or the policy is discrete.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> critic = TensorDictModule(nn.Linear(2, 25), ["action"], ["state_action_value"])
+        >>> TQCLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, top_quantiles_to_drop_per_net=-1)
+        Traceback (most recent call last):
+        rl.core.errors.SpecError: TQCLoss got top_quantiles_to_drop_per_net=-1; it is at least 0
+    """
+
+    _distributional: ClassVar[bool] = True
+
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+        self,
+        actor_network: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        *,
+        num_qvalue_nets: int = 2,
+        top_quantiles_to_drop_per_net: int = 2,
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy: float | str = "auto",
+        delay_qvalue: bool = True,
+        gamma: float = 0.99,
+        reduction: str | None = "mean",
+        action_spec: Any = None,
+    ) -> None:
+        if top_quantiles_to_drop_per_net < 0:
+            raise SpecError(
+                f"TQCLoss got top_quantiles_to_drop_per_net={top_quantiles_to_drop_per_net}; it is at least 0"
+            )
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets,
+            loss_function="smooth_l1",
+            delay_critic=delay_qvalue,
+            gamma=gamma,
+            reduction=reduction,
+            alpha_init=alpha_init,
+            min_alpha=min_alpha,
+            max_alpha=max_alpha,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            action_spec=action_spec,
+        )
+        self.dropped = top_quantiles_to_drop_per_net
+
+    def _next_value(self, batch: Batch) -> Tensor:
+        action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        quantiles = self._values(self._target_critic, batch.after, action, batch.size)
+        if quantiles.shape[1:-1] != log_prob.shape:
+            raise ShapeError(
+                f"TQCLoss got quantiles of shape {tuple(quantiles.shape[1:])} and log-probabilities"
+                f" {tuple(log_prob.shape)}; expected [*B, n_quantiles] and [*B]"
+            )
+        return truncated_quantiles(quantiles, self.dropped) - self.alpha * log_prob.unsqueeze(-1)
+
+    def _fit(self, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        count = predicted.shape[-1]
+        elements = torch.stack([quantile_huber(one, target) for one in predicted]).mean(0) / count
+        means = predicted.detach().mean(-1, keepdim=True)
+        return self._weighted(elements, means, target.mean(-1, keepdim=True), batch)
+
+    def _combined(self, values: Tensor) -> Tensor:
+        return values.mean(-1, keepdim=True).mean(0, keepdim=True)
+
+
+@final
+@_foreign.off_policy_loss
+class REDQLoss(SoftLoss):
+    """Randomized ensembled double Q-learning: soft actor-critic with many critics and a random subset in the target.
+
+    Chen et al., "Randomized ensembled double Q-learning: learning fast without a model", 2021, algorithm 1. The paper
+    takes 20 updates a step.
+
+    Reads and writes what `SACLoss` does without a value network.
+
+    Args:
+        actor_network: policy with a distribution that has ``rsample``.
+        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
+            with new initial parameters. Or a list of critics.
+        num_qvalue_nets: number of critics.
+        sub_sample_len: Number of critics whose minimum is the next value, drawn for each batch; all if there are fewer.
+        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        alpha_init: first temperature, above 0.
+        min_alpha: smallest temperature; None for no bound.
+        max_alpha: largest temperature; None for no bound.
+        fixed_alpha: keep the first temperature.
+        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        delay_actor: Whether the next action is that of a copy, ``target_actor_network``, which `SoftUpdate` moves.
+        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
+        gamma: discount, in [0, 1].
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+
+    Raises:
+        ContractError: if a network lacks a key, or has parameters without a shape.
+        SpecError: if an argument is out of its range, or the policy is discrete.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> critic = TensorDictModule(nn.Linear(2, 1), ["action"], ["state_action_value"])
+        >>> REDQLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, sub_sample_len=0)
+        Traceback (most recent call last):
+        rl.core.errors.SpecError: REDQLoss got sub_sample_len=0; it is at least 1
+    """
+
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+        self,
+        actor_network: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        *,
+        num_qvalue_nets: int = 10,
+        sub_sample_len: int = 2,
+        loss_function: str = "smooth_l1",
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy: float | str = "auto",
+        delay_actor: bool = False,
+        delay_qvalue: bool = True,
+        gamma: float = 0.99,
+        reduction: str | None = "mean",
+        action_spec: Any = None,
+    ) -> None:
+        if sub_sample_len < 1:
+            raise SpecError(f"REDQLoss got sub_sample_len={sub_sample_len}; it is at least 1")
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets,
+            loss_function=loss_function,
+            delay_critic=delay_qvalue,
+            gamma=gamma,
+            reduction=reduction,
+            alpha_init=alpha_init,
+            min_alpha=min_alpha,
+            max_alpha=max_alpha,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            action_spec=action_spec,
+            delay_actor=delay_actor,
+        )
+        self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
+
+    def _next_value(self, batch: Batch) -> Tensor:
+        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
+        values = self._values(self._target_critic, batch.after, action, batch.size)
+        chosen = torch.randperm(self.num_qvalue_nets, device=values.device)[: self.sub_sample_len]
+        return soft_value(values[chosen], log_prob, self.alpha)
+
+    def _combined(self, values: Tensor) -> Tensor:
+        return values.mean(0, keepdim=True)

@@ -5,11 +5,8 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.objectives.losses.policy_gradient._a2c import A2CLoss
-    from rl.objectives.losses.policy_gradient._impala import ImpalaLoss
-    from rl.objectives.losses.policy_gradient._kl_pen_ppo import KLPENPPOLoss
-    from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss, PPOLoss
-    from rl.objectives.losses.policy_gradient._reinforce import ReinforceLoss
+    from rl.objectives.losses.policy_gradient._base import A2CLoss, ImpalaLoss, ReinforceLoss
+    from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
 
 __all__ = ["A2CLoss", "ClipPPOLoss", "ImpalaLoss", "KLPENPPOLoss", "PPOLoss", "ReinforceLoss"]
 

@@ -1,0 +1,136 @@
+"""What is done with a collected batch: its form, `postproc`, hook and replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rl.collectors._pipeline import Devices, count_of, name_of
+from rl.collectors._trajectories import WholeTrajectories, split_trajectories
+from rl.core import check_pipeline
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey, as_tuple, leaf_keys
+
+
+@dataclass
+class Output:
+    """The arguments of collectors of the same names.
+
+    Raises:
+        SpecError: if two of them exclude each other.
+    """
+
+    postproc: Callable[[TensorDictBase], Any] | None
+    post_collect_hook: Callable[[Any], Any] | None
+    replay_buffer: Any
+    extend_buffer: bool = True
+    split_trajs: bool | None = None
+    trajs_per_batch: int | None = None
+    traj_format: str = "padded"
+    return_same_td: bool = False
+    set_truncated: bool = False
+    ends_early: bool = False
+
+    def __post_init__(self) -> None:
+        self._same: TensorDictBase | None = None
+        if self.traj_format not in ("padded", "cat"):
+            raise SpecError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}")
+        whole = None if self.trajs_per_batch is None else f"trajs_per_batch={self.trajs_per_batch}"
+        form = "split_trajs=True" if self.split_trajs else whole
+        if whole and self.split_trajs:
+            self._exclude(whole, "split_trajs=True", "a batch of whole trajectories is split already")
+        if whole and self.set_truncated:
+            self._exclude(whole, "set_truncated=True", "the end of a batch ends no trajectory")
+        if self.return_same_td and (form or self.ends_early):
+            self._exclude(form or "interruptor", "return_same_td=True", "the shape of a batch varies")
+        if self.split_trajs and not self.extend_buffer:
+            self._exclude("split_trajs=True", "extend_buffer=False", "padding would be stored as steps")
+
+    @staticmethod
+    def _exclude(one: str, other: str, why: str) -> None:
+        raise SpecError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
+
+    def whole_trajectories(self) -> WholeTrajectories | None:
+        """Return what gathers whole trajectories, or None. Those for a replay buffer are not padded."""
+        if self.trajs_per_batch is None:
+            return None
+        form = self.traj_format if self.replay_buffer is None else "cat"
+        return WholeTrajectories(count_of("trajs_per_batch", self.trajs_per_batch, 1), form)
+
+    def finish(self, batch: Any) -> Any:
+        """Return what is yielded for a batch; None if it goes to a replay buffer."""
+        if self.return_same_td:
+            self._same = batch = batch if self._same is None else self._same.update_(batch)
+        if self.split_trajs:
+            batch = split_trajectories(batch)
+        if self.postproc is not None:
+            batch = self.postproc(batch)
+        if self.post_collect_hook is not None:
+            self.post_collect_hook(batch)
+        if self.replay_buffer is None:
+            return batch
+        if not self.extend_buffer and batch.ndim > 1:  # single steps, in the order of time
+            batch = batch.permute(batch.ndim - 1, *range(batch.ndim - 1)).reshape(-1)
+        self.replay_buffer.extend(batch)
+        return None
+
+
+def describe(
+    collector: Any,
+    recurrent: Any,
+    devices: Devices,
+    output: Output,
+    forms: Mapping[tuple[str, ...], tuple[torch.Size, torch.dtype]],
+) -> str:
+    """Return the description as text.
+
+    Args:
+        collector: the collector.
+        recurrent: recurrent states of its policy.
+        devices: its devices.
+        output: what it does with a batch.
+        forms: shape and dtype of a step's entries; empty before the first step.
+    """
+    env, policy = collector.env, collector.policy
+    home, storing, postproc = devices.env, devices.storing, output.postproc
+    where = home if devices.policy is None else devices.policy
+    stages = [
+        ("environment", f"{name_of(env)}, batch {list(env.batch_size)}, on {home}"),
+        ("policy", f"{'random actions' if policy is None else name_of(policy)}, on {where}{_cast(home, where)}"),
+        ("postproc", "-" if postproc is None else name_of(postproc)),
+        ("storing", f"on {storing or home}{'' if storing in (None, home) else f' (each batch: {home} -> {storing})'}"),
+    ]
+    lines = [repr(collector), *[f"{stage:<12} {text}" for stage, text in stages], ""]
+    if policy is None or hasattr(policy, "in_keys"):
+        lines.append(str(check_pipeline(env, recurrent, _RandomActions(env) if policy is None else policy)))
+    else:
+        lines += [str(check_pipeline(env)), f"{name_of(policy)} has no in_keys and out_keys: its keys are not known"]
+    if forms:
+        lines += ["", "entries of a batch", *_entries(forms, collector)]
+    return "\n".join(lines)
+
+
+class _RandomActions:
+    def __init__(self, env: Any) -> None:
+        self.in_keys: list[NestedKey] = []
+        self.out_keys = leaf_keys(env.full_action_spec)
+
+
+def _cast(home: torch.device, away: torch.device) -> str:
+    return "" if home == away else f" (each step: inputs {home} -> {away}, outputs {away} -> {home})"
+
+
+def _entries(forms: Mapping[Any, tuple[torch.Size, torch.dtype]], collector: Any) -> list[str]:
+    dims = len(collector.env.batch_size)
+    keys: dict[NestedKey, tuple[list[int | str], torch.dtype]] = {
+        key: ([*shape[:dims], "T", *shape[dims:]], dtype) for key, (shape, dtype) in forms.items()
+    }
+    width = max(len(".".join(as_tuple(key))) for key in keys)
+    return [
+        f"{'.'.join(as_tuple(key)):<{width}}  [{', '.join(map(str, shape))}] {str(dtype).removeprefix('torch.')}"
+        for key, (shape, dtype) in keys.items()
+    ]

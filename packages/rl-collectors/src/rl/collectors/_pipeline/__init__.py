@@ -1,1 +1,0 @@
-"""What a collector is made of: arguments, environment, policy, their devices, and a description of them."""

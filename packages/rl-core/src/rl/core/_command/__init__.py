@@ -1,1 +1,0 @@
-"""Parts of the command `rl`: parser, tables, output, doctor."""

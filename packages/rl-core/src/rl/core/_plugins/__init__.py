@@ -1,1 +1,0 @@
-"""Discovery, records and validation of plugins, for `rl.core.registry`."""

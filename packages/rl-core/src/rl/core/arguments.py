@@ -1,0 +1,251 @@
+"""Checks of arguments, and arguments of TorchRL that are replaced or needless."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
+from types import NoneType
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ArgumentError, ShapeError, SpecError
+
+__all__ = ["Needless", "as_integer", "check_arguments", "foreign_arguments", "module_arguments", "same_shape"]
+
+
+def as_integer(value: Any, owner: str, name: str, least: int | None = None) -> int:
+    """Convert an argument to a Python integer.
+
+    Args:
+        value: an integer: of Python, of NumPy, or a tensor of an integer dtype without dimensions. No bool, no float.
+        owner: the component that the message names.
+        name: the argument that the message names.
+        least: smallest value; any if None.
+
+    Raises:
+        SpecError: if the value is no integer, or below `least`.
+
+    Example:
+        >>> import torch
+        >>> as_integer(torch.tensor(3), "MLP", "depth", least=0)
+        3
+        >>> as_integer(2.0, "MLP", "depth")
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.SpecError: MLP: depth must be an integer, got 2.0
+    """
+    if type(value) is not int:
+        boolean = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
+        if boolean or getattr(value, "shape", ()) or not hasattr(value, "__index__"):
+            raise SpecError(f"{owner}: {name} must be an integer, got {value!r:.100}")
+        try:
+            value = operator.index(value)
+        except TypeError as error:
+            raise SpecError(f"{owner}: {name} must be an integer, got {value!r:.100}") from error
+    if least is not None and value < least:
+        raise SpecError(f"{owner}: {name} must be at least {least}, got {value}")
+    return value
+
+
+def same_shape(**tensors: Tensor) -> None:
+    """Raise unless all tensors have one shape.
+
+    Args:
+        tensors: by the name that the message shall use.
+
+    Raises:
+        ShapeError: if two shapes differ.
+
+    Example:
+        >>> import torch
+        >>> same_shape(value=torch.zeros(3, 1), target=torch.zeros(3, 1))
+        >>> same_shape(value=torch.zeros(3), target=torch.zeros(3, 1))
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.ShapeError: expected one shape, got value (3,), target (3, 1): ...
+    """
+    shapes = [t.shape for t in tensors.values()]
+    if any(shape != shapes[0] for shape in shapes[1:]):
+        listed = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+        raise ShapeError(
+            f"expected one shape, got {listed}: they would broadcast; per-step scalars keep a"
+            " trailing dimension of 1, log-probabilities do not"
+        )
+
+
+T = TypeVar("T", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+Needless = tuple[str, *tuple[object, ...]]
+"""Why an argument is not needed, or what to use as long as it is not available; then the values that are dropped: `...`
+for any."""
+
+
+def foreign_arguments(
+    *, needless: Mapping[str, Needless] | None = None, replaced: Mapping[str, str] | None = None
+) -> Callable[[T], T]:
+    """Decorate a class or function to answer keyword arguments of other libraries before it runs.
+
+    The signature stays as it is, for `inspect.signature` as for type checkers. Arguments that a constructor passes on
+    with ``**kwargs`` are answered by the class that they reach.
+
+    Args:
+        needless: by argument, a sentence and the values that are dropped without a word, such as the default of
+            another library; any other value is refused with the sentence.
+        replaced: by argument, what to use instead; refused with any value.
+
+    Returns:
+        The decorator; of a class it wraps ``__init__``, own or inherited.
+
+    Raises:
+        ArgumentError: where the class or function is called with an argument that is refused, or that neither the
+            signature nor these tables know.
+
+    Example:
+        >>> @foreign_arguments(needless={"vectorized": ("it always is", True)}, replaced={"lr": "use rate"})
+        ... def train(rate=0.1): return rate
+        >>> train(vectorized=True)
+        0.1
+        >>> train(lr=1)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.ArgumentError: train got an unexpected keyword argument 'lr': use rate
+    """
+    tables = dict(needless or {}), dict(replaced or {})
+
+    def decorate(target: T) -> T:
+        made: Any = target
+        if not isinstance(made, type):
+            return cast("T", _answering(made, _Answers.of(made, *tables), made.__name__))
+        start = _start if made.__init__ is object.__init__ else made.__init__
+        made.__init__ = _answering(start, _Answers.of(start, *tables), None)
+        return target
+
+    return decorate
+
+
+def module_arguments(needless: dict[str, Needless]) -> Callable[[C], C]:
+    """Decorate the class of a module: `foreign_arguments`, and the argument `device`, to which it is moved.
+
+    Args:
+        needless: Answers to arguments that it does not have, as of `foreign_arguments`.
+
+    Example:
+        >>> from torch import nn
+        >>> @module_arguments({"safe": ("needless: it never fails", ...)})
+        ... class Double(nn.Module):
+        ...     def __init__(self) -> None:
+        ...         super().__init__()
+        ...         self.linear = nn.Linear(1, 1)
+        >>> Double(device="meta", safe=False).linear.weight.device
+        device(type='meta')
+    """
+
+    def decorate(target: C) -> C:
+        return foreign_arguments(needless=needless)(_movable(target))
+
+    return decorate
+
+
+def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
+    """Refuse keyword arguments that the constructor of a class decorated with `foreign_arguments` would refuse.
+
+    Args:
+        target: the class.
+        given: the arguments, which reach it later, for example in another process.
+        owner: names the component that was given them.
+
+    Raises:
+        ArgumentError: as the constructor would raise it.
+    """
+    constructor: Any = target.__init__
+    constructor.answers.keep(dict(given), owner)
+
+
+def _movable(target: C) -> C:
+    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
+    made: Any = target
+    start = made.__init__
+    signature = inspect.signature(start)
+    if "device" in signature.parameters:  # that of a base class
+        return target
+
+    @wraps(start)
+    def begin(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        if device is not None:
+            self.to(device)
+
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
+    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None)
+    cast("Any", begin).__signature__ = signature.replace(parameters=[*own, device, *rest])
+    made.__init__ = begin
+    return target
+
+
+def _start(self: object) -> None:
+    """The constructor of a class that has none."""
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What a function says to keyword arguments that are not in its signature."""
+
+    needless: dict[str, Needless]
+    replaced: dict[str, str]
+    known: frozenset[str]
+    passes_on: bool  # further ones, to a function that answers itself
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], needless: dict[str, Needless], replaced: dict[str, str]) -> _Answers:
+        parameters = inspect.signature(function).parameters.values()
+        known = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        return cls(needless, replaced, known, any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+    def keep(self, given: dict[str, Any], owner: str) -> dict[str, Any]:
+        """`given` without what is dropped; the first that is refused raises."""
+        return {name: value for name, value in given.items() if name in self.known or self._passes(name, value, owner)}
+
+    def _passes(self, name: str, value: object, owner: str) -> bool:
+        what = f"{name!r}"
+        if name in self.needless:
+            why, *values = self.needless[name]
+            if ... in values or any(value is one or (type(value) is type(one) and value == one) for one in values):
+                return False
+            shown = f"{name}={value!r}" if isinstance(value, (str, int, float, NoneType)) else f"{name!r}"
+            what = f"{shown:.60}: {why}"
+        elif name in self.replaced:
+            what += f": {self.replaced[name]}"
+        elif self.passes_on:
+            return True
+        else:
+            near = get_close_matches(name, self.known - {"self"}, n=1)
+            what += f"; did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"{owner} got an unexpected keyword argument {what}")
+
+
+def _answering(function: Callable[..., Any], answers: _Answers, owner: str | None) -> Callable[..., Any]:
+    """`function` behind its answers; without `owner`, a method, named by its object's class."""
+    known = answers.known
+
+    def keep(given: dict[str, Any], owner: str) -> dict[str, Any]:  # torch.compile takes functions out of closures only
+        return answers.keep(given, owner)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in known:
+                kwargs = keep(kwargs, owner or type(args[0]).__name__)
+                break
+        return function(*args, **kwargs)
+
+    open_to_tests: Any = call
+    open_to_tests.answers = answers
+    return call

@@ -1,1 +1,0 @@
-"""What the back ends on JAX have in common."""

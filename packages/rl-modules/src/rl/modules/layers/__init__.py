@@ -1,1 +1,0 @@
-"""Layers: noisy linear, batch renormalization, consistent dropout."""

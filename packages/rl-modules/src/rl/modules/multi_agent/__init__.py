@@ -1,1 +1,0 @@
-"""Networks of several agents, and mixers of their values."""

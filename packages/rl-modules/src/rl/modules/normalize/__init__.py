@@ -1,1 +1,0 @@
-"""Normalization of value targets."""

@@ -1,1 +1,0 @@
-"""Registered operators of recurrent layers."""

@@ -1,1 +1,0 @@
-"""Invertible transforms of value targets."""

@@ -1,1 +1,0 @@
-"""Priority tree in C."""

@@ -1,1 +1,0 @@
-"""Time loops of recurrent layers in C."""

@@ -1,1 +1,0 @@
-"""Linear recurrence and fused returns in C."""

@@ -1,1 +1,0 @@
-"""Row copies out of a storage in C."""

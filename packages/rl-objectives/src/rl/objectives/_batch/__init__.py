@@ -1,1 +1,0 @@
-"""The mask of valid steps and the time dimension in a batch."""

@@ -1,1 +1,0 @@
-"""Calls of networks and actors on tensors."""

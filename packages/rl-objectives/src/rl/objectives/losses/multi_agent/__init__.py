@@ -1,1 +1,0 @@
-"""Losses of groups of agents."""

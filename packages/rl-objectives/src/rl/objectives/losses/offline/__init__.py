@@ -1,1 +1,0 @@
-"""Losses that learn from a fixed data set."""

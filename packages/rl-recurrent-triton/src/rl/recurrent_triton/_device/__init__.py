@@ -1,1 +1,0 @@
-"""Devices and drivers that the kernels support."""

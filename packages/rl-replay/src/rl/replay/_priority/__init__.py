@@ -1,1 +1,0 @@
-"""Priority trees in plain torch, their selection, and the validation of priorities."""

@@ -1,1 +1,0 @@
-"""The trajectory table of a storage, and how slices are sampled from it."""
