@@ -68,17 +68,16 @@ from rl.trainers import (
     load_run,
     make_env,
 )
-from rl.trainers._build.envs import env_options
-from rl.trainers._build.memory import stored_keys
-from rl.trainers._build.optimizer import adam
-from rl.trainers.recipes.dqn._train import dqn_policy, q_loss
-from rl.trainers.recipes.mappo._train import MAPPOLearner, mappo_networks
-from rl.trainers.recipes.off_policy import _train as off_policy
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
-from rl.trainers.recipes.ppo._train import PPOLearner
-from rl.trainers.recipes.q_learning import _train as q_learning
-from rl.trainers.recipes.sac._train import sac_loss, sac_policy
-from rl.trainers.recipes.td3._train import td3_loss, td3_policy
+from rl.trainers.actors import on_policy_critic
+from rl.trainers.algorithms import mappo, ppo
+from rl.trainers.algorithms.dqn import dqn_loss, dqn_policy
+from rl.trainers.algorithms.sac import policy as sac_policy
+from rl.trainers.algorithms.sac import sac_loss
+from rl.trainers.algorithms.td3 import policy as td3_policy
+from rl.trainers.algorithms.td3 import td3_loss
+from rl.trainers.envs import env_options
+from rl.trainers.loops import off_policy, q_learning
+from rl.trainers.replay import stored_keys
 
 CPU = torch.device("cpu")
 FLAGS = ("reward", "done", "terminated")
@@ -323,8 +322,9 @@ def trainee(name: str, config: Any) -> Trainee:
 
 
 def _on_policy(name: str, config: Any, env: Any) -> Trainee:
-    actor, critic = (mappo_networks if name == "mappo" else on_policy_networks)(config, env, config.recipe)
-    learner = (MAPPOLearner if name == "mappo" else PPOLearner)(config, env, actor, critic)
+    actor = (mappo if name == "mappo" else ppo).policy(config, env)
+    critic = mappo.critic(config, env) if name == "mappo" else on_policy_critic(config, env)
+    learner = (mappo if name == "mappo" else ppo).updater(config, env, actor, critic)
     acting = actor if config.policy == "mlp" else TensorDictSequential(actor, critic)
     held: dict[str, TensorDictBase] = {}
 
@@ -342,40 +342,40 @@ def _off_policy(name: str, config: Any, env: Any) -> Trainee:
     loss = make_loss(config, env, policy)
     buffer = off_policy._buffer(config)
     every = config.policy_delay if name == "td3" else 1
-    learner = off_policy._Learner(config, loss, stored_keys(loss, env), buffer, every, (0.9, 0.999))
-    return Trainee(env, policy, loss, learner.store, lambda: learner(10**6), learner, lambda: buffer[:])
+    keys = stored_keys(loss, env)
+    learner = off_policy.OffPolicyUpdater(config, loss, buffer, every, (0.9, 0.999))
+
+    def store(batch: TensorDictBase) -> None:
+        buffer.extend(batch.select(*keys).reshape(-1))
+
+    return Trainee(env, policy, loss, store, lambda: learner(10**6), learner, lambda: buffer[:])
 
 
 def _q_learning(config: Any, env: Any) -> Trainee:
     policy = dqn_policy(config, env)
-    loss = q_loss(config, policy)
+    loss = dqn_loss(config, env, policy)
     buffer = q_learning.transitions_buffer(config)
-    optimizer = adam(loss.parameters(), config.learning_rate)
-    target = SoftUpdate(loss, tau=config.target_tau)
-    learner = q_learning._Learner(
-        config, loss, stored_keys(loss, env), target, optimizer, buffer, None, 0, sequences=False
-    )
-    return Trainee(env, policy, loss, learner.store, lambda: learner(10**6, 10**6), learner, lambda: buffer[:])
+    keys = stored_keys(loss, env)
+    learner = q_learning.QUpdater(config, loss, buffer, 0)
+
+    def store(batch: TensorDictBase) -> None:
+        buffer.extend(batch.select(*keys).reshape(-1))
+
+    return Trainee(env, policy, loss, store, lambda: learner(10**6, 10**6), learner, lambda: buffer[:])
 
 
 def losses_of(learner: Any) -> list[dict[str, Tensor]]:
     """A list that gets the losses of each following update."""
     seen: list[dict[str, Tensor]] = []
-    name = "_losses" if hasattr(learner, "_losses") else "_step"
-    original = getattr(learner, name)
+    step = learner.step
 
-    def record(*args: Any, **kwargs: Any) -> Any:
-        out = original(*args, **kwargs)
-        if isinstance(out, dict):
-            values = out
-        elif isinstance(out[0], TensorDictBase):
-            values = {**dict(out[0].items()), "gradient_norm": out[1]}
-        else:
-            values = dict(zip(("loss", "pred_value", "gradient_norm"), out, strict=True))
+    def record(out: Any, *args: Any) -> Any:
+        norm = step(out, *args)
+        values = {**dict(out.items()), **({} if norm is None else {"gradient_norm": norm})}
         seen.append({str(key): one.detach() for key, one in values.items() if one.numel() == 1})
-        return out
+        return norm
 
-    setattr(learner, name, record)
+    learner.step = record
     return seen
 
 
@@ -446,7 +446,7 @@ def train_recipe(name: str, config: RunConfig, out: Path, **options: Any) -> Any
     """Train with the public function of a recipe; `out` may be a run that `options` resumes."""
     from rl.core.registry import load
 
-    train = load("recipe", {"lstm": "ppo"}.get(name, name)).load_train()
+    train = load("recipe", {"lstm": "ppo"}.get(name, name)).train
     return train(config, **({} if "resume" in options else {"out": out}), display="none", **options)
 
 

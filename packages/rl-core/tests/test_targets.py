@@ -45,7 +45,7 @@ def make_writer() -> Writer:
 
 
 writer = Writer()
-recipe = SimpleNamespace(name="r", config=None, train="m:f", policy="m:f", load_train=None, load_policy=None)
+recipe = SimpleNamespace(name="r", config=None, train=None, make_policy=None)
 made_with_options = partial(Writer)
 
 
@@ -67,7 +67,7 @@ def importable(monkeypatch):
         ("writer", "AbstractWriter", "is abstract: it lacks claim"),
         ("writer", "writer", "is neither a class nor a function"),
         ("loss", "Silent", "Silent lacks the method __call__ of rl.core.interfaces.Loss"),
-        ("recipe", "Writer", "is no rl.trainers.Recipe: it lacks name, config, train"),
+        ("recipe", "Writer", "is no rl.trainers.Algorithm: it lacks name, config, train"),
         ("logger", "math:pi", "3.141592653589793 is neither"),
     ],
 )

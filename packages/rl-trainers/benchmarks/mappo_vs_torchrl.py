@@ -23,7 +23,7 @@ RATE, GAMMA, LAMBDA, CLIP, NORM = 3e-4, 0.99, 0.9, 0.2, 5.0
 
 
 def ours(seed: int, frames: int = FRAMES) -> None:
-    from rl.trainers.recipes import MAPPOConfig, train_mappo
+    from rl.trainers import MAPPOConfig, train_mappo
 
     config = MAPPOConfig(
         env="vmas/balance",

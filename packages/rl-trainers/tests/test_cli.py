@@ -13,10 +13,11 @@ import pytest
 from rl.core.cli import main
 from rl.core.component import Component
 from rl.core.registry import Registry, default, load
-from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
-from rl.trainers._command.arguments import parse_train
-from rl.trainers._config.fields import config_fields
-from rl.trainers._evaluate.loading import load_config
+from rl.trainers import Algorithm, PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
+from rl.trainers._arguments import parse_train
+from rl.trainers.algorithms import ppo
+from rl.trainers.config import config_fields
+from rl.trainers.evaluation import load_config
 
 TINY = ["--total-frames", "256", "--num-envs", "2", "--frames-per-batch", "128", "--minibatch-size", "64"]
 TINY += ["--eval-episodes", "1", "--final-eval-episodes", "2", "--loggers", "[csv]", "--display", "plain"]
@@ -212,7 +213,7 @@ def test_switches_need_no_value_and_lists_no_brackets():
 
 
 def test_every_hint_about_another_project_names_an_option():
-    from rl.trainers._command import arguments
+    from rl.trainers import _arguments as arguments
 
     known = {field.name for component in default().components("recipe")
              for field in config_fields(default().load("recipe", component.name).config)}  # fmt: skip
@@ -230,20 +231,15 @@ def test_help_may_come_before_the_recipe(capsys):
 OWN_RECIPE = """
 from dataclasses import dataclass
 from typing import ClassVar
-from rl.trainers import PPOConfig, Recipe
-from rl.trainers.recipes.ppo._train import PPOLearner, ppo_policy
-from rl.trainers.recipes.on_policy._train import train_on_policy
+from rl.trainers import Algorithm, PPOConfig
+from rl.trainers.algorithms.ppo import policy, updater
 
 @dataclass(frozen=True, kw_only=True)
 class MyConfig(PPOConfig):
     recipe: ClassVar[str] = "mine"
     total_frames: int = 256
 
-MINE = Recipe("mine", MyConfig, train="own_recipe_of_cli:train", policy="own_recipe_of_cli:policy")
-policy = ppo_policy
-
-def train(config, **options):
-    return train_on_policy(MINE, config, PPOLearner, **options)
+MINE = Algorithm(MyConfig, loop="on_policy", policy=policy, updater=updater)
 
 class Printing:
     def __init__(self, folder, *, resume_step=None):
@@ -269,8 +265,8 @@ def test_a_recipe_and_a_logger_of_a_module(tmp_path, monkeypatch, capsys):
     more = ["--resume", "run", "--total-frames", "512", "--display", "none", *trust]
     assert main(["train", *more]) == 0
     assert main(["train", "own_recipe_of_cli:MINE", *more[:3], "768", *more[4:]]) == 0
-    assert main(["train", "own_recipe_of_cli:train"]) == 2
-    assert "is a function; name an object of rl.trainers.Recipe" in capsys.readouterr().err
+    assert main(["train", "own_recipe_of_cli:policy"]) == 2
+    assert "is a function; name an object of rl.trainers.Algorithm" in capsys.readouterr().err
 
 
 def test_preprocessing_is_set_by_options(capsys):
@@ -348,7 +344,7 @@ def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
 
     got = []
 
-    def train(config, *, out, resume, display):
+    def train(config, *, out, resume, display, should_stop):
         got.append((config, out, resume, display))
         return TrainResult(Path("x"), 0, 0.0)
 
@@ -364,7 +360,9 @@ def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
 
 def test_a_recipe_with_the_name_of_an_installed_one_is_another_recipe(monkeypatch):
     module = ModuleType("rl_trainers_test_ppo")
-    module.MINE = dataclasses.replace(load("recipe", "ppo"), train=f"{module.__name__}:train")
+    config = dataclasses.make_dataclass("MyConfig", [], bases=(PPOConfig,), frozen=True, kw_only=True)
+    config.__module__ = module.__name__
+    module.MINE = Algorithm(config, loop="on_policy", policy=ppo.policy)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert module.MINE.reference == "rl_trainers_test_ppo:MINE"
     assert load("recipe", "ppo").reference == "ppo"

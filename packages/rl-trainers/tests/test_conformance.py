@@ -4,7 +4,7 @@ import pytest
 
 from rl.core import components, load
 from rl.core.testing import check_logger, check_recipe
-from rl.trainers.loggers._loggers import CSVLogger, TensorBoardLogger, read_metrics
+from rl.trainers.loggers import CSVLogger, TensorBoardLogger, read_metrics
 
 
 @pytest.mark.parametrize("name", [component.name for component in components("recipe")])

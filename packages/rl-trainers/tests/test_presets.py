@@ -8,8 +8,8 @@ import yaml
 from rl.core import components, load
 from rl.core.cli import main
 from rl.trainers import PPOConfig
-from rl.trainers._command.arguments import UsageError, parse_train
-from rl.trainers._storage.folder import config_yaml
+from rl.trainers._arguments import UsageError, parse_train
+from rl.trainers._storage import config_yaml
 
 RECIPES = [load("recipe", component.name) for component in components("recipe")]
 PRESETS = [(recipe, preset) for recipe in RECIPES for preset in recipe.load_presets().values()]

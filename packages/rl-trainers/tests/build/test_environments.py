@@ -19,9 +19,9 @@ from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownCompone
 from rl.core.registry import Registry, default, load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, evaluate, load_checkpoint, make_env, train_ppo
-from rl.trainers._build import envs as _envs
-from rl.trainers._command.arguments import parse_train
-from rl.trainers._evaluate.loading import load_config
+from rl.trainers import envs as _envs
+from rl.trainers._arguments import parse_train
+from rl.trainers.evaluation import load_config
 
 MODULE = """
 import gymnasium

@@ -11,10 +11,9 @@ from gymnasium import spaces
 from rl.core.errors import SpecError
 from rl.core.registry import load
 from rl.envs import CatTensors, GymEnv, InitTracker, SerialEnv, TransformedEnv
-from rl.trainers import A2CConfig, PPOConfig, SACConfig, train_a2c, train_ppo, train_sac
-from rl.trainers._build.envs import make_env
-from rl.trainers._build.networks import described_observations
-from rl.trainers.loggers._loggers import read_metrics
+from rl.trainers import A2CConfig, PPOConfig, SACConfig, make_env, train_a2c, train_ppo, train_sac
+from rl.trainers.loggers import read_metrics
+from rl.trainers.networks import described_observations
 
 SMALL = {"num_envs": 2, "total_frames": 128, "frames_per_batch": 64, "eval_episodes": 1, "final_eval_episodes": 1,
          "hidden": (4,), "loggers": ("csv",)}  # fmt: skip
@@ -66,7 +65,7 @@ def test_a_clash_is_refused_before_the_first_step(recipe, name, choice, tmp_path
     config = found.config(env="Named-v0", env_kwargs={"name": name, "choice": choice}, **more)
     message = rf"{recipe} has entries '{name}' of its own.*--transform 'rename:\{{in_keys: \[{name}\]"
     with pytest.raises(SpecError, match=message):
-        found.load_train()(config, out=tmp_path / "run", display="none")
+        found.train(config, out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
 
 
@@ -133,7 +132,7 @@ def test_a_clash_in_a_group_is_refused(recipe, tmp_path):
     floats = {"floats": True} if recipe == "maddpg" else {}
     config = found.config(env="test/team", env_kwargs=floats, transform=(renamed,))
     with pytest.raises(SpecError, match=rf"in_keys: \[\[pair, {name}\]\], out_keys: \[\[pair, {name}_seen\]\]"):
-        found.load_train()(config, out=tmp_path / "run", display="none")
+        found.train(config, out=tmp_path / "run", display="none")
 
 
 @pytest.mark.parametrize("name", ["alpha", "entropy", "loss_actor", "pred_value"])
@@ -165,7 +164,7 @@ def test_recurrent_policies_read_several_observations(recipe, policy, tmp_path):
     more |= {"learning_starts": 32} if recipe == "dqn" else {}
     settings = {**SMALL, **more, "policy": policy, "recurrent_size": 8}
     config = found.config(env="Named-v0", env_kwargs={"name": "a", "also": "b", "choice": True}, **settings)
-    assert found.load_train()(config, out=tmp_path / "run", display="none").train_frames == 128
+    assert found.train(config, out=tmp_path / "run", display="none").train_frames == 128
 
 
 def test_a_recurrent_policy_reads_all_of_its_observations(tmp_path):

@@ -15,14 +15,12 @@ from rl.core.registry import load
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import load_dataset, register_dataset
 from rl.trainers import SACConfig, make_env, train_sac
+from rl.trainers.algorithms.bc import loss as bc_loss
+from rl.trainers.algorithms.cql import loss as cql_loss
+from rl.trainers.algorithms.dqn import c51_loss, dqn_loss, qrdqn_loss
+from rl.trainers.algorithms.iql import loss as iql_loss
+from rl.trainers.algorithms.sac import discrete_loss
 from rl.trainers.cli import dataset
-from rl.trainers.recipes.bc._train import _loss as bc_loss
-from rl.trainers.recipes.c51._train import c51_loss
-from rl.trainers.recipes.cql._train import _loss as cql_loss
-from rl.trainers.recipes.discrete_sac._train import discrete_sac_loss
-from rl.trainers.recipes.dqn._train import q_loss
-from rl.trainers.recipes.iql._train import _loss as iql_loss
-from rl.trainers.recipes.qrdqn._train import qrdqn_loss
 
 STEPS = 8
 
@@ -99,9 +97,7 @@ def registered():
 
 def run_of(case, out, env=Rooms, **changes):
     recipe = load("recipe", case.partition(",")[0])
-    return recipe.load_train()(
-        recipe.config(**{"env": env, **SMALL, **CASES[case], **changes}), out=out, display="none"
-    )
+    return recipe.train(recipe.config(**{"env": env, **SMALL, **CASES[case], **changes}), out=out, display="none")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -127,7 +123,7 @@ def test_a_run_resumes_exactly_among_random_actions(tmp_path):
     run_of("discrete-sac", tmp_path / "whole", **changes)
     recipe = load("recipe", "discrete-sac")
     config = recipe.config(**{"env": Rooms, **SMALL, **CASES["discrete-sac"], **changes})
-    train = recipe.load_train()
+    train = recipe.train
     train(config, out=tmp_path / "cut", display="none", should_stop=lambda frames: frames >= 96)
     train(config, resume=tmp_path / "cut", display="none")
     rows = [(tmp_path / name / "episodes.csv").read_text().splitlines() for name in ("whole", "cut")]
@@ -170,15 +166,15 @@ def test_masks_are_recorded_and_learned_from(replay, tmp_path, monkeypatch):
         total_frames=50,
         **{k: v for k, v in SMALL.items() if "frames" not in k},
     )
-    load("recipe", "bc").load_train()(config, out=tmp_path / "bc", display="none")
+    load("recipe", "bc").train(config, out=tmp_path / "bc", display="none")
 
 
 OFFLINE = {"bc": bc_loss, "iql": iql_loss, "cql": cql_loss}
 LOSSES = {
-    "dqn": lambda config, env, policy: q_loss(config, policy),
-    "c51": lambda config, env, policy: c51_loss(config, policy),
-    "qrdqn": lambda config, env, policy: qrdqn_loss(config, policy),
-    "discrete-sac": discrete_sac_loss,
+    "dqn": dqn_loss,
+    "c51": c51_loss,
+    "qrdqn": qrdqn_loss,
+    "discrete-sac": discrete_loss,
     **OFFLINE,
 }
 
@@ -199,7 +195,7 @@ def test_outputs_for_illegal_actions_change_no_loss(name, double, one_hot):
     q = name in ("dqn", "c51", "qrdqn")
     config = recipe.config(env=registered(), hidden=(8,), **({"double": double} if q else {}), **kwargs)
     env = make_env("Rooms-v0", 2, seed=0, **kwargs)
-    policy = recipe.load_policy()(config, env)
+    policy = recipe.make_policy(config, env)
     loss = LOSSES[name](config, env, policy)
     check_pipeline(env, policy, loss)
     batch = steps(env)
@@ -270,6 +266,6 @@ def test_recipes_for_data_sets_read_its_masks_or_say_that_it_has_none(name, tmp_
     recipe = load("recipe", name)
     small = {**SMALL, "env": Rooms, "total_frames": 20, "minibatch_size": 16}
     small.pop("num_envs")
-    recipe.load_train()(recipe.config(**small, dataset="rooms:all"), out=tmp_path / "run", display="none")
+    recipe.train(recipe.config(**small, dataset="rooms:all"), out=tmp_path / "run", display="none")
     with pytest.raises(SpecError, match=r"action_mask.*lacks"):
-        recipe.load_train()(recipe.config(**small, dataset="rooms:bare"), out=tmp_path / "other", display="none")
+        recipe.train(recipe.config(**small, dataset="rooms:bare"), out=tmp_path / "other", display="none")

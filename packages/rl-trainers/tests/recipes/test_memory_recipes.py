@@ -12,9 +12,9 @@ from rl.core import SpecError, states_of
 from rl.core.cli import main
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
-from rl.trainers._evaluate.loading import load_run
-from rl.trainers.recipes.dqn._train import dqn_policy, q_loss
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.actors import on_policy_actor, on_policy_critic
+from rl.trainers.algorithms.dqn import dqn_loss, dqn_policy
+from rl.trainers.evaluation import load_run
 
 QUICK = {"env": "test/recall", "num_envs": 8, "eval_every": 2048, "loggers": ("csv",), "recurrent_size": 16}
 PPO = PPOConfig(
@@ -53,7 +53,8 @@ def test_dqn_remembers(policy, tmp_path):
 def test_targets_of_sequences_look_further_than_one_step(policy, td_lambda):
     """From values that are all 0, targets are the discounted rewards that count, and so are the errors."""
     config = dataclasses.replace(DQN, policy=policy, td_lambda=td_lambda, gamma=0.9)
-    loss = q_loss(config, dqn_policy(config, FakeEnv(Categorical(2))))
+    env = FakeEnv(Categorical(2))
+    loss = dqn_loss(config, env, dqn_policy(config, env))
     for parameter in loss.value_network.parameters():
         parameter.detach().zero_()
     loss.target_value_network.load_state_dict(loss.value_network.state_dict())
@@ -133,7 +134,8 @@ def test_settings_that_do_not_fit_sequences_are_named(config, settings, message)
 )
 def test_memory_stands_before_every_kind_of_head(kind, action, observation):
     env = FakeEnv(action, observation)
-    actor, critic = on_policy_networks(PPOConfig(policy=kind, recurrent_size=8), env, "ppo")
+    config = PPOConfig(policy=kind, recurrent_size=8)
+    actor, critic = on_policy_actor(config, env), on_policy_critic(config, env)
     td = TensorDict(observation=env.observation_spec["observation"].rand(), batch_size=[3])
     for state in (*states_of(actor), *states_of(critic)):
         td[state.name] = state.start((3,))

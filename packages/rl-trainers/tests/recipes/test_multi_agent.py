@@ -12,14 +12,11 @@ from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, load_run, make_env
-from rl.trainers._build.team import GroupLosses
-from rl.trainers.recipes.ippo._config import IPPO
-from rl.trainers.recipes.iql_ma._config import IQL_MA
-from rl.trainers.recipes.maddpg._config import MADDPG
-from rl.trainers.recipes.mappo._config import MAPPO
-from rl.trainers.recipes.multi_agent._networks import groups_of
-from rl.trainers.recipes.qmix._config import QMIX
-from rl.trainers.recipes.vdn._config import VDN
+from rl.trainers.algorithms.maddpg import MADDPG
+from rl.trainers.algorithms.mappo import IPPO, MAPPO
+from rl.trainers.algorithms.qmix import IQL_MA, QMIX, VDN
+from rl.trainers.group_modules import GroupLosses
+from rl.trainers.groups import groups_of
 
 RECIPES = {recipe.name: recipe for recipe in (MAPPO, IPPO, QMIX, VDN, IQL_MA, MADDPG)}
 ON, Q = {"mappo", "ippo"}, {"qmix", "vdn", "iql-ma"}
@@ -51,7 +48,7 @@ def config_of(name, env_kwargs=None, **changes):
 
 
 def train(name, config, **options):
-    return RECIPES[name].load_train()(config, display="none", **options)
+    return RECIPES[name].train(config, display="none", **options)
 
 
 def test_the_environment_of_these_tests_conforms():
@@ -184,7 +181,7 @@ def test_maddpg_names_what_other_actions_lack(spec, match):
     env = TeamEnv(4, groups=["pair"])
     env.action_spec = Composite({("pair", "action"): spec})
     with pytest.raises(SpecError, match=match):
-        MADDPG.load_policy()(config_of("maddpg"), env)
+        MADDPG.make_policy(config_of("maddpg"), env)
 
 
 @pytest.mark.parametrize("shape", [(2,), (1,)])
@@ -201,7 +198,7 @@ def test_a_run_whose_environment_has_no_state_resumes_with_a_note(tmp_path, monk
     monkeypatch.delattr(TeamEnv, "load_state_dict")
     config = config_of("mappo")
     train("mappo", config, out=tmp_path / "run", should_stop=lambda frames: frames >= 256)
-    MAPPO.load_train()(config, resume=tmp_path / "run", display="plain")
+    MAPPO.train(config, resume=tmp_path / "run", display="plain")
     line = "note: TeamEnv is not restored exactly: it has no state to save within an episode."
     assert capsys.readouterr().out.count(line) == 1
     assert not recwarn.list

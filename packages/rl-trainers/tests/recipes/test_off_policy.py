@@ -30,16 +30,19 @@ from rl.trainers import (
     train_td3,
     train_tqc,
 )
-from rl.trainers.recipes.crossq._config import CROSSQ
-from rl.trainers.recipes.crossq._train import crossq_loss, crossq_policy
-from rl.trainers.recipes.ddpg._config import DDPG
-from rl.trainers.recipes.discrete_sac._config import DISCRETE_SAC
-from rl.trainers.recipes.discrete_sac._train import discrete_sac_loss, discrete_sac_policy
-from rl.trainers.recipes.off_policy._networks import exploration_noise
-from rl.trainers.recipes.redq._config import REDQ
-from rl.trainers.recipes.sac._config import SAC
-from rl.trainers.recipes.td3._config import TD3
-from rl.trainers.recipes.tqc._config import TQC
+from rl.trainers.actors import exploration_noise
+from rl.trainers.algorithms.sac import (
+    CROSSQ,
+    DISCRETE_SAC,
+    REDQ,
+    SAC,
+    TQC,
+    crossq_loss,
+    crossq_policy,
+    discrete_loss,
+    discrete_policy,
+)
+from rl.trainers.algorithms.td3 import DDPG, TD3
 
 RECIPES = {
     "sac": (SAC, SACConfig, train_sac),
@@ -121,13 +124,13 @@ def test_discrete_sac_refuses_continuous_actions(tmp_path):
 def test_discrete_sac_chooses_integers_or_one_hot_vectors_from_images(spec):
     env = FakeEnv(spec, Bounded(0, 255, (40, 36, 3), dtype=torch.uint8))
     config = DiscreteSACConfig(hidden=(8,))
-    policy = discrete_sac_policy(config, env)
+    policy = discrete_policy(config, env)
     batch = TensorDict(observation=env.observation_spec["observation"].rand(), batch_size=[3])
     action = policy(batch)["action"].clone()
     assert env.full_action_spec["action"].is_in(action)
     flag = torch.zeros(3, 1, dtype=torch.bool)
     batch["next"] = {"observation": batch["observation"], "reward": torch.ones(3, 1), "done": flag, "terminated": flag}
-    loss = discrete_sac_loss(config, env, policy)
+    loss = discrete_loss(config, env, policy)
     index = action.int().argmax(-1) if isinstance(spec, OneHot) else action
     values = loss.qvalue_network(batch)["action_value"].gather(-1, index.expand(2, 3).unsqueeze(-1))
     torch.testing.assert_close(loss(batch)["pred_value"], values.mean().detach())

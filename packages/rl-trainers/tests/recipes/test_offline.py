@@ -18,21 +18,21 @@ from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import load_dataset, register_dataset
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_checkpoint, make_env, train_dqn, train_ppo
-from rl.trainers._build.dataset import open_dataset, origin_of
-from rl.trainers._command.dataset import record_dataset
-from rl.trainers._run.run import Run
+from rl.trainers._dataset_command import record_dataset
+from rl.trainers.algorithms.act import ACT
+from rl.trainers.algorithms.bc import BC
+from rl.trainers.algorithms.cql import CQL
+from rl.trainers.algorithms.diffusion_bc import DIFFUSION_BC
+from rl.trainers.algorithms.dt import DT
+from rl.trainers.algorithms.gail import GAIL
+from rl.trainers.algorithms.iql import IQL
+from rl.trainers.algorithms.sac import SAC
+from rl.trainers.algorithms.td3 import TD3
+from rl.trainers.algorithms.td3_bc import TD3_BC
 from rl.trainers.cli import dataset
-from rl.trainers.recipes.act._config import ACT
-from rl.trainers.recipes.bc._config import BC
-from rl.trainers.recipes.cql._config import CQL
-from rl.trainers.recipes.diffusion_bc._config import DIFFUSION_BC
-from rl.trainers.recipes.dt._config import DT
-from rl.trainers.recipes.gail._config import GAIL
-from rl.trainers.recipes.iql._config import IQL
-from rl.trainers.recipes.off_policy._offline import buffer_with_dataset
-from rl.trainers.recipes.sac._config import SAC
-from rl.trainers.recipes.td3._config import TD3
-from rl.trainers.recipes.td3_bc._config import TD3_BC
+from rl.trainers.datasets import open_dataset, origin_of
+from rl.trainers.replay import buffer_with_dataset
+from rl.trainers.run import Run
 
 #: module of the environments, which runs name
 GYM = "rl_trainers_test_gym"
@@ -97,7 +97,7 @@ def config_of(name, data="random", **changes):
 
 
 def train(name, config, **options):
-    return (RECIPES | {"gail": GAIL})[name].load_train()(config, display="none", **options)
+    return (RECIPES | {"gail": GAIL})[name].train(config, display="none", **options)
 
 
 @pytest.mark.parametrize("name", ["td3-bc", "iql", "cql"])
@@ -240,7 +240,7 @@ ONLINE = {
 def test_training_goes_on_in_the_environment(name, recipe, tmp_path):
     train(name, config_of(name), out=tmp_path / "offline")
     config = recipe.config(**ONLINE, dataset="targets:random", init=str(tmp_path / "offline"))
-    online = recipe.load_train()
+    online = recipe.train
     # without a gradient step that matters, it is the policy of the data set
     still = replace(config, learning_rate=1e-12, target_tau=1e-9)
     found = online(still, out=tmp_path / "still", display="none").eval_return_mean
@@ -255,7 +255,7 @@ def test_the_first_steps_after_init_are_those_of_its_policy(tmp_path):
     """The rewards depend on actions alone, and without noise and gradient steps these are the policy's."""
     train("td3-bc", config_of("td3-bc"), out=tmp_path / "offline")
     config = TD3.config(**ONLINE | {"learning_starts": 256}, exploration_noise=0.0, init=str(tmp_path / "offline"))
-    TD3.load_train()(config, out=tmp_path / "run", display="none")
+    TD3.train(config, out=tmp_path / "run", display="none")
     with (tmp_path / "run" / "episodes.csv").open() as file:
         returns = [float(row["return"]) for row in csv.DictReader(file)]
     assert sum(returns) / len(returns) == pytest.approx(last_return(tmp_path / "offline"), rel=0.05)
@@ -277,12 +277,12 @@ def test_a_data_set_is_part_of_each_minibatch(tmp_path):
     assert batch.shape == (64,)
     assert int((batch["next", "reward"] == -7.0).sum()) == 48
     with pytest.raises(SpecError, match=r"sac reads 'action'.* which bare:x lacks"):
-        SAC.load_train()(replace(config, dataset="bare:x"), out=tmp_path / "run", display="none")
+        SAC.train(replace(config, dataset="bare:x"), out=tmp_path / "run", display="none")
     with pytest.raises(SpecError, match="n_step must be 1 with a data set"):
         replace(config, n_step=3)
     train("td3-bc", config_of("td3-bc", total_frames=10, eval_every=10), out=tmp_path / "other")
     with pytest.raises(SpecError, match=r"sac cannot start from .* whose networks are others"):
-        SAC.load_train()(replace(config, init=str(tmp_path / "other")), out=tmp_path / "run", display="none")
+        SAC.train(replace(config, init=str(tmp_path / "other")), out=tmp_path / "run", display="none")
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
@@ -407,7 +407,7 @@ def test_a_data_set_of_another_environment_is_refused(recipe, tmp_path):
     config = found.config(env="pendulum", dataset="targets:random", max_episode_steps=10)
     message = r"targets:random does not fit the environment: 'observation' is \[2\] there and \[3\] in 'pendulum'"
     with pytest.raises(SpecError, match=message):
-        found.load_train()(config, out=tmp_path / "run", display="none")
+        found.train(config, out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
 
 
@@ -422,7 +422,7 @@ def test_more_choices_than_the_environment_has_are_refused(tmp_path):
     register_dataset("three", three, replace=True)
     config = load("recipe", "bc").config(env="CartPole-v1", dataset="three:x")
     with pytest.raises(SpecError, match="'action' goes up to 2 there, and 'CartPole-v1' has 2 choices"):
-        load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="none")
+        load("recipe", "bc").train(config, out=tmp_path / "run", display="none")
 
 
 def test_an_equal_data_set_of_another_environment_is_noted(tmp_path, capsys):
@@ -433,7 +433,7 @@ def test_an_equal_data_set_of_another_environment_is_noted(tmp_path, capsys):
 
     register_dataset("elsewhere", elsewhere, replace=True)
     config = replace(config_of("bc"), dataset="elsewhere:random", total_frames=100)
-    load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="plain")
+    load("recipe", "bc").train(config, out=tmp_path / "run", display="plain")
     assert "was recorded on Elsewhere-v3, and this run evaluates on rl_trainers_test_gym:Do" in capsys.readouterr().out
 
 
@@ -465,4 +465,4 @@ def test_a_data_set_that_is_not_there_has_a_remedy_for_the_command_line(tmp_path
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     config = replace(config_of("bc"), dataset="minari:no/such-v0")
     with pytest.raises(RLError, match=r"""python -c ".*load_dataset\('minari:no/such-v0', download=True\)", which"""):
-        load("recipe", "bc").load_train()(config, out=tmp_path / "run", display="none")
+        load("recipe", "bc").train(config, out=tmp_path / "run", display="none")

@@ -20,13 +20,13 @@ from rl.trainers import (
     train_ppo_rnd,
     train_reinforce,
 )
-from rl.trainers.recipes.a2c._config import A2C
-from rl.trainers.recipes.impala._config import IMPALA
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
-from rl.trainers.recipes.ppo_rnd._config import PPO_RND
-from rl.trainers.recipes.ppo_rnd._intrinsic import IntrinsicReward
-from rl.trainers.recipes.reinforce._config import REINFORCE
-from rl.trainers.recipes.reinforce._train import reinforce_learner
+from rl.trainers.actors import on_policy_actor, on_policy_critic
+from rl.trainers.algorithms._intrinsic import IntrinsicReward
+from rl.trainers.algorithms.a2c import A2C
+from rl.trainers.algorithms.impala import IMPALA
+from rl.trainers.algorithms.ppo_rnd import PPO_RND
+from rl.trainers.algorithms.reinforce import REINFORCE
+from rl.trainers.algorithms.reinforce import updater as reinforce_updater
 
 RECIPES = {
     "a2c": (A2C, A2CConfig, train_a2c),
@@ -87,7 +87,7 @@ def test_actions_and_observations_of_gymnasium_are_trained(name, env, tmp_path):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_refusal_names_the_recipe(name):
     with pytest.raises(SpecError, match=rf"^{name} trains one choice .*an Unbounded float32 \[2, 2\]"):
-        RECIPES[name][0].load_policy()(config_of(name), FakeEnv(Unbounded((2, 2))))
+        RECIPES[name][0].make_policy(config_of(name), FakeEnv(Unbounded((2, 2))))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_impala_with_one_step_on_each_batch_is_a2c(tmp_path):
 def test_reinforce_weights_actions_by_returns(baseline):
     config = config_of("reinforce", baseline=baseline, gamma=0.9)
     env = GuessEnv(4)
-    actor, critic = on_policy_networks(config, env, "reinforce")
+    actor, critic = on_policy_actor(config, env), on_policy_critic(config, env)
     batch = Collector(env, actor, frames_per_batch=4 * 11).collect()  # an episode of 8 steps, and 3 of the next
     value, last = (critic(td)["state_value"].detach().squeeze(-1) for td in (batch.clone(), batch["next"][:, -1]))
     reward, done = batch["next", "reward"].squeeze(-1), batch["next", "done"].squeeze(-1)
@@ -131,7 +131,7 @@ def test_reinforce_weights_actions_by_returns(baseline):
     for t in reversed(range(11)):
         following = expected[:, t] = reward[:, t] + 0.9 * following * ~done[:, t]
     weight = expected - value if baseline else expected
-    learn = reinforce_learner(config, env, actor, critic)
+    learn = reinforce_updater(config, env, actor, critic)
     with torch.no_grad():
         batch = learn.estimate(batch)
     figures = learn(batch)()

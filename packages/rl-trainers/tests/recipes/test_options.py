@@ -21,9 +21,11 @@ from rl.trainers import (
     train_ppo,
     train_ppo_rnd,
 )
-from rl.trainers._build.envs import env_options
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
-from rl.trainers.recipes.q_learning import _train as q_learning
+from rl.trainers.actors import on_policy_actor
+from rl.trainers.envs import env_options
+from rl.trainers.loops import q_learning
+from rl.trainers.loops.on_policy import MinibatchUpdater
+from rl.trainers.loops.updater import Updater
 
 QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "hidden": (8,)}
 DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, minibatch_size=16,
@@ -37,10 +39,9 @@ CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batc
 def stored(config, monkeypatch, tmp_path):
     """The replay buffer after a run, and the batches that were collected."""
     seen, batches = {}, []
-    make, learner = q_learning.transitions_buffer, q_learning._Learner
-    store = learner.store
+    make, store = q_learning.transitions_buffer, q_learning._store
     monkeypatch.setattr(q_learning, "transitions_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
-    monkeypatch.setattr(learner, "store", lambda self, batch: (batches.append(batch), store(self, batch)))
+    monkeypatch.setattr(q_learning, "_store", lambda batch, *a, **kw: (batches.append(batch), store(batch, *a, **kw)))
     train_dqn(config, out=tmp_path / str(config.n_step), display="none")
     return seen["buffer"][:], torch.cat(batches, 1)
 
@@ -66,8 +67,8 @@ def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("rate", "steps"), [(0.5, 16 * 5), (2, 64 * 5), (0.04, 1 * 5)])
 def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
     count = []
-    descend = q_learning.descend
-    monkeypatch.setattr(q_learning, "descend", lambda *args: (count.append(1), descend(*args))[1])
+    step = Updater.step
+    monkeypatch.setattr(Updater, "step", lambda *args: (count.append(1), step(*args))[1])
     train_dqn(dataclasses.replace(DQN, updates_per_step=rate), out=tmp_path / "run", display="none")
     assert len(count) == steps  # five of six batches follow the first 64 frames
 
@@ -111,7 +112,7 @@ def actor_of(**settings):
     config = PPOConfig(env="Pendulum-v1", **settings)
     env = make_env(config.env, 3, seed=0, **env_options(config))
     torch.manual_seed(0)
-    return env, on_policy_networks(config, env, "ppo")[0]
+    return env, on_policy_actor(config, env)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -149,12 +150,10 @@ def test_initial_weights():
 
 
 def test_the_clip_range_falls(tmp_path, monkeypatch):
-    from rl.trainers.recipes.ppo import _train
-
     seen = []
-    call = _train.PPOLearner.__call__
+    call = MinibatchUpdater.__call__
     monkeypatch.setattr(
-        _train.PPOLearner, "__call__", lambda self, b: (seen.append(self._loss.clip_epsilon), call(self, b))[1]
+        MinibatchUpdater, "__call__", lambda self, b: (seen.append(self.loss.clip_epsilon), call(self, b))[1]
     )
     train_ppo(dataclasses.replace(PPO, total_frames=512, anneal_clip=True), out=tmp_path / "run", display="none")
     assert seen == pytest.approx([0.2, 0.15, 0.1, 0.05])

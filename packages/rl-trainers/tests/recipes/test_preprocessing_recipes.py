@@ -18,8 +18,8 @@ from rl.trainers import (
     train_dqn,
     train_ppo,
 )
-from rl.trainers._rng import seeds_of
-from rl.trainers.loggers._loggers import read_metrics
+from rl.trainers._device import seeds_of
+from rl.trainers.loggers import read_metrics
 
 NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
 SMALL = {"num_envs": 2, "eval_episodes": 3, "final_eval_episodes": 3, "loggers": ("csv",)}

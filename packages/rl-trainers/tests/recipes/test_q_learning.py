@@ -20,9 +20,7 @@ from rl.trainers import (
     train_qrdqn,
     train_rainbow,
 )
-from rl.trainers.recipes.c51._config import C51
-from rl.trainers.recipes.qrdqn._config import QRDQN
-from rl.trainers.recipes.rainbow._config import RAINBOW
+from rl.trainers.algorithms.dqn import C51, QRDQN, RAINBOW
 
 RECIPES = {
     "c51": (C51, C51Config, train_c51),
@@ -80,7 +78,7 @@ def test_policies_read_images_and_write_distributions(name, shape):
     spec = Bounded(0, 255, shape=shape, dtype=torch.uint8)
     env = FakeEnv(OneHot(3), observation=spec)
     config = config_of(name, observation_layout="channels-last")
-    policy = RECIPES[name][0].load_policy()(config, env)
+    policy = RECIPES[name][0].make_policy(config, env)
     out = policy(TensorDict(observation=spec.expand(5, *shape).rand(), batch_size=[5]))
     assert out["action"].shape == (5, 3)
     assert out["action_value"].shape == ((5, 3, 25) if name == "qrdqn" else (5, 21, 3))
@@ -89,13 +87,13 @@ def test_policies_read_images_and_write_distributions(name, shape):
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_cannot_be_trained_is_refused(name):
     with pytest.raises(SpecError, match=f"{name} trains one choice"):
-        RECIPES[name][0].load_policy()(config_of(name), FakeEnv(Unbounded(2)))
+        RECIPES[name][0].make_policy(config_of(name), FakeEnv(Unbounded(2)))
 
 
 @pytest.mark.parametrize(
     ("config", "change", "message"),
     [
-        (C51Config, {"v_min": 1.0, "v_max": 1.0}, r"v_min=1\.0 must be below v_max=1\.0"),
+        (C51Config, {"v_min": 1.0, "v_max": 1.0}, r"v_max must be above v_min \(1\.0\), got 1\.0"),
         (C51Config, {"atoms": 1}, "atoms must be 2 or more"),
         (QRDQNConfig, {"quantiles": 0}, "quantiles must be above 0"),
         (DQNConfig, {"dueling": True, "hidden": ()}, "dueling must be false without hidden layers"),
@@ -111,7 +109,7 @@ def test_rainbow_has_its_six_parts():
     assert (config.double, config.dueling, config.noisy, config.n_step) == (True, True, True, 3)
     assert config.sampler.startswith("prioritized")
     assert config.epsilon_start == config.epsilon_end == 0
-    policy = RAINBOW.load_policy()(config_of("rainbow"), FakeEnv(OneHot(3), observation=Unbounded(4)))
+    policy = RAINBOW.make_policy(config_of("rainbow"), FakeEnv(OneHot(3), observation=Unbounded(4)))
     assert not [m for m in policy.modules() if type(m) is torch.nn.Linear]
     assert [m for m in policy.modules() if isinstance(m, NoisyLinear)]
     td = TensorDict(observation=torch.randn(4), batch_size=[])

@@ -11,16 +11,16 @@ from rl.core.errors import RLError, SpecError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.replay import PrioritizedSampler
 from rl.trainers import DQNConfig, Evaluator, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
-from rl.trainers._build.actions import BinaryVector, CategoricalVector
-from rl.trainers._build.networks import described_observations, network
-from rl.trainers._build.optimizer import clip_gradients
-from rl.trainers._config.fields import config_fields
-from rl.trainers._evaluate import evaluator as _evaluation
-from rl.trainers._rng import seeds_of
-from rl.trainers._run import run as _run
-from rl.trainers.loggers._loggers import read_metrics
-from rl.trainers.recipes.dqn._train import dqn_policy
-from rl.trainers.recipes.ppo._train import ppo_policy
+from rl.trainers import evaluation as _evaluation
+from rl.trainers import run as _run
+from rl.trainers._device import seeds_of
+from rl.trainers.actions import BinaryVector, CategoricalVector
+from rl.trainers.algorithms.dqn import dqn_policy
+from rl.trainers.algorithms.ppo import policy as ppo_policy
+from rl.trainers.config import config_fields
+from rl.trainers.loggers import read_metrics
+from rl.trainers.loops.updater import clip_gradients
+from rl.trainers.networks import described_observations, network
 
 QUICK = {"env": "test/guess", "num_envs": 4, "eval_every": 1024, "loggers": ("csv",)}
 

@@ -11,10 +11,10 @@ from rl.core.errors import SpecError
 from rl.core.registry import load
 from rl.core.specs import Bounded, Categorical, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, make_env, train_dqn, train_ppo
-from rl.trainers._build.networks import described_observations, network
-from rl.trainers.loggers._loggers import read_metrics
-from rl.trainers.recipes.dqn._train import dqn_policy
-from rl.trainers.recipes.ppo._train import ppo_policy
+from rl.trainers.algorithms.dqn import dqn_policy
+from rl.trainers.algorithms.ppo import policy as ppo_policy
+from rl.trainers.loggers import read_metrics
+from rl.trainers.networks import described_observations, network
 
 MODULE = "rl_trainers_test_gym:"
 TINY = {"total_frames": 256, "num_envs": 2, "eval_every": 256, "eval_episodes": 1, "final_eval_episodes": 1,
@@ -115,7 +115,7 @@ def goal_env(action, **more):
 def test_goals_are_read_beside_the_observation(recipe):
     action = Bounded(-1, 1, (2,)) if recipe in ("sac", "td3", "bc", "iql") else Categorical(3)
     found = load("recipe", recipe)
-    policy = found.load_policy()(found.config(hidden=(8,)), goal_env(action))
+    policy = found.make_policy(found.config(hidden=(8,)), goal_env(action))
     assert set(policy.in_keys) == {"observation", "desired_goal", "achieved_goal"}
 
 

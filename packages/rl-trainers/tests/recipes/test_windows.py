@@ -6,7 +6,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import SpecError
 from rl.replay import ReplayBuffer, TensorStorage
-from rl.trainers.recipes.offline._windows import Windows, check_entries, chunk_reader, returns_to_go
+from rl.trainers.datasets import Windows, check_entries, chunk_reader, returns_to_go
 
 LENGTHS = (3, 1, 5, 2)
 

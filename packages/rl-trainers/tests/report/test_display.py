@@ -4,7 +4,7 @@ import math
 import pytest
 
 from rl.core.errors import SpecError
-from rl.trainers._report.display import PlainDisplay, QuietDisplay, RichDisplay, make_display
+from rl.trainers._report import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
 VALUES = {"rollout/return_mean": 21.5, "train/loss_actor": -0.0123, "eval/return_mean": math.nan}
 TIMES = {"collect": 3.0, "update": 1.0}

@@ -8,7 +8,7 @@ import pytest
 from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.trainers import PPOConfig, evaluate, load_run, train_ppo
-from rl.trainers._report.video import record_video
+from rl.trainers._video import record_video
 
 SMALL = {"total_frames": 64, "num_envs": 1, "frames_per_batch": 64, "minibatch_size": 64, "epochs": 1, "hidden": (8,),
          "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_recurrent_policy_plays_the_episode_of_its_evaluation(policy, tmp_path
     ],
 )
 def test_rendering_without_a_screen_names_the_remedy(message):
-    from rl.trainers._report import video
+    from rl.trainers import _video as video
 
     class Blind:
         def render(self):

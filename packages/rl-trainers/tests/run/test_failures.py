@@ -12,11 +12,11 @@ from rl.core.cli import main
 from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, NonTensor, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, load_run, make_env, save_checkpoint, train_dqn, train_ppo
-from rl.trainers._storage.folder import RunFolder
+from rl.trainers._storage import RunFolder
+from rl.trainers.algorithms.dqn import dqn_policy
+from rl.trainers.algorithms.ppo import PPO
+from rl.trainers.algorithms.ppo import policy as ppo_policy
 from rl.trainers.cli import train
-from rl.trainers.recipes.dqn._train import dqn_policy
-from rl.trainers.recipes.ppo._config import PPO
-from rl.trainers.recipes.ppo._train import ppo_policy
 
 SMALL = {"env": "test/guess", "num_envs": 4, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}
 
@@ -131,7 +131,7 @@ def test_metrics_on_a_full_disk_are_an_error_in_one_line(monkeypatch, capsys):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("rl.trainers.loggers._loggers.CSVLogger.log_scalars", full)
+    monkeypatch.setattr("rl.trainers.loggers.CSVLogger.log_scalars", full)
     assert main(["train", "--env", "test/guess", "--total-frames", "1024", "--display", "none"]) == 1
     told = capsys.readouterr().err
     assert "the run cannot be written: [Errno 28] No space left on device; free" in told

@@ -61,14 +61,14 @@ def test_the_entry_and_its_first_step_are_named(recipe, choice, where, value, tm
     config = config_of(recipe, env="Broken-v0", env_kwargs={"where": where, "value": value, "choice": choice})
     message = rf"{where}'\)? of 'Broken-v0' became {value} after 42 frames \(environment 0, step 20 of the batch\)"
     with pytest.raises(RLError, match=message):
-        load("recipe", recipe).load_train()(config, out=tmp_path / "run", display="none")
+        load("recipe", recipe).train(config, out=tmp_path / "run", display="none")
 
 
 def test_an_entry_that_no_policy_reads_may_be_infinite(tmp_path):
     """Here the first of two entries, which the settings leave out."""
     kwargs = {"where": "observation", "value": "inf", "choice": True}
     config = config_of("ppo", env="Broken-v0", env_kwargs=kwargs, observation_indices=(0,))
-    result = load("recipe", "ppo").load_train()(config, out=tmp_path / "run", display="none")
+    result = load("recipe", "ppo").train(config, out=tmp_path / "run", display="none")
     assert result.train_frames == 256
     assert math.isfinite(result.eval_return_mean)
 
@@ -95,36 +95,31 @@ def test_the_row_of_a_data_set_is_named(recipe, tmp_path):
         minibatch_size=64, **online,
     )  # fmt: skip
     with pytest.raises(RLError, match="'observation' of broken:rows is inf in row 300"):
-        load("recipe", recipe).load_train()(config, out=tmp_path / "run", display="none")
+        load("recipe", recipe).train(config, out=tmp_path / "run", display="none")
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run(monkeypatch, tmp_path):
     """The losses stay finite, and so does everything that goes in."""
-    from rl.trainers.recipes.on_policy import _train as on_policy
+    from rl.trainers.loops import updater
 
-    descend = on_policy.descend
-
-    def broken(loss, optimizer, parameters, max_norm):
-        norm = descend(loss, optimizer, parameters, max_norm)
-        return norm * torch.nan
-
-    monkeypatch.setattr(on_policy, "descend", broken)
+    clip = updater.clip_gradients
+    monkeypatch.setattr(updater, "clip_gradients", lambda *args: clip(*args) * torch.nan)
     with pytest.raises(RLError, match="gradient_norm became nan after 64 frames"):
-        load("recipe", "a2c").load_train()(
+        load("recipe", "a2c").train(
             config_of("a2c", env="CartPole-v1", log_every=64), out=tmp_path / "run", display="none"
         )
 
 
 def test_weights_that_are_not_finite_end_the_run(monkeypatch, tmp_path):
     """In sac, which has no norm of gradients."""
-    from rl.trainers.recipes.off_policy import _train as off_policy
+    from rl.trainers.loops import off_policy
 
     def broken(self, frames):
         with torch.no_grad():
-            next(self._actor.parameters()).fill_(torch.nan)
+            next(self.loss.actor_network.parameters()).fill_(torch.nan)
         return dict
 
-    monkeypatch.setattr(off_policy._Learner, "__call__", broken)
+    monkeypatch.setattr(off_policy.OffPolicyUpdater, "__call__", broken)
     config = config_of("sac", env="pendulum", max_episode_steps=20, log_every=64)
     with pytest.raises(RLError, match="the weights became nan or inf after 64 frames"):
-        load("recipe", "sac").load_train()(config, out=tmp_path / "run", display="none")
+        load("recipe", "sac").train(config, out=tmp_path / "run", display="none")

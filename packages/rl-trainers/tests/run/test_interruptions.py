@@ -15,8 +15,8 @@ from rl_trainers_test_envs import GuessEnv
 
 from rl.core.errors import CheckpointError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, train_ppo
-from rl.trainers._rng import seeds_of
-from rl.trainers.loggers._loggers import read_metrics
+from rl.trainers._device import seeds_of
+from rl.trainers.loggers import read_metrics
 
 CONFIG = PPOConfig(
     env="test/guess", num_envs=4, total_frames=1024, frames_per_batch=128, minibatch_size=32, epochs=2, hidden=(16,),

@@ -9,10 +9,9 @@ from tensordict import TensorDict
 
 from rl.core.errors import CheckpointError, RLError
 from rl.trainers import CSVLogger, Logger, TensorBoardLogger
-from rl.trainers._report.plot import plot_learning_curve
-from rl.trainers._run.metrics import EpisodeStats
-from rl.trainers._run.schedule import Every
-from rl.trainers.loggers._loggers import read_metrics
+from rl.trainers._progress import EpisodeStats, Every
+from rl.trainers._report import plot_learning_curve
+from rl.trainers.loggers import read_metrics
 
 
 def naive(reward, done):

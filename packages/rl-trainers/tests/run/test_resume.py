@@ -7,7 +7,7 @@ import torch
 
 from rl.core.errors import CheckpointError
 from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, train_dqn, train_ppo
-from rl.trainers.loggers._loggers import read_metrics
+from rl.trainers.loggers import read_metrics
 
 SMALL = {
     "env": "test/guess",

@@ -10,13 +10,11 @@ import yaml
 from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.trainers import PPOConfig
-from rl.trainers._command.arguments import UsageError, parse_train
-from rl.trainers._command.benchmark import table
-from rl.trainers._command.cases import read_cases
-from rl.trainers._report import plot
-from rl.trainers._run.seeds import check_seeds, train_seeds
-from rl.trainers._storage.folder import config_yaml
-from rl.trainers.recipes.ppo._config import PPO
+from rl.trainers import _report as plot
+from rl.trainers._arguments import UsageError, parse_train
+from rl.trainers._benchmark import check_seeds, read_cases, table, train_seeds
+from rl.trainers._storage import config_yaml
+from rl.trainers.algorithms.ppo import PPO
 
 SMALL = {"num_envs": 2, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "eval_every": 128,
          "eval_episodes": 1, "final_eval_episodes": 2, "loggers": ["csv"]}  # fmt: skip
@@ -65,13 +63,9 @@ def test_the_command_continues_what_is_there(tmp_path, capsys):
 
 
 def test_an_interrupted_seed_is_resumed(tmp_path, monkeypatch):
-    from rl.trainers.recipes.ppo import _train
-
-    train = _train.train_ppo
+    train = PPO.train
     stop = [lambda frames: True]
-    monkeypatch.setattr(
-        _train, "train_ppo", lambda *args, **kw: train(*args, **kw, should_stop=stop.pop() if stop else None)
-    )
+    monkeypatch.setattr(PPO, "train", lambda *args, **kw: train(*args, **kw, should_stop=stop.pop() if stop else None))
     assert train_seeds(PPO, CONFIG, (0, 1), out="all", display="none") is None
     assert not (tmp_path / "all" / "seed-1").exists()
     assert train_seeds(PPO, CONFIG, (0, 1), out="all", display="none") is not None

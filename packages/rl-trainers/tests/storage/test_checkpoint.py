@@ -5,7 +5,7 @@ import torch
 
 from rl.core.errors import CheckpointError
 from rl.trainers import load_checkpoint, save_checkpoint
-from rl.trainers._storage.files import write_atomic
+from rl.trainers._storage import write_atomic
 
 
 def test_an_optimizer_goes_in_and_out(tmp_path):

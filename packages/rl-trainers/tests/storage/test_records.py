@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from rl.trainers import PPOConfig, train_ppo
-from rl.trainers._storage.process import this_process
-from rl.trainers.loggers._loggers import CSVLogger, read_metrics
+from rl.trainers._storage import this_process
+from rl.trainers.loggers import CSVLogger, read_metrics
 
 CONFIG = PPOConfig(
     env="CartPole-v1", total_frames=512, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1, hidden=(8,),

@@ -15,8 +15,8 @@ from rl_trainers_test_envs import GuessEnv
 from rl.core.cli import main
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, save_checkpoint, train_ppo
-from rl.trainers._storage.folder import RunFolder
-from rl.trainers.recipes.ppo._config import PPO
+from rl.trainers._storage import RunFolder
+from rl.trainers.algorithms.ppo import PPO
 
 CONFIG = PPOConfig(
     env="test/guess", num_envs=4, total_frames=512, frames_per_batch=128, minibatch_size=64, epochs=1, hidden=(8,),
@@ -63,7 +63,7 @@ def test_fewer_frames_than_are_saved_end_the_run_with_an_evaluation():
 def test_a_folder_is_trained_in_by_one_process(tmp_path):
     config = stopped()
     code = (
-        "import sys; from rl.trainers._storage.folder import RunFolder\n"
+        "import sys; from rl.trainers._storage import RunFolder\n"
         "with RunFolder('run').locked(): print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -15,10 +15,10 @@ from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.core.registry import components, load
 from rl.trainers import PPOConfig, evaluate, load_policy, load_run, train_ppo
-from rl.trainers._command.arguments import parse_train
-from rl.trainers._config.fields import config_fields
-from rl.trainers._config.trust import check_trusted
-from rl.trainers._evaluate.loading import load_config
+from rl.trainers._arguments import parse_train
+from rl.trainers._named import check_trusted
+from rl.trainers.config import config_fields
+from rl.trainers.evaluation import load_config
 
 CODE = """
 from pathlib import Path

@@ -173,7 +173,7 @@ _KINDS = {
 }
 """Kind of component to the protocol of what its target makes; a module only needs `__call__`."""
 
-_RECIPE = ("name", "config", "train", "policy", "load_train", "load_policy")
+_RECIPE = ("name", "config", "train", "make_policy")
 """What a target of kind recipe has; its class is in rl-trainers."""
 
 _HOOKS = {
@@ -189,7 +189,7 @@ def check_kind(component: Component, target: object) -> str:
     """What keeps `target` from being a target of the component's kind; an empty string if nothing does."""
     if component.kind == "recipe":
         absent = [name for name in _RECIPE if not hasattr(target, name)]
-        return f"{_shown(target)} is no rl.trainers.Recipe: it lacks {', '.join(absent)}" if absent else ""
+        return f"{_shown(target)} is no rl.trainers.Algorithm: it lacks {', '.join(absent)}" if absent else ""
     if not callable(target):
         return f"{_shown(target)} is neither a class nor a function"
     if component.kind not in _KINDS or not isinstance(target, type):

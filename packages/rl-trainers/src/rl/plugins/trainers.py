@@ -6,56 +6,56 @@ from rl.core.component import Command, Component
 from rl.core.hookspecs import hookimpl
 
 _RECIPES = {
-    "ppo": "Proximal policy optimization: on-policy, discrete or continuous actions.",
-    "a2c": "Advantage actor-critic: on-policy, discrete or continuous actions.",
-    "reinforce": "REINFORCE with an optional baseline: on-policy, discrete or continuous actions.",
-    "impala": "V-trace actor-critic: batches of an older policy, discrete or continuous actions.",
-    "ppo-rnd": "PPO with random network distillation: exploration where rewards are rare.",
-    "dqn": "Deep Q-learning: off-policy, discrete actions.",
-    "c51": "Distributional deep Q-learning with fixed atoms: off-policy, discrete actions.",
-    "qrdqn": "Quantile regression deep Q-learning: off-policy, discrete actions.",
-    "rainbow": "Rainbow, six improvements of deep Q-learning: off-policy, discrete actions.",
-    "sac": "Soft actor-critic: off-policy, bounded continuous actions.",
-    "discrete-sac": "Soft actor-critic: off-policy, discrete actions.",
-    "crossq": "CrossQ, soft actor-critic without target networks: off-policy, bounded continuous actions.",
-    "tqc": "Truncated quantile critics: off-policy, bounded continuous actions.",
-    "redq": "Randomized ensembled double Q-learning: off-policy, bounded continuous actions.",
-    "td3": "Twin delayed deep deterministic policy gradient: off-policy, bounded continuous actions.",
-    "ddpg": "Deep deterministic policy gradient: off-policy, bounded continuous actions.",
-    "mappo": "Proximal policy optimization of groups of agents, with centralized critics.",
-    "ippo": "Proximal policy optimization of independent agents.",
-    "qmix": "Q-learning of a team of agents with a monotonic mixer: discrete actions.",
-    "vdn": "Q-learning of a team of agents whose values are added: discrete actions.",
-    "iql-ma": "Independent Q-learning of several agents: discrete actions.",
-    "maddpg": "Deterministic policy gradient of groups of agents: bounded continuous actions.",
-    "bc": "Behaviour cloning from a data set.",
-    "td3-bc": "TD3 with behaviour cloning from a data set: bounded continuous actions.",
-    "iql": "Implicit Q-learning from a data set: one choice or bounded continuous actions.",
-    "cql": "Conservative Q-learning from a data set: one choice or bounded continuous actions.",
-    "dt": "Decision transformer from a data set: bounded continuous actions.",
-    "gail": "Imitation of a data set in the environment, with PPO: one choice or bounded continuous actions.",
-    "diffusion-bc": "Diffusion policy from a data set: bounded continuous actions.",
-    "act": "Action chunks of a transformer, from a data set: bounded continuous actions.",
+    "ppo": ("ppo", "Proximal policy optimization: on-policy, discrete or continuous actions."),
+    "a2c": ("a2c", "Advantage actor-critic: on-policy, discrete or continuous actions."),
+    "reinforce": ("reinforce", "REINFORCE with an optional baseline: on-policy, discrete or continuous actions."),
+    "impala": ("impala", "V-trace actor-critic: batches of an older policy, discrete or continuous actions."),
+    "ppo-rnd": ("ppo_rnd", "PPO with random network distillation: exploration where rewards are rare."),
+    "dqn": ("dqn", "Deep Q-learning: off-policy, discrete actions."),
+    "c51": ("dqn", "Distributional deep Q-learning with fixed atoms: off-policy, discrete actions."),
+    "qrdqn": ("dqn", "Quantile regression deep Q-learning: off-policy, discrete actions."),
+    "rainbow": ("dqn", "Rainbow, six improvements of deep Q-learning: off-policy, discrete actions."),
+    "sac": ("sac", "Soft actor-critic: off-policy, bounded continuous actions."),
+    "discrete-sac": ("sac", "Soft actor-critic: off-policy, discrete actions."),
+    "crossq": ("sac", "CrossQ, soft actor-critic without target networks: off-policy, bounded continuous actions."),
+    "tqc": ("sac", "Truncated quantile critics: off-policy, bounded continuous actions."),
+    "redq": ("sac", "Randomized ensembled double Q-learning: off-policy, bounded continuous actions."),
+    "td3": ("td3", "Twin delayed deep deterministic policy gradient: off-policy, bounded continuous actions."),
+    "ddpg": ("td3", "Deep deterministic policy gradient: off-policy, bounded continuous actions."),
+    "mappo": ("mappo", "Proximal policy optimization of groups of agents, with centralized critics."),
+    "ippo": ("mappo", "Proximal policy optimization of independent agents."),
+    "qmix": ("qmix", "Q-learning of a team of agents with a monotonic mixer: discrete actions."),
+    "vdn": ("qmix", "Q-learning of a team of agents whose values are added: discrete actions."),
+    "iql-ma": ("qmix", "Independent Q-learning of several agents: discrete actions."),
+    "maddpg": ("maddpg", "Deterministic policy gradient of groups of agents: bounded continuous actions."),
+    "bc": ("bc", "Behaviour cloning from a data set."),
+    "td3-bc": ("td3_bc", "TD3 with behaviour cloning from a data set: bounded continuous actions."),
+    "iql": ("iql", "Implicit Q-learning from a data set: one choice or bounded continuous actions."),
+    "cql": ("cql", "Conservative Q-learning from a data set: one choice or bounded continuous actions."),
+    "dt": ("dt", "Decision transformer from a data set: bounded continuous actions."),
+    "gail": ("gail", "Imitation of a data set in the environment, with PPO: one choice or bounded continuous actions."),
+    "diffusion-bc": ("diffusion_bc", "Diffusion policy from a data set: bounded continuous actions."),
+    "act": ("act", "Action chunks of a transformer, from a data set: bounded continuous actions."),
 }
+"""Page and summary of each algorithm, by its name."""
 
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
     """Recipes and loggers."""
-    for name, summary in _RECIPES.items():
-        module = name.replace("-", "_")
-        target = f"rl.trainers.recipes.{module}._config:{module.upper()}"
+    for name, (page, summary) in _RECIPES.items():
+        target = f"rl.trainers.algorithms.{page}:{name.replace('-', '_').upper()}"
         yield Component(kind="recipe", name=name, target=target, summary=summary)
     yield Component(
         kind="logger",
         name="csv",
-        target="rl.trainers.loggers._loggers:CSVLogger",
+        target="rl.trainers.loggers:CSVLogger",
         summary="metrics.csv in the run folder.",
     )
     yield Component(
         kind="logger",
         name="tensorboard",
-        target="rl.trainers.loggers._loggers:TensorBoardLogger",
+        target="rl.trainers.loggers:TensorBoardLogger",
         summary="TensorBoard events in the run folder.",
     )
 
@@ -66,6 +66,7 @@ def rl_commands() -> Iterator[Command]:
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
     yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")
+    yield Command(name="new", target="rl.trainers.cli:new", summary="Write a page of an algorithm of your own.")
     yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
     yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; make a table.")
     yield Command(name="dataset", target="rl.trainers.cli:dataset", summary="Record or describe a data set.")

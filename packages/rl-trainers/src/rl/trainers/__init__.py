@@ -6,81 +6,65 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.trainers.__about__ import __version__
-    from rl.trainers._build.envs import make_env
-    from rl.trainers._config.config import RunConfig
-    from rl.trainers._config.recipe import Recipe
-    from rl.trainers._evaluate.evaluator import Evaluator
-    from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
-    from rl.trainers._run.run import Run, TrainResult
-    from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
-    from rl.trainers.loggers._base import Logger
-    from rl.trainers.loggers._loggers import CSVLogger, TensorBoardLogger
-    from rl.trainers.recipes import (
-        A2CConfig,
-        ACTConfig,
-        BCConfig,
+    from rl.trainers._storage import load_checkpoint, save_checkpoint
+    from rl.trainers.algorithm import Algorithm, Recipe
+    from rl.trainers.algorithms.a2c import A2CConfig, train_a2c
+    from rl.trainers.algorithms.act import ACTConfig, train_act
+    from rl.trainers.algorithms.bc import BCConfig, train_bc
+    from rl.trainers.algorithms.cql import CQLConfig, train_cql
+    from rl.trainers.algorithms.diffusion_bc import DiffusionBCConfig, train_diffusion_bc
+    from rl.trainers.algorithms.dqn import (
         C51Config,
-        CQLConfig,
-        CrossQConfig,
-        DDPGConfig,
-        DiffusionBCConfig,
-        DiscreteSACConfig,
         DQNConfig,
-        DTConfig,
-        GAILConfig,
-        ImpalaConfig,
-        IPPOConfig,
-        IQLConfig,
-        IQLMAConfig,
-        MADDPGConfig,
-        MAPPOConfig,
-        PPOConfig,
-        PPORNDConfig,
-        QMIXConfig,
         QRDQNConfig,
         RainbowConfig,
-        REDQConfig,
-        ReinforceConfig,
-        SACConfig,
-        TD3BCConfig,
-        TD3Config,
-        TQCConfig,
-        VDNConfig,
-        train_a2c,
-        train_act,
-        train_bc,
         train_c51,
-        train_cql,
-        train_crossq,
-        train_ddpg,
-        train_diffusion_bc,
-        train_discrete_sac,
         train_dqn,
-        train_dt,
-        train_gail,
-        train_impala,
-        train_ippo,
-        train_iql,
-        train_iql_ma,
-        train_maddpg,
-        train_mappo,
-        train_ppo,
-        train_ppo_rnd,
-        train_qmix,
         train_qrdqn,
         train_rainbow,
-        train_redq,
-        train_reinforce,
-        train_sac,
-        train_td3,
-        train_td3_bc,
-        train_tqc,
-        train_vdn,
     )
+    from rl.trainers.algorithms.dt import DTConfig, train_dt
+    from rl.trainers.algorithms.gail import GAILConfig, train_gail
+    from rl.trainers.algorithms.impala import ImpalaConfig, train_impala
+    from rl.trainers.algorithms.iql import IQLConfig, train_iql
+    from rl.trainers.algorithms.maddpg import MADDPGConfig, train_maddpg
+    from rl.trainers.algorithms.mappo import IPPOConfig, MAPPOConfig, train_ippo, train_mappo
+    from rl.trainers.algorithms.ppo import PPOConfig, train_ppo
+    from rl.trainers.algorithms.ppo_rnd import PPORNDConfig, train_ppo_rnd
+    from rl.trainers.algorithms.qmix import IQLMAConfig, QMIXConfig, VDNConfig, train_iql_ma, train_qmix, train_vdn
+    from rl.trainers.algorithms.reinforce import ReinforceConfig, train_reinforce
+    from rl.trainers.algorithms.sac import (
+        CrossQConfig,
+        DiscreteSACConfig,
+        REDQConfig,
+        SACConfig,
+        TQCConfig,
+        train_crossq,
+        train_discrete_sac,
+        train_redq,
+        train_sac,
+        train_tqc,
+    )
+    from rl.trainers.algorithms.td3 import DDPGConfig, TD3Config, train_ddpg, train_td3
+    from rl.trainers.algorithms.td3_bc import TD3BCConfig, train_td3_bc
+    from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
+    from rl.trainers.envs import make_env
+    from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
+    from rl.trainers.families import (
+        DeterministicConfig,
+        OfflineConfig,
+        OffPolicyConfig,
+        OnPolicyConfig,
+        QLearningConfig,
+        SoftConfig,
+    )
+    from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger
+    from rl.trainers.run import Run, TrainResult
 
 __all__ = [
     "A2CConfig",
     "ACTConfig",
+    "Algorithm",
     "BCConfig",
     "C51Config",
     "CQLConfig",
@@ -89,6 +73,7 @@ __all__ = [
     "DDPGConfig",
     "DQNConfig",
     "DTConfig",
+    "DeterministicConfig",
     "DiffusionBCConfig",
     "DiscreteSACConfig",
     "Evaluator",
@@ -100,8 +85,12 @@ __all__ = [
     "Logger",
     "MADDPGConfig",
     "MAPPOConfig",
+    "OffPolicyConfig",
+    "OfflineConfig",
+    "OnPolicyConfig",
     "PPOConfig",
     "PPORNDConfig",
+    "QLearningConfig",
     "QMIXConfig",
     "QRDQNConfig",
     "REDQConfig",
@@ -111,6 +100,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "SACConfig",
+    "SoftConfig",
     "TD3BCConfig",
     "TD3Config",
     "TQCConfig",
@@ -119,11 +109,16 @@ __all__ = [
     "TrainedRun",
     "VDNConfig",
     "__version__",
+    "above",
+    "at_least",
+    "checked",
     "evaluate",
+    "in_range",
     "load_checkpoint",
     "load_policy",
     "load_run",
     "make_env",
+    "one_of",
     "save_checkpoint",
     "train_a2c",
     "train_act",
@@ -155,6 +150,7 @@ __all__ = [
     "train_td3_bc",
     "train_tqc",
     "train_vdn",
+    "where",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

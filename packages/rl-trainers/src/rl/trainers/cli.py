@@ -13,14 +13,15 @@ from typing import NoReturn, get_args
 
 from rl.core.errors import RLError
 from rl.core.registry import components, load
-from rl.trainers._command.arguments import UsageError, find_recipe, parse_train, unknown
-from rl.trainers._command.cases import read_cases
-from rl.trainers._command.presets import described_preset, presets_page
-from rl.trainers._report.display import DisplayMode
-from rl.trainers._run.signals import SavedInterrupt
-from rl.trainers._storage.folder import RunFolder, runs_in
+from rl.trainers._arguments import UsageError, find_recipe, parse_train, unknown
+from rl.trainers._benchmark import read_cases
+from rl.trainers._new import write_page
+from rl.trainers._presets import described_preset, presets_page
+from rl.trainers._report import DisplayMode
+from rl.trainers._signals import SavedInterrupt
+from rl.trainers._storage import RunFolder, runs_in
 
-__all__ = ["benchmark", "dataset", "evaluate", "plot", "presets", "train"]
+__all__ = ["benchmark", "dataset", "evaluate", "new", "plot", "presets", "train"]
 
 
 def train(argv: Sequence[str]) -> int:
@@ -62,12 +63,12 @@ def _train(argv: Sequence[str]) -> int:
             sys.stdout.write(f"{described_preset(arguments.preset)}\n")
         sys.stdout.flush()
     if arguments.seeds:
-        from rl.trainers._run.seeds import train_seeds
+        from rl.trainers._benchmark import train_seeds
 
         recipe, config = arguments.recipe, arguments.config
         done = train_seeds(recipe, config, arguments.seeds, out=arguments.out, display=arguments.display)
         return 130 if done is None else 0
-    train = arguments.recipe.load_train()
+    train = arguments.recipe.train
     result = train(arguments.config, out=arguments.out, resume=arguments.resume, display=arguments.display)
     return 130 if result.interrupted else 0
 
@@ -104,7 +105,7 @@ def dataset(argv: Sequence[str]) -> int:
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
     _search_current_folder()
-    from rl.trainers._command.dataset import described_dataset, record_dataset
+    from rl.trainers._dataset_command import described_dataset, record_dataset
 
     if options.command == "info":
         sys.stdout.write(described_dataset(options.name))
@@ -142,7 +143,7 @@ def plot(argv: Sequence[str]) -> int:
         sys.stderr.write(f"rl plot: {error}\n")
         return 2
 
-    from rl.trainers._report.plot import plot_learning_curve, plot_seeds
+    from rl.trainers._report import plot_learning_curve, plot_seeds
 
     runs = runs_in(options.run)
     configs = [run.read_config() for run in runs]
@@ -177,6 +178,37 @@ def presets(argv: Sequence[str]) -> int:
     return 0
 
 
+def new(argv: Sequence[str]) -> int:
+    """Run ``rl new ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: if the file exists, or cannot be a module.
+    """
+    parser = _Parser("rl new", description="Write a file to begin with.")
+    parser.add_argument("what", choices=["algorithm"], metavar="algorithm", help="a page of an algorithm")
+    parser.add_argument("file", metavar="FILE", help="a new file, as my_td3.py")
+    parser.add_argument(
+        "--like", metavar="RECIPE", default="ppo", help="the algorithm that it begins as (default: ppo)"
+    )
+    _search_current_folder()
+    try:
+        options = parser.parse_args(list(argv))
+        like = find_recipe(options.like)
+    except UsageError as error:
+        sys.stderr.write(f"rl new: {error}\n")
+        return 2
+    path = write_page(options.file, like)
+    sys.stdout.write(f"{path} has all of {like.name}; to train with it: rl train {_as_path(path)} --env ID\n")
+    return 0
+
+
+def _as_path(path: Path) -> str:
+    return str(path) if path.parts[1:] else f"./{path}"
+
+
 def benchmark(argv: Sequence[str]) -> int:
     """Run ``rl benchmark ARGUMENTS``.
 
@@ -203,7 +235,7 @@ def benchmark(argv: Sequence[str]) -> int:
         sys.stderr.write(f"rl benchmark: {error}\n")
         return 2
 
-    from rl.trainers._command.benchmark import run_cases
+    from rl.trainers._benchmark import run_cases
 
     out = Path(options.file).with_suffix("").name if options.out is None else options.out
     return 0 if run_cases(cases, Path(out), display=options.display) else 130
@@ -226,10 +258,10 @@ def evaluate(argv: Sequence[str]) -> int:
         sys.stderr.write(f"rl eval: {error}\n")
         return 2
 
-    from rl.trainers._evaluate.loading import evaluate as returns_of
-    from rl.trainers._evaluate.loading import load_run
-    from rl.trainers._report.video import record_video
-    from rl.trainers._storage.files import check_video
+    from rl.trainers._storage import check_video
+    from rl.trainers._video import record_video
+    from rl.trainers.evaluation import evaluate as returns_of
+    from rl.trainers.evaluation import load_run
 
     if options.video:
         check_video(options.video)

@@ -10,24 +10,23 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rl.core.errors import CheckError, RLError
-from rl.core.targets import import_target
+from rl.core.errors import CheckError
 from rl.core.testing._report import Report, require
 
 __all__ = ["check_recipe"]
 
-_MEMBERS = ("name", "config", "train", "policy")
+_MEMBERS = ("name", "config", "train", "make_policy")
 
 
 def check_recipe(recipe: Any) -> Report:
-    """Check a recipe, such as an `rl.trainers.Recipe`: its settings, and the functions that it names; trains nothing.
+    """Check a recipe, such as an `rl.trainers.Algorithm`: its settings and its functions; trains nothing.
 
     The settings are a frozen dataclass in a module that imports no torch, with a default and a documented line for
     each field, and come back equal from the plain values that a file holds. ``train`` is called as
-    ``train(config, out=, resume=, display=)`` and ``policy`` as ``policy(config, env)``.
+    ``train(config, out=, resume=, display=)`` and ``make_policy`` as ``make_policy(config, env)``.
 
     Args:
-        recipe: has ``name``, ``config``, ``train`` and ``policy``.
+        recipe: Object with ``name``, ``config``, ``train`` and ``make_policy``.
 
     Returns:
         What was not exercised: training itself.
@@ -47,7 +46,7 @@ def check_recipe(recipe: Any) -> Report:
     _check_function(
         recipe.train, owner, lambda f: f.bind(None, out=None, resume=None, display=None), "out=, resume=, display="
     )
-    _check_function(recipe.policy, owner, lambda f: f.bind(None, None), "env")
+    _check_function(recipe.make_policy, owner, lambda f: f.bind(None, None), "env")
     report.skip("training: call `train` in a test of its own")
     return report.warn()
 
@@ -77,13 +76,9 @@ def _check_light(config: Any, owner: str) -> None:
     require(done.returncode == 0, f"{reason} {done.stderr.strip()[-200:]}".strip(), owner)
 
 
-def _check_function(target: Any, owner: str, bind: Callable[[inspect.Signature], Any], what: str) -> None:
-    try:
-        function = import_target(target, owner, "its distribution")
-    except RLError as error:
-        raise CheckError(f"{target!r} does not import: {error} ({owner})") from error
-    require(callable(function), f"{target!r} is no function", owner)
+def _check_function(function: Any, owner: str, bind: Callable[[inspect.Signature], Any], what: str) -> None:
+    require(callable(function), f"{function!r} is no function", owner)
     try:
         bind(inspect.signature(function))
     except TypeError as error:
-        raise CheckError(f"{target!r} cannot be called with (config, {what}): {error} ({owner})") from error
+        raise CheckError(f"{function!r} cannot be called with (config, {what}): {error} ({owner})") from error

@@ -1,0 +1,296 @@
+"""Several runs: of seeds, and of the cases of a benchmark."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rl.core.errors import RLError
+from rl.trainers._arguments import UsageError, parse_train, read_yaml
+from rl.trainers._named import check_trusted
+from rl.trainers._report import DisplayMode, make_display, plot_seeds
+from rl.trainers._storage import (
+    RunFolder,
+    check_name,
+    file_name,
+    new_folder_of_runs,
+    package_versions,
+    settings_of,
+    write_atomic,
+)
+from rl.trainers.algorithm import Algorithm
+from rl.trainers.config import RunConfig, config_fields
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of a benchmark.
+
+    Args:
+        name: of its folder.
+        recipe: the recipe.
+        config: its settings; the seed is replaced.
+        seeds: of its runs.
+        reference: return that it is compared with; None without one.
+        source: where that return is from.
+    """
+
+    name: str
+    recipe: Algorithm
+    config: RunConfig
+    seeds: tuple[int, ...]
+    reference: float | None = None
+    source: str = ""
+
+
+_KEYS = ("name", "recipe", "env", "frames", "seeds", "preset", "settings", "reference", "source")
+
+
+def read_cases(path: str, trust: Sequence[str] = ()) -> list[Case]:
+    """The cases of a file.
+
+    Args:
+        path: YAML with ``cases``, a list of mappings with ``recipe`` and ``env`` and optionally ``frames``, ``seeds``,
+            ``preset``, ``settings`` (options of the recipe), ``reference``, ``source`` and ``name``
+            (``RECIPE-ENV`` if absent), and ``seeds`` for cases without their own, ``[0, 1, 2]`` if absent.
+        trust: modules that the cases may name.
+
+    Raises:
+        UsageError: if the file cannot be read, or a case is wrong.
+        RLError: if it names a module that is not trusted.
+    """
+    values = read_yaml(path)
+    given = values.get("cases")
+    if set(values) - {"seeds", "cases"} or not isinstance(given, list) or not given:
+        raise UsageError(f"{path} has {', '.join(values) or 'nothing'}; write seeds: [0, 1, 2] and cases: [...]")
+    cases: list[Case] = []
+    for number, entry in enumerate(given, start=1):
+        try:
+            case = _case(entry, values.get("seeds", [0, 1, 2]), trust, path)
+            check_trusted(settings_of(case.recipe.reference, case.config), trust, path)
+            cases.append(case)
+        except (UsageError, TypeError, ValueError) as error:
+            raise UsageError(f"{path}, case {number}: {error}") from error
+    names = [case.name for case in cases]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{path} has several cases {', '.join(twice)}: give each a name")
+    return cases
+
+
+def _case(entry: Any, seeds: Sequence[int], trust: Sequence[str], path: str) -> Case:
+    if not isinstance(entry, Mapping) or not {"recipe", "env"} <= entry.keys() or entry.keys() - {*_KEYS}:
+        raise UsageError(f"a case has recipe and env, and may have {', '.join(_KEYS)}; got {entry}")
+    check_trusted({"recipe": entry["recipe"]}, trust, path)
+    words = [str(entry["recipe"]), *map(str, entry.get("settings") or {})]
+    other = sorted({"config", "display", "out", "resume", "seed", "seeds", "trust"} & {*words[1:]})
+    other += [word for word in words if not re.fullmatch(r"[\w.:][\w.:-]*", word)]  # such as seed=1, or --out
+    if other:
+        raise UsageError(f"settings has {', '.join(other)}, which is no setting of a recipe: remove it")
+    settings: dict[str, Any] = {"env": entry["env"], **(entry.get("settings") or {})}
+    settings |= {"total_frames": entry["frames"]} if "frames" in entry else {}
+    settings |= {"preset": entry["preset"]} if "preset" in entry else {}
+    settings["seeds"] = ",".join(map(str, entry.get("seeds", seeds)))
+    options = [word for name, value in settings.items() for word in _words(name, value)]
+    arguments = parse_train([str(entry["recipe"]), *options])
+    assert not isinstance(arguments, str)
+    reference = entry.get("reference")
+    return Case(
+        file_name(str(entry.get("name", f"{entry['recipe']}-{entry['env']}"))),
+        arguments.recipe,
+        arguments.config,
+        arguments.seeds,
+        None if reference is None else float(reference),
+        str(entry.get("source", "")),
+    )
+
+
+#: settings whose option is given once for each value
+_REPEATED = frozenset(field.name for field in config_fields(RunConfig) if field.repeated)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    values = value if name in _REPEATED and isinstance(value, list) else [value]
+    return [f"--{name}={one if isinstance(one, str) else json.dumps(one)}" for one in values]
+
+
+#: entries of a summary of which that of several runs has median and range
+FIGURES = ("best/return_mean", "last/return_mean", "time/seconds", "time/cpu_seconds")
+
+
+def train_seeds(
+    recipe: Algorithm,
+    config: RunConfig,
+    seeds: Sequence[int],
+    *,
+    out: str | Path | None = None,
+    display: DisplayMode = "auto",
+    reference: float | None = None,
+) -> dict[str, Any] | None:
+    """Train once for each seed, in ``seed-0``, ``seed-1``, ... of one folder; runs there are continued, not repeated.
+
+    Writes ``summary.json`` and ``learning_curve.png`` into the folder.
+
+    Args:
+        recipe: the recipe.
+        config: its settings; the seed is replaced.
+        seeds: of the runs.
+        out: the folder, which may contain some of the runs; a new one under ``runs/`` if None.
+        display: how progress is shown.
+        reference: return at which the plot has a line.
+
+    Returns:
+        What ``summary.json`` contains; None if a run was interrupted.
+
+    Raises:
+        RLError: if there is a run with other settings in the folder.
+    """
+    check_seeds(recipe, config, seeds, out)
+    folder = new_folder_of_runs(recipe.name, config) if out is None else Path(out)
+    try:
+        return _train_all(recipe, config, seeds, folder, display=display, reference=reference)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # of a failed start; a folder with anything in it stays
+
+
+def _train_all(
+    recipe: Algorithm,
+    config: RunConfig,
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    display: DisplayMode,
+    reference: float | None,
+) -> dict[str, Any] | None:
+    for count, seed in enumerate(seeds, start=1):
+        run = RunFolder(folder / f"seed-{seed}")
+        if run.read_summary() is not None:
+            continue
+        if display != "none":
+            sys.stdout.write(f"seed {seed} ({count} of {len(seeds)})\n")
+        there = run.config.is_file()
+        where: dict[str, Any] = {"resume": run.path} if there else {"out": run.path}
+        if recipe.train(replace(config, seed=seed), display=display, **where).interrupted:
+            if display != "none":
+                sys.stdout.write(f"the same command with --out {folder} continues all seeds\n")
+            return None
+    runs = [RunFolder(folder / f"seed-{seed}") for seed in seeds]
+    summary = _summary(recipe, config, seeds, [run.read_summary() or {} for run in runs])
+    write_atomic(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    if all(run.metrics.is_file() for run in runs):
+        title = f"{recipe.name} on {config.env}, {_count(seeds)}"
+        plot_seeds([run.metrics for run in runs], folder / "learning_curve.png", title, reference)
+    if display != "none":
+        best = summary["best/return_mean"]
+        found = f"return {best['median']:.1f}"
+        if len(seeds) > 1:
+            found = f"median {found} (from {best['min']:.1f} to {best['max']:.1f})"
+        sys.stdout.write(f"{_count(seeds)}: best policy, {found}\nfolder: {folder}\n")
+    return summary
+
+
+def check_seeds(recipe: Algorithm, config: RunConfig, seeds: Sequence[int], out: str | Path | None) -> None:
+    """Raise if a run in the folder `out` has other settings than it would get.
+
+    Raises:
+        RLError: if so, or if `out` is a run folder itself.
+        CheckpointError: if its config cannot be read.
+    """
+    if out is None:
+        return
+    check_name(out)
+    if RunFolder(out).config.is_file():
+        raise RLError(f"{out} is the folder of one run; name another folder with --out")
+    for seed in seeds:
+        run = RunFolder(Path(out) / f"seed-{seed}")
+        if not run.config.is_file():
+            continue
+        usual = settings_of(recipe.reference, recipe.config())  # of a setting that an older version did not have
+        before, now = usual | run.read_config(), settings_of(recipe.reference, replace(config, seed=seed))
+        differing = [name for name, value in now.items() if before[name] != value]
+        changed = [f"{name}={before[name]!r}, not {now[name]!r}" for name in differing]
+        if changed:
+            raise RLError(
+                f"{run.path} was trained with {'; '.join(changed)}; name another folder with --out, or delete this run"
+            )
+
+
+def _summary(
+    recipe: Algorithm, config: RunConfig, seeds: Sequence[int], runs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    spread: dict[str, Any] = {}
+    for name in FIGURES:
+        values = [run[name] for run in runs]
+        spread[name] = {"median": median(values), "min": min(values), "max": max(values), "values": values}
+    return {"recipe": recipe.name, "env": config.env, "seeds": [*seeds], "frames": runs[0]["frames"], **spread}
+
+
+def _count(seeds: Sequence[int]) -> str:
+    return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+
+
+def run_cases(cases: Sequence[Case], out: Path, *, display: DisplayMode = "auto") -> bool:
+    """Train what is missing, case by case, and write ``results.json`` and ``results.md`` after each.
+
+    Args:
+        cases: what to train; each has a folder of its name, with those of its seeds.
+        out: folder of all.
+        display: how progress is shown.
+
+    Returns:
+        Whether all cases are complete; False if a run was interrupted.
+
+    Raises:
+        RLError: if a run fails, or there is a run with other settings; checked for all cases before the first run.
+    """
+    for case in cases:
+        check_seeds(case.recipe, case.config, case.seeds, out / case.name)
+    results: list[dict[str, Any]] = []
+    for case in cases:
+        folder = out / case.name
+        found = train_seeds(case.recipe, case.config, case.seeds, out=folder, display=display, reference=case.reference)
+        if found is None:
+            return False
+        results.append({"name": case.name, **found, "reference": case.reference, "source": case.source})
+        text = json.dumps({"versions": package_versions(), "cases": results}, indent=2)
+        write_atomic(out / "results.json", text + "\n")
+        write_atomic(out / "results.md", table(results))
+    make_display(display).note(f"{table(results)}\n{out / 'results.md'}")
+    return True
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table with a row for each case: medians over the seeds, with the range of several in brackets."""
+    lines = [
+        "| case | frames | seeds | best policy | last policy | reference | CPU seconds | curve |",
+        "|---|---:|---:|---:|---:|---|---:|---|",
+    ]
+    for result in results:
+        best, last, cpu = (result[name] for name in ("best/return_mean", "last/return_mean", "time/cpu_seconds"))
+        reference = "" if result["reference"] is None else f"{result['reference']:g}"
+        source = f" ({result['source']})" if result["source"] else ""
+        cells = [
+            result["name"],
+            f"{result['frames']:,}",
+            str(len(result["seeds"])),
+            _spread(best),
+            _spread(last),
+            f"{reference}{source}",
+            f"{cpu['median']:.0f}",
+            f"[curve]({result['name']}/learning_curve.png)",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(figure: Mapping[str, Any]) -> str:
+    middle = f"{figure['median']:.1f}"
+    return middle if len(figure["values"]) == 1 else f"{middle} [{figure['min']:.1f}, {figure['max']:.1f}]"

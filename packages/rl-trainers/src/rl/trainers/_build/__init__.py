@@ -1,1 +1,0 @@
-"""Environments, networks and optimizers from a config."""

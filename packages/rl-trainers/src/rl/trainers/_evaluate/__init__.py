@@ -1,1 +1,0 @@
-"""Evaluation of policies, and loading them from a run folder."""

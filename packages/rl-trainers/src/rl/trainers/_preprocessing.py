@@ -1,0 +1,261 @@
+"""Transforms that the settings of a run add to an environment, and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.keys import OBSERVATION, REWARD, NestedKey, as_tuple, key_str, leaf_keys
+from rl.core.specs import Bounded, Unbounded
+from rl.envs import (
+    CatFrames,
+    ClipTransform,
+    Compose,
+    RewardNorm,
+    RewardSum,
+    SignTransform,
+    Transform,
+    TransformedEnv,
+    VecNorm,
+)
+from rl.envs.transforms import Specs
+from rl.trainers._checks import refuse_clash
+from rl.trainers.networks import EPISODE_REWARD, bookkeeping_names, described, observations_of, readings_of
+
+#: limit of normalized observations; Engstrom et al., "Implementation matters in deep policy gradients", 2020, section 2
+LIMIT = 10.0
+
+
+def normalized_observations(env: Any, layout: str) -> TransformedEnv:
+    """The environment with all vectors of floats that a policy reads normalized by running statistics, and clipped.
+
+    Raises:
+        SpecError: if there is none.
+    """
+    spec = env.observation_spec
+    readings = readings_of(env, layout)
+    keys = [key for key, how in readings.items() if how == "vector" and spec[key].dtype.is_floating_point]
+    if not keys:
+        raise SpecError(
+            f"normalize_observation (--normalize-observation) is for vectors of floats; {type(env).__name__} has"
+            f" {_listed(env, readings)}: leave it out"
+        )
+    return TransformedEnv(env, Compose(VecNorm(keys, decay=1.0), ClipTransform(keys, low=-LIMIT, high=LIMIT)))
+
+
+def stacked_frames(env: Any, count: int, layout: str) -> TransformedEnv:
+    """The environment with the last `count` observations of an episode as one, for all vectors and images.
+
+    Raises:
+        SpecError: if there is none, or the stack would be read in another way than one observation.
+    """
+    readings = readings_of(env, layout)
+    batch = len(env.batch_size)
+    transforms: list[CatFrames] = []
+    for key, how in readings.items():
+        if how != "index" and len(env.observation_spec[key].shape) > batch:
+            transforms.append(CatFrames(count, -3 if how == "channels-first" else -1, [key]))
+    if not transforms:
+        raise SpecError(
+            f"frame_stack={count} (--frame-stack) is for vectors and images; {type(env).__name__} has"
+            f" {_listed(env, readings)}: leave it out"
+        )
+    stacked = TransformedEnv(env, Compose(*transforms))
+    for key, how in readings.items():
+        if not _is_read_as(stacked, key, how, layout):
+            raise SpecError(
+                f"frame_stack={count} (--frame-stack) makes {key_str(key)} {described(stacked.observation_spec[key])},"
+                f" which observation_layout={layout!r} does not read as {how}: set --observation-layout {how}"
+            )
+    return stacked
+
+
+def _is_read_as(env: Any, key: NestedKey, how: str, layout: str) -> bool:
+    try:
+        return readings_of(env, layout)[key] == how
+    except SpecError:
+        return False
+
+
+def training_rewards(env: Any, *, sign: bool, normalize: bool, gamma: float) -> TransformedEnv:
+    """The environment with rewards to learn from, and ``episode_reward``, the sum of its own rewards.
+
+    Args:
+        env: the environment.
+        sign: replace rewards by their sign.
+        normalize: divide rewards by the running standard deviation of the return.
+        gamma: discount of that return.
+
+    Raises:
+        SpecError: if an observation is called ``episode_reward``.
+    """
+    chain = Compose()
+    if EPISODE_REWARD in bookkeeping_names(env):
+        refuse_clash("atari (--atari)" if sign else "normalize_reward (--normalize-reward)", [EPISODE_REWARD])
+    if env.observation_spec.get(EPISODE_REWARD, None) is None:
+        chain.append(RewardSum([REWARD], [EPISODE_REWARD]))
+    if sign:
+        chain.append(SignTransform([REWARD]))
+    if normalize:
+        chain.append(RewardNorm(gamma=gamma))
+    return TransformedEnv(env, chain)
+
+
+def check_no_reward_statistics(transform: Any, env: Any, text: str) -> None:
+    """Raise if a transform would normalize the rewards of evaluations, too.
+
+    Raises:
+        SpecError: if so.
+    """
+    rewards = set(leaf_keys(env.full_reward_spec))
+    if isinstance(transform, RewardNorm) or (isinstance(transform, VecNorm) and rewards & set(transform.out_keys)):
+        raise SpecError(
+            f"the transform {text!r} would also normalize the rewards of evaluations; use --normalize-reward true for"
+            " rewards, and in_keys of a VecNorm for observations"
+        )
+
+
+def statistics_of(env: Any) -> list[Any]:
+    """State of each `VecNorm` of an environment, in order."""
+    return [one.state_dict() for one in _normalizers(env)]
+
+
+def set_statistics(env: Any, statistics: Sequence[Any]) -> None:
+    """Give the `VecNorm` of an environment the statistics of another one, and stop their updates.
+
+    Raises:
+        ValueError: if there are more or fewer of them.
+    """
+    for one, state in zip(_normalizers(env), statistics, strict=True):
+        one.load_state_dict(state)
+        one.freeze()
+
+
+def _normalizers(env: Any) -> list[VecNorm]:
+    if not isinstance(env, TransformedEnv):
+        return []
+    chain = env.transform if isinstance(env.transform, Compose) else [env.transform]
+    return [one for one in chain if isinstance(one, VecNorm)]
+
+
+def _listed(env: Any, readings: dict[NestedKey, str]) -> str:
+    first = (0,) * len(env.batch_size)
+    specs = {key: spec[first] if first else spec for key, spec in observations_of(env).items()}
+    return ", ".join(f"{key_str(key)}, {described(specs[key])} read as {how}" for key, how in readings.items())
+
+
+class ObservationIndices(Transform):
+    """Some entries of a vector ``observation``; the others are hidden from the policy.
+
+    Args:
+        indices: which entries, in this order.
+
+    Shapes: ``[*B, n]`` to ``[*B, len(indices)]``.
+
+    Raises:
+        SpecError: if the environment has no vector under ``observation``, or it is shorter.
+
+    Example:
+        >>> from rl.envs import GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), ObservationIndices([0, 2]))  # position and angle, no velocities
+        >>> env.reset()["observation"].shape
+        torch.Size([2])
+    """
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        super().__init__(in_keys=[OBSERVATION])
+        self.indices = list(indices)
+        self._index = torch.tensor(self.indices)
+
+    def _apply(self, value: Tensor) -> Tensor:
+        if self._index.device != value.device:  # once: a copy at each step would wait for the device
+            self._index = self._index.to(value.device)
+        return value.index_select(-1, self._index)
+
+    def transform_specs(self, specs: Specs) -> None:
+        """Map the spec of the observation to that of the entries that are kept."""
+        whole = specs.observation.get(OBSERVATION, None)
+        if whole is None or len(whole.shape) != 1:
+            found = "no such entry" if whole is None else f"{type(whole).__name__} {list(whole.shape)}"
+            raise SpecError(
+                f"observation_indices={self.indices} chooses entries of a vector under {OBSERVATION!r}; the environment"
+                f" has {found}: leave observation_indices out"
+            )
+        if not all(0 <= index < whole.shape[0] for index in self.indices):
+            raise SpecError(
+                f"observation_indices={self.indices} chooses entries of an observation with {whole.shape[0]}: they are"
+                f" numbered from 0 to {whole.shape[0] - 1}"
+            )
+        specs.observation[OBSERVATION] = whole[self._index.to(whole.device)]
+
+
+class ClippedAction(Transform):
+    """Takes actions without bounds, and clips them to the bounds of the environment's one action.
+
+    The policy is then a normal distribution, whose log-probability is that of the action before it is clipped; a
+    batch contains that action.
+
+    Raises:
+        SpecError: if the environment has several actions, or one that is no tensor of bounded floats.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> env = TransformedEnv(PendulumEnv(seed=0), ClippedAction())
+        >>> env.action_spec.is_in(torch.tensor([9.0]))
+        True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._low = self._high = torch.zeros(())
+
+    def _inverse(self, value: Tensor) -> Tensor:
+        if self._low.device != value.device:  # once: a copy at each step would wait for the device
+            self._low, self._high = self._low.to(value.device), self._high.to(value.device)
+        return value.clamp(self._low, self._high)
+
+    def transform_specs(self, specs: Specs) -> None:
+        """Remove the bounds of the action."""
+        keys = leaf_keys(specs.action)
+        spec: Any = specs.action[keys[0]] if len(keys) == 1 else None
+        if type(spec) is not Bounded or not spec.dtype.is_floating_point:
+            raise SpecError(
+                f"clip_actions (--clip-actions) is for one action of bounded floats; the environment has"
+                f" {', '.join(map(key_str, keys))} with {specs.action}: leave it out"
+            )
+        self.in_keys_inv, self.out_keys_inv = keys, keys
+        self._low, self._high = spec.low, spec.high
+        specs.action[keys[0]] = Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
+
+
+class TeamReward(Transform):
+    """Writes ``reward`` at the root: the mean of the rewards of all agents, or of those of one group.
+
+    Args:
+        group: name of the group; all groups if empty.
+        keys: of the rewards of the environment.
+
+    Raises:
+        SpecError: if there is no such group.
+    """
+
+    def __init__(self, group: str, keys: Sequence[NestedKey]) -> None:
+        chosen = [key for key in keys if not group or as_tuple(key)[0] == group]
+        if not chosen:
+            groups = ", ".join(as_tuple(key)[0] for key in keys)
+            raise SpecError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
+        super().__init__()
+        self._keys = chosen
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        del root
+        outcome[REWARD] = torch.cat([outcome[key] for key in self._keys], -2).mean(-2)
+        return outcome
+
+    def transform_specs(self, specs: Specs) -> None:
+        """Add ``reward``."""
+        specs.reward[REWARD] = Unbounded(1, dtype=specs.reward[self._keys[0]].dtype, device=specs.reward.device)

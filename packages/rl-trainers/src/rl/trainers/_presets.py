@@ -1,0 +1,129 @@
+"""Presets: settings of a recipe for an environment, and the page that lists them. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from rl.trainers.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings for one environment.
+
+    Args:
+        name: id of the environment.
+        settings: of the recipe, by name; all others have their defaults.
+        source: where the settings come from.
+        seeds: of the runs that were measured with these settings.
+        returns: of the best policy of each of these runs on fresh episodes.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    source: str
+    seeds: tuple[int, ...]
+    returns: tuple[float, ...]
+
+
+def read_presets(target: str) -> dict[str, Preset]:
+    """The presets of a YAML file, by name, with the returns that ``results.json`` beside it has for them.
+
+    Args:
+        target: ``package:file``, or ``package:file:section`` for the part of the file that is below a name, that of
+            the algorithm. The file maps names of environments to ``settings`` and ``source``; ``results.json`` is a
+            file of ``rl benchmark``. Without one, an entry may have ``seeds`` and ``returns`` of its own.
+
+    Example:
+        >>> read_presets("rl.trainers:presets/ppo.yaml:ppo")["Pendulum-v1"].settings["gamma"]
+        0.9
+    """
+    package, _, rest = target.partition(":")
+    file, _, section = rest.partition(":")
+    path = files(package) / file
+    entries = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if section:
+        entries = entries.get(section) or {}
+    measured = _measured(files(package) / f"{file.rpartition('/')[0]}/results.json", section)
+    return {
+        name: Preset(
+            name,
+            {key: tuple(value) if isinstance(value, list) else value for key, value in entry["settings"].items()},
+            entry["source"],
+            *measured.get(name, (tuple(entry.get("seeds", ())), tuple(entry.get("returns", ())))),
+        )
+        for name, entry in entries.items()
+    }
+
+
+def _measured(path: Any, recipe: str) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:
+    """Seeds and returns by environment."""
+    if not path.is_file():
+        return {}
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return {
+        case["env"]: (tuple(case["seeds"]), tuple(case["best/return_mean"]["values"]))
+        for case in cases
+        if case["recipe"] == recipe
+    }
+
+
+def preset_for(presets: Mapping[str, Preset], env: str) -> Preset | None:
+    """The preset of an environment, also for ``gym/ID``; None if there is none.
+
+    Example:
+        >>> preset_for({}, "CartPole-v1") is None
+        True
+    """
+    return presets.get(env.removeprefix("gym/"))
+
+
+def described_preset(preset: Preset) -> str:
+    """Name and settings in one line, as options.
+
+    Example:
+        >>> described_preset(Preset("A-v1", {"gamma": 0.9, "hidden": (64, 64)}, "", (0,), (1.0,)))
+        'preset A-v1: --gamma 0.9 --hidden [64,64]; without it: --preset none'
+    """
+    return f"preset {preset.name}: {_options(preset)}; without it: --preset none"
+
+
+def presets_page(recipes: Iterable[Algorithm], *, settings: bool) -> str:
+    """The page of ``rl presets``: a line for each preset.
+
+    Args:
+        recipes: whose presets.
+        settings: below each, list its settings and their source.
+    """
+    recipes = list(recipes)
+    width = max(len(name) for name in ("recipe", *(recipe.name for recipe in recipes)))
+    lines = [f"{'recipe':<{width}} {'preset':<30} {'frames':>9}  best return by seed"]
+    for recipe in recipes:
+        for preset in recipe.load_presets().values():
+            frames = preset.settings.get("total_frames", recipe.config.total_frames)
+            returns = ", ".join(f"{value:.1f}" for value in preset.returns)
+            middle = f" (median {median(preset.returns):.1f})" if len(preset.returns) > 1 else ""
+            lines.append(f"{recipe.name:<{width}} {preset.name:<30} {frames:>9}  {returns}{middle}")
+            if settings:
+                lines += [f"    {_options(preset)}", f"    source: {preset.source}"]
+    return "\n".join(lines) + "\n"
+
+
+def _options(preset: Preset) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {_value(value)}" for name, value in preset.settings.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"'{{{', '.join(f'{key}: {_value(one)}' for key, one in value.items())}}}'"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,1 +1,0 @@
-"""Progress, learning curves and videos."""

@@ -1,1 +1,0 @@
-"""A training run: the loop, metrics, schedules and signals."""

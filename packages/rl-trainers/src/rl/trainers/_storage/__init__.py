@@ -1,1 +1,0 @@
-"""The run folder and its files."""

@@ -1,0 +1,107 @@
+"""Videos of a policy; needs the extra ``video``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rl.core import ExplorationType, set_exploration_type, states_of
+from rl.core.errors import RLError
+from rl.core.keys import DONE, IS_INIT, NEXT
+from rl.core.mdp import step_mdp
+from rl.trainers._device import preserved_rng, seed_everything
+from rl.trainers._storage import atomic_path, check_video
+from rl.trainers.evaluation import TrainedRun
+
+#: pictures per second of an environment that does not say
+FPS = 30
+
+
+def record_video(
+    run: TrainedRun, out: str | Path, *, seed: int, deterministic: bool = True, max_steps: int = 5_000
+) -> int:
+    """Write one episode as a video, headless.
+
+    Args:
+        run: what to show.
+        out: the file, ``.mp4`` or ``.gif``; it must not exist.
+        seed: of the environment.
+        deterministic: take the deterministic action (exploration off); else sample actions as in training.
+        max_steps: largest number of steps.
+
+    Returns:
+        The number of pictures.
+
+    Raises:
+        RLError: if the environment cannot be rendered, or the file exists.
+        MissingExtraError: if imageio is not installed.
+    """
+    imageio = check_video(out)
+    try:
+        env: Any = run.make_env(1, seed, render_mode="rgb_array")
+    except (TypeError, RLError) as error:
+        raise RLError(f"{run.config.env!r} cannot be rendered: it takes no render_mode ({error})") from error
+    how = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+    pictures: list[Any] = []
+    with preserved_rng(), torch.no_grad(), set_exploration_type(how):
+        seed_everything(seed)
+        td = _begun(env.reset(), run.policy)
+        pictures.append(_picture(env, run.config.env))
+        for _ in range(max_steps):
+            td = env.step(run.policy(td))
+            pictures.append(_picture(env, run.config.env))
+            if bool(td.get((NEXT, DONE)).any()):
+                break
+            td = _going_on(step_mdp(td))
+    fps = _fps(env)
+    env.close()
+    # The codec needs even sides; by default imageio scales frames to multiples of 16.
+    options = {"duration": 1000 / fps, "loop": 0} if Path(out).suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
+    try:
+        with atomic_path(Path(out)) as path:
+            imageio.imwrite(path, pictures, **options)
+    except OSError as error:
+        raise RLError(f"{out} cannot be written: {error}; free some room, or name another file with --video") from error
+    return len(pictures)
+
+
+def _begun(td: TensorDictBase, policy: Any) -> TensorDictBase:
+    """The root of a first step, with the start of what a policy carries."""
+    states = states_of(policy)
+    for state in states:
+        td.set(state.name, state.start(tuple(td.batch_size), td.device))
+    return td.set(IS_INIT, torch.ones_like(td.get(DONE))) if states else td
+
+
+def _going_on(td: TensorDictBase) -> TensorDictBase:
+    """The root of a following step: the policy has written its states under ``next``."""
+    return td if td.get(IS_INIT, None) is None else td.set(IS_INIT, torch.zeros_like(td.get(DONE)))
+
+
+def _fps(env: Any) -> float:
+    """Pictures per second, as a Gymnasium environment states it."""
+    simulator = getattr(env, "gym_env", env)
+    simulator = simulator[0] if isinstance(simulator, (list, tuple)) else simulator
+    return (getattr(simulator, "metadata", None) or {}).get("render_fps") or FPS
+
+
+def _without_screen(error: BaseException) -> str:
+    """The remedy if OpenGL finds no screen, as MuJoCo does on a server."""
+    said = f"{type(error).__name__} {error}".lower()
+    signs = ("mujoco_gl", "opengl", "glfw", "gladload", "egl", "display", "framebuffer", "glcontext")
+    if not any(sign in said for sign in signs):
+        return ""
+    return ". Without a screen, MuJoCo renders with MUJOCO_GL=egl rl eval ..., or with MUJOCO_GL=osmesa"
+
+
+def _picture(env: Any, name: str) -> Any:
+    try:
+        picture = env.render()
+    except Exception as error:  # simulators raise what they like
+        raise RLError(f"{name!r} cannot be rendered: {error}{_without_screen(error)}") from error
+    if picture is None:
+        raise RLError(f"{name!r} rendered nothing; it knows no render_mode 'rgb_array'")
+    return picture[0] if isinstance(picture, (list, tuple)) else picture

@@ -1,0 +1,353 @@
+"""Legal actions: the entry ``action_mask`` of environments, in policies and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import ACTION, NEXT, NestedKey, key_str, leaf_keys
+from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, TensorSpec, Unbounded
+from rl.envs import ActionMask, GymWrapper
+from rl.envs.transforms import Specs
+from rl.modules import Categorical as CategoricalDistribution
+from rl.modules import IndependentNormal, MaskedCategorical, MaskedOneHotCategorical, OneHotCategorical, TanhNormal
+from rl.trainers._device import preserved_rng
+from rl.trainers.networks import MASK, action_of, described, yaml_key
+
+__all__ = [
+    "ActionDistribution",
+    "BinaryVector",
+    "CategoricalVector",
+    "LegalActions",
+    "check_choice",
+    "check_mask",
+    "distribution_for",
+    "distribution_of",
+    "is_choice",
+    "mask_in_info",
+    "mask_key",
+    "masked_rows",
+    "single_choice",
+]
+
+
+def mask_key(env: Env) -> NestedKey | None:
+    """Key of the mask of legal actions; None if the environment writes none."""
+    return MASK if MASK in leaf_keys(env.observation_spec) else None
+
+
+def is_choice(spec: Any) -> bool:
+    """Whether an action is one choice of several, which is what a mask is for."""
+    return type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
+
+
+def check_mask(recipe: str, env: Env) -> None:
+    """Raise if the environment has a mask that no policy can apply.
+
+    Args:
+        recipe: Name of the recipe, for messages.
+        env: Environment of one agent.
+
+    Raises:
+        SpecError: if the action is not one choice of several, or the mask has no entry for each of them.
+    """
+    if mask_key(env) is not None:
+        check_choice(recipe, type(env).__name__, MASK, _one(env, env.observation_spec[MASK]), *action_of(env))
+
+
+def check_choice(recipe: str, env: str, key: NestedKey, mask: Any, action: NestedKey, spec: Any) -> None:
+    """Raise if a mask does not fit an action.
+
+    Args:
+        recipe: Name of the recipe, for messages.
+        env: Name of the environment, for messages.
+        key: Key of the mask.
+        mask: Spec of the mask of one agent.
+        action: Key of the action.
+        spec: Spec of the action of one agent.
+
+    Raises:
+        SpecError: if the action is not one choice of several, or the mask has no entry for each of them.
+    """
+    numbers = mask.dtype is not None and not mask.dtype.is_floating_point
+    if is_choice(spec) and numbers and tuple(mask.shape) == (int(spec.n),):
+        return
+    raise SpecError(
+        f"{recipe} masks one choice of n actions with n integers or booleans; {env} has {key_str(key)},"
+        f" {described(mask)}, and {key_str(action)}, {described(spec)}. Leave the mask out with --transform"
+        f" 'exclude:{{excluded_keys: [{yaml_key(key)}]}}', which makes all actions legal"
+    )
+
+
+def mask_in_info(env: Any, seed: int) -> dict[str, TensorSpec]:
+    """``info_keys`` that write the mask of an environment of Gymnasium that reports it in ``info`` only; else empty.
+
+    The environment is reset to find it, and not stepped, since no action is known to be legal. The reset has
+    `seed`, so that a run is the same each time.
+    """
+    made = env.gym_env if isinstance(env, GymWrapper) else None
+    first = made[0] if isinstance(made, list) else made
+    if not isinstance(first, gymnasium.Env) or mask_key(env) is not None:
+        return {}
+    if not isinstance(first.action_space, gymnasium.spaces.Discrete):
+        return {}
+    with preserved_rng():
+        answer: Any = first.reset(seed=seed)
+    info = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else None  # else training reports it
+    if not isinstance(info, Mapping) or MASK not in info:
+        return {}
+    mask = torch.as_tensor(np.asarray(info[MASK]))
+    return {MASK: Unbounded(mask.shape, dtype=mask.dtype)}
+
+
+def legal(mask: Tensor) -> Tensor:
+    """A mask as bool; where no action is legal, as at the end of an episode, all are.
+
+    Example:
+        >>> legal(torch.tensor([[0, 1], [0, 0]], dtype=torch.int8))
+        tensor([[False,  True],
+                [ True,  True]])
+    """
+    mask = mask.bool()
+    return mask | ~mask.any(-1, keepdim=True)
+
+
+def masked_rows(rows: TensorDictBase) -> TensorDictBase:
+    """Rows of a data set with masks as `LegalActions` writes them, where they have some."""
+    for key in (MASK, (NEXT, MASK)):
+        mask = rows.get(key, None)
+        if mask is not None:
+            rows.set(key, legal(mask))
+    return rows
+
+
+class LegalActions(ActionMask):
+    """Writes the mask as bool, and keeps that of the action spec up to date, so that random actions are legal.
+
+    Reads ``action_mask`` ``[*B, n]``, integers or booleans; see `legal` for what it writes.
+    """
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        root[MASK] = legal(root[MASK])
+        return super()._reset(root, mask)
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        outcome[MASK] = legal(outcome[MASK])
+        return super()._step(root, outcome)
+
+    def transform_specs(self, specs: Specs) -> None:
+        """Make the mask bool."""
+        spec: Any = specs.observation[MASK]
+        specs.observation[MASK] = Binary(shape=spec.shape, dtype=torch.bool, device=spec.device)
+        super().transform_specs(specs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The mask of the action spec."""
+        mask = self.masked_spec.mask
+        return {} if mask is None else {"mask": mask.clone()}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`."""
+        self.masked_spec.update_mask(state.get("mask"))
+
+
+def _one(env: Env, spec: Any) -> Any:
+    first = (0,) * len(env.batch_size)
+    return spec[first] if first else spec
+
+
+class CategoricalVector(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
+    """A vector of independent categorical variables, int64 ``[*B, k]``.
+
+    Args:
+        class_logits: unnormalized log-probabilities, ``[*B, k * n]``.
+        allowed: bool ``[k, n]``; variable i has the classes where row i is true.
+
+    Example:
+        >>> dist = CategoricalVector(torch.zeros(1, 6), torch.tensor([[True, True, False], [True, True, True]]))
+        >>> dist.log_prob(torch.tensor([[1, 2]])).exp()
+        tensor([0.1667])
+    """
+
+    def __init__(self, class_logits: Tensor, allowed: Tensor) -> None:
+        masked = class_logits.unflatten(-1, allowed.shape).masked_fill(~allowed, -torch.inf)
+        super().__init__(CategoricalDistribution(masked), 1, validate_args=False)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The most likely class of each variable."""
+        return self.base_dist.mode
+
+
+class BinaryVector(Independent):  # pyright: ignore[reportMissingTypeArgument]
+    """A vector of independent Bernoulli variables, ``[*B, n]`` of `dtype`.
+
+    Args:
+        logits: log-odds of ones, ``[*B, n]``.
+        dtype: of the samples.
+
+    Example:
+        >>> BinaryVector(torch.tensor([100.0, -100.0]), torch.int8).sample()
+        tensor([1, 0], dtype=torch.int8)
+    """
+
+    def __init__(self, logits: Tensor, dtype: torch.dtype) -> None:
+        super().__init__(Bernoulli(logits=logits, validate_args=False), 1, validate_args=False)
+        self._dtype = dtype
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  torch's signature
+        """Sample vectors of zeros and ones."""
+        return super().sample(sample_shape).to(self._dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of `value`, ``[*B]``, nats."""
+        return super().log_prob(value.to(self.base_dist.logits.dtype))
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The more likely of zero and one for each variable; zero if both are equally likely."""
+        return (self.base_dist.logits > 0).to(self._dtype)
+
+
+@dataclass(frozen=True)
+class ActionDistribution:
+    """How a policy samples an action.
+
+    Args:
+        key: where the action is.
+        spec: of the action, without the environment's batch.
+        width: of the network's output.
+        params: names of the distribution's parameters.
+        kind: class of the distribution.
+        kwargs: further arguments of the distribution.
+        mask: Key of the mask of legal actions; None if all are.
+    """
+
+    key: NestedKey
+    spec: Any
+    width: int
+    params: list[str]
+    kind: type
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    mask: NestedKey | None = None
+
+    def reads(self, params: Sequence[NestedKey] | None = None) -> Any:
+        """The ``in_keys`` of a `ProbabilisticActor`; `params` are the keys of the parameters, if not their names."""
+        found: list[Any] = [*(self.params if params is None else params)]
+        return found if self.mask is None else {**dict(zip(self.params, found, strict=True)), "mask": self.mask}
+
+
+def distribution_of(env: Env, recipe: str) -> ActionDistribution:
+    """The distribution that fits an environment's action.
+
+    | action | distribution |
+    |---|---|
+    | `Categorical`, `OneHot` | categorical, of the legal actions where the environment writes ``action_mask`` |
+    | `MultiCategorical` ``[k]`` | `CategoricalVector` |
+    | `Binary` ``[n]`` | `BinaryVector` |
+    | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
+    | `Unbounded` ``[n]``, float32 or float64 | normal |
+
+    Args:
+        env: the environment.
+        recipe: name for messages.
+
+    Raises:
+        SpecError: if the action is of another kind, or bounded on one side.
+    """
+    key, spec = action_of(env)
+    return distribution_for(key, spec, type(env).__name__, recipe, mask_key(env))
+
+
+def distribution_for(
+    key: NestedKey, spec: Any, env: str, recipe: str, mask: NestedKey | None = None
+) -> ActionDistribution:
+    """The distribution that fits a spec, see `distribution_of`.
+
+    Args:
+        key: of the action.
+        spec: of one action.
+        env: name of the environment, for messages.
+        recipe: name for messages.
+        mask: Key of the mask of legal actions, which only one choice of several can have.
+
+    Raises:
+        SpecError: if the action is of another kind, or bounded on one side.
+    """
+    vector = len(spec.shape) == 1
+    if is_choice(spec):
+        kinds = (CategoricalDistribution, MaskedCategorical), (OneHotCategorical, MaskedOneHotCategorical)
+        kind = kinds[type(spec) is OneHot][mask is not None]
+        return ActionDistribution(key, spec, int(spec.n), ["logits"], kind, mask=mask)
+    if type(spec) is MultiCategorical and vector:
+        allowed = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
+        return ActionDistribution(
+            key, spec, allowed.numel(), ["class_logits"], CategoricalVector, {"allowed": allowed.to(spec.device)}
+        )
+    if type(spec) is Binary and vector:
+        return ActionDistribution(key, spec, spec.shape[0], ["logits"], BinaryVector, {"dtype": spec.dtype})
+    real = vector and spec.dtype in (torch.float32, torch.float64)
+    if type(spec) is Unbounded and real:
+        return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], IndependentNormal)
+    if type(spec) is Bounded and real:
+        if (spec.low.isfinite() & spec.high.isfinite()).all():
+            return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], TanhNormal)
+        raise SpecError(
+            f"{recipe} trains actions that are bounded on both sides or not at all; {key_str(key)} of {env}"
+            f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: set bounds with --transform"
+            f" 'clip:{{in_keys_inv: [{yaml_key(key)}], low: LOW, high: HIGH}}'"
+        )
+    raise SpecError(
+        f"{recipe} trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and"
+        f" vectors of float32 or float64 (Bounded, Unbounded); {key_str(key)} of {env} is {described(spec)}:"
+        f" {_remedy(key, spec)}"
+    )
+
+
+def _remedy(key: NestedKey, spec: Any) -> str:
+    """How to make an action trainable."""
+    dims, keys = len(spec.shape), f"in_keys_inv: [{yaml_key(key)}]"
+    if not spec.dtype.is_floating_point:
+        return "convert it with a transform of your own (--transform module:Class)"
+    if dims > 1:
+        return f"make it a vector with --transform 'flatten-action:{{first_dim: -{dims}, last_dim: -1, {keys}}}'"
+    if not dims:
+        return f"make it a vector with --transform 'unsqueeze:{{dim: -1, {keys}}}'"
+    return "make the environment with actions of float32"
+
+
+def single_choice(env: Env, recipe: str) -> Any:
+    """Spec of an action that is one choice of several: `Categorical` or `OneHot`.
+
+    Raises:
+        SpecError: if the action is of another kind, or not under ``action``.
+    """
+    key, spec = action_of(env)
+    if not is_choice(spec) or key != ACTION:
+        raise SpecError(
+            f"{recipe} trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of"
+            f" {type(env).__name__} is {described(spec)}: {_remedy_for_choice(key, spec)}"
+        )
+    return spec
+
+
+def _remedy_for_choice(key: NestedKey, spec: Any) -> str:
+    """How to train with another action."""
+    floats = type(spec) in (Bounded, Unbounded) and spec.dtype in (torch.float32, torch.float64)
+    remedies: list[str] = []
+    if len(spec.shape) == 1 and (floats or type(spec) in (OneHot, MultiCategorical, Binary)):
+        remedies.append("train it with ppo")
+    if key == ACTION and floats and type(spec) is Bounded and spec.shape in (torch.Size(), torch.Size([1])):
+        flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
+        remedies.append(f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'")
+    return ", or ".join(remedies) or "convert it with a transform of your own (--transform module:Class)"

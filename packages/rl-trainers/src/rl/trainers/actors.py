@@ -1,0 +1,414 @@
+"""Policies and critics that fit an environment and the settings of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from torch import Tensor, nn
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import STATE_VALUE, NestedKey, key_str
+from rl.core.specs import Bounded
+from rl.modules import (
+    MLP,
+    AdditiveGaussianModule,
+    DuelingMlpDQNet,
+    NoisyLinear,
+    OrnsteinUhlenbeckProcessModule,
+    ProbabilisticActor,
+    TanhNormal,
+)
+from rl.trainers.actions import ActionDistribution, distribution_of
+from rl.trainers.families import DeterministicConfig, OfflineConfig, OffPolicyConfig, OnPolicyConfig, QLearningConfig
+from rl.trainers.networks import (
+    ACTIVATIONS,
+    action_of,
+    described,
+    described_observations,
+    network,
+    observations_of,
+    readings_of,
+)
+from rl.trainers.recurrent import activation_of, with_memory
+
+__all__ = [
+    "BoundedPlan",
+    "GaussianParams",
+    "OwnScale",
+    "RemainingReturn",
+    "SplitScale",
+    "Squashed",
+    "body",
+    "bounded_action",
+    "categorical_actor",
+    "critic",
+    "deterministic_actor",
+    "exploration_noise",
+    "gaussian_actor",
+    "is_bounded",
+    "noise_of",
+    "on_policy_actor",
+    "on_policy_critic",
+    "value_network",
+    "vector_of",
+    "with_scale",
+]
+
+# ------------------------------------------------------------------ on-policy: all kinds of actions
+
+
+def on_policy_actor(config: OnPolicyConfig, env: Env) -> ProbabilisticActor:
+    """The untrained actor of an on-policy algorithm: reads observations, writes ``action`` and ``action_log_prob``.
+
+    `rl.trainers.actions.distribution_of` lists the distributions.
+
+    Args:
+        config: widths, layers and initial weights.
+        env: decides inputs and distribution.
+
+    Raises:
+        SpecError: if the environment's action is of a kind that is not trained.
+    """
+    action = distribution_of(env, config.recipe)
+    gain = 0.01 if config.ortho_init else None
+    make = _on_policy_network(config, env)
+    act = partial(make, out_features=action.width, last_gain=gain)
+    if len(action.params) == 2:
+        act = with_scale(config, make, action, gain)
+    params: list[Any] = action.params
+    return ProbabilisticActor(
+        with_memory(config, env, act, params),
+        in_keys=action.reads(),
+        out_keys=[action.key],
+        spec=action.spec,
+        distribution_class=action.kind,
+        distribution_kwargs=action.kwargs,
+        return_log_prob=True,
+    )
+
+
+def on_policy_critic(config: OnPolicyConfig, env: Env) -> TensorDictModuleBase:
+    """The untrained critic of an on-policy algorithm, which shares nothing with the actor; writes ``state_value``."""
+    gain = 1.0 if config.ortho_init else None
+    value = partial(_on_policy_network(config, env), out_features=1, last_gain=gain)
+    return with_memory(config, env, value, [STATE_VALUE], state="critic_state")
+
+
+def _on_policy_network(config: OnPolicyConfig, env: Env) -> Callable[..., nn.Module]:
+    return partial(
+        network,
+        env,
+        hidden=config.hidden,
+        activation=activation_of(config),
+        layout=config.observation_layout,
+        device=config.device,
+    )
+
+
+def with_scale(
+    config: OnPolicyConfig, make: Callable[..., nn.Module], action: ActionDistribution, gain: float | None
+) -> Callable[..., nn.Module]:
+    """What makes a network of the mean and standard deviation of an action.
+
+    Args:
+        config: where the deviation comes from.
+        make: makes the network, from ``out_features`` and ``last_gain``.
+        action: its distribution.
+        gain: scale of the last layer.
+    """
+    own, dtype = config.state_independent_scale, action.spec.dtype
+    kind = OwnScale if own else SplitScale
+    width = action.width if own else 2 * action.width
+
+    def build(**settings: Any) -> nn.Module:
+        body = make(out_features=width, last_gain=gain, **settings)
+        return kind(body, action.width, config.init_log_scale, dtype).to(config.device)
+
+    return build
+
+
+#: limits of the logarithm of a standard deviation
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+
+
+class OwnScale(nn.Module):
+    """A mean from a network, and a standard deviation for each dimension, both of the action's dtype."""
+
+    def __init__(self, mean: nn.Module, width: int, log_scale: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.mean, self.dtype = mean, dtype
+        self.log_scale = nn.Parameter(torch.full((width,), log_scale))
+
+    def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.mean(*observations).to(self.dtype)
+        return mean, self.log_scale.clamp(LOG_STD_MIN, LOG_STD_MAX).exp().to(self.dtype).expand_as(mean)
+
+
+class SplitScale(nn.Module):
+    """Mean and standard deviation from one network, both of the action's dtype."""
+
+    def __init__(self, body: nn.Module, width: int, log_scale: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.body, self.width, self.log_scale, self.dtype = body, width, log_scale, dtype
+
+    def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = self.body(*observations).split(self.width, -1)
+        return mean.to(self.dtype), (raw + self.log_scale).clamp(LOG_STD_MIN, LOG_STD_MAX).exp().to(self.dtype)
+
+
+# ------------------------------------------------------------------ off-policy: bounded floats
+
+#: limits of the logarithm of a standard deviation, of Haarnoja et al., 2018
+SAC_LOG_STD_MIN, SAC_LOG_STD_MAX = -20.0, 2.0
+
+
+def bounded_action(config: OffPolicyConfig, env: Env) -> tuple[NestedKey, Any]:
+    """Key and spec of the action.
+
+    Raises:
+        SpecError: if it is no vector of bounded floats.
+    """
+    key, spec = action_of(env)
+    if not is_bounded(spec, 1):
+        raise SpecError(
+            f"{config.recipe} trains vectors of bounded floats; {key_str(key)} of {type(env).__name__} is"
+            f" {described(spec)}: train discrete actions with discrete-sac, dqn or ppo, or set bounds with --transform"
+        )
+    return key, spec
+
+
+def is_bounded(spec: Any, dims: int) -> bool:
+    """Whether actions are floats within finite bounds, with `dims` dimensions."""
+    floats = type(spec) is Bounded and spec.dtype in (torch.float32, torch.float64) and len(spec.shape) == dims
+    return floats and bool((spec.low.isfinite() & spec.high.isfinite()).all())
+
+
+class GaussianParams(nn.Module):
+    """Mean and standard deviation from a network, whose logarithm is clamped; both of the action's dtype."""
+
+    def __init__(self, body: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.body, self.dtype = body, dtype
+
+    def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
+        loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)
+        return loc, log_scale.clamp(SAC_LOG_STD_MIN, SAC_LOG_STD_MAX).exp()
+
+
+class Squashed(nn.Module):
+    """An action within its bounds from a network."""
+
+    def __init__(self, body: nn.Module, low: Tensor, high: Tensor) -> None:
+        super().__init__()
+        self.body = body
+        self.action_bias: Tensor
+        self.action_scale: Tensor
+        self.register_buffer("action_bias", (low + high) / 2)
+        self.register_buffer("action_scale", (high - low) / 2)
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        return self.action_bias + self.action_scale * self.body(*observations).tanh()
+
+
+def body(config: OffPolicyConfig, env: Env, **settings: Any) -> nn.Module:
+    """The network that `config` describes; `settings` are other arguments of `network`."""
+    described: dict[str, Any] = {
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "last_gain": None,
+        "layout": config.observation_layout,
+        "device": config.device,
+    }
+    return network(env, **{**described, **settings})
+
+
+def gaussian_actor(config: OffPolicyConfig, env: Env, **settings: Any) -> ProbabilisticActor:
+    """Untrained tanh-normal policy: reads observations, writes ``action``.
+
+    Args:
+        config: the settings.
+        env: its specs decide input and output.
+        settings: other arguments of `network`.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats.
+    """
+    key, spec = bounded_action(config, env)
+    net = GaussianParams(body(config, env, out_features=2 * spec.shape[0], **settings), spec.dtype).to(config.device)
+    params: list[Any] = ["loc", "scale"]
+    return ProbabilisticActor(
+        TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=params),
+        in_keys=params,
+        out_keys=[key],
+        spec=spec,
+        distribution_class=TanhNormal,
+    )
+
+
+def deterministic_actor(config: OffPolicyConfig, env: Env) -> TensorDictModule:
+    """Untrained deterministic policy: reads observations, writes ``action`` within its bounds.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats.
+    """
+    key, spec = bounded_action(config, env)
+    net = Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
+    return TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=[key])
+
+
+def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModuleBase:
+    """Noise on the actions of the training policy."""
+    return noise_of(config, *bounded_action(config, env))
+
+
+def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDictModuleBase:
+    """Noise on the action under `key`, of floats within the bounds of `spec`."""
+    sigma = config.exploration_noise * (spec.high - spec.low) / 2
+    if config.noise == "ou":
+        module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)
+    else:
+        module = AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma, annealing_num_steps=1, action_key=key)
+    return module.to(config.device)
+
+
+def critic(config: OffPolicyConfig, env: Env, out_features: int = 1, **settings: Any) -> TensorDictModule:
+    """Critic of observations and action: writes ``state_action_value`` ``[*B, out_features]``."""
+    key, spec = bounded_action(config, env)
+    net = body(config, env, out_features=out_features, action=spec, **settings)
+    return TensorDictModule(net, in_keys=[*observations_of(env), key], out_keys=["state_action_value"])
+
+
+# ------------------------------------------------------------------ Q-learning
+
+#: scale of the noise at the beginning, of Fortunato et al., 2018, section 3.2
+NOISE = 0.5
+
+
+def value_network(
+    config: QLearningConfig, env: Env, shape: tuple[int, ...], value_shape: tuple[int, ...], **settings: Any
+) -> nn.Module:
+    """A network from observations to the values of all actions, or to their distributions.
+
+    Args:
+        config: width and kind of its layers.
+        env: decides the input.
+        shape: of the output: ``(n,)``, or with atoms or quantiles.
+        value_shape: the same with 1 in the place of the number of actions.
+        settings: other arguments of `rl.trainers.networks.network`.
+    """
+    return network(
+        env,
+        out_features=0,
+        hidden=config.hidden,
+        activation=config.activation,
+        last_gain=None,
+        layout=config.observation_layout,
+        device=config.device,
+        body=_q_body(config, shape, value_shape),
+        **settings,
+    )
+
+
+def _q_body(
+    config: QLearningConfig, shape: tuple[int, ...], value_shape: tuple[int, ...]
+) -> Callable[[int], nn.Module]:
+    layers: dict[str, Any] = {"activation_class": ACTIVATIONS[config.activation]}
+    if config.noisy:
+        layers["layer_class"] = partial(NoisyLinear, std_init=NOISE, use_exploration_type=True)
+    hidden = list(config.hidden)
+    if not config.dueling:
+        return lambda width: MLP(width, shape, num_cells=hidden, **layers)
+    common, own = (hidden[:-1], hidden[-1:]) if len(hidden) > 1 else (hidden, [])
+
+    def dueling(width: int) -> nn.Module:
+        features = {**layers, "in_features": width, "num_cells": common}
+        heads = {**layers, "in_features": common[-1], "num_cells": own}
+        return DuelingMlpDQNet(shape, value_shape, mlp_kwargs_feature=features, mlp_kwargs_output=heads)
+
+    return dueling
+
+
+# ------------------------------------------------------------------ data sets
+
+
+def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
+    """Key and width of the observation.
+
+    Raises:
+        SpecError: if it is no vector of numbers, or there are several.
+    """
+    readings, batch = readings_of(env, config.observation_layout), len(env.batch_size)
+    specs = observations_of(env)
+    key = next(iter(readings))
+    if len(readings) > 1 or readings[key] != "vector" or len(specs[key].shape) != batch + 1:
+        raise SpecError(
+            f"{config.recipe} reads one vector; {described_observations(env, config.observation_layout)}: join vectors"
+            " with --transform 'cat-tensors:{in_keys: [...], out_key: observation}'"
+        )
+    return key, int(specs[key].shape[-1])
+
+
+def categorical_actor(config: OfflineConfig, env: Env) -> ProbabilisticActor:
+    """The untrained policy with a distribution of choices.
+
+    Raises:
+        SpecError: if the environment's action is of another kind.
+    """
+    action = distribution_of(env, config.recipe)
+    net = network(
+        env,
+        out_features=action.width,
+        hidden=config.hidden,
+        activation=config.activation,
+        last_gain=None,
+        layout=config.observation_layout,
+        device=config.device,
+    )
+    params: list[Any] = action.params
+    return ProbabilisticActor(
+        TensorDictModule(net, list(observations_of(env)), params),
+        in_keys=action.reads(),
+        out_keys=[action.key],
+        spec=action.spec,
+        distribution_class=action.kind,
+        distribution_kwargs=action.kwargs,
+    )
+
+
+class RemainingReturn(nn.Module):
+    """The return that is still to come: the target minus the return so far; both in units of the largest return.
+
+    Its buffers are set from the data set, and part of the policy's state.
+    """
+
+    target: Tensor
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("target", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, episode_reward: Tensor) -> Tensor:
+        return (self.target - episode_reward.float()) / self.scale
+
+
+class BoundedPlan(nn.Module):
+    """A plan within the bounds of the action, for the style 0."""
+
+    def __init__(self, model: nn.Module, spec: Any) -> None:
+        super().__init__()
+        self.model, self.dtype = model, spec.dtype
+        self.low: Tensor
+        self.high: Tensor
+        self.register_buffer("low", spec.low)
+        self.register_buffer("high", spec.high)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        action, _, _ = self.model(observation.float())
+        return action.to(self.dtype).clamp(self.low, self.high)

@@ -1,0 +1,184 @@
+"""`Algorithm`: what a page of `rl.trainers.algorithms` puts together for ``rl train``. Imports no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rl.core.registry import components, default, load
+from rl.trainers._presets import Preset, read_presets
+from rl.trainers.config import RunConfig
+
+if TYPE_CHECKING:
+    from rl.trainers.run import TrainResult
+
+__all__ = ["Algorithm", "Recipe"]
+
+LOOPS = ("on_policy", "off_policy", "q_learning", "offline")
+"""The loops of `rl.trainers.loops`."""
+
+
+class Algorithm:
+    """A training algorithm: its settings, the loop that runs it, and the functions that build its parts.
+
+    A plugin offers one as a component of kind ``recipe``. A file with one is a page: ``rl train ./my_page.py``.
+
+    Args:
+        config: frozen dataclass on top of `RunConfig`, each field documented in its docstring; its `recipe` is the
+            name of the algorithm.
+        loop: one of `LOOPS`, whose module in `rl.trainers.loops` documents the parts; or a function of one's own,
+            called as ``loop(algorithm, config, policy=, **parts, out=, resume=, display=, should_stop=)``.
+        policy: called as ``policy(config, env)``, returns the untrained policy.
+        presets: settings for environments in ``"package:file"``, or ``"package:file:section"``; empty without.
+        parts: arguments of the loop, such as ``loss``.
+
+    Raises:
+        ValueError: if there is no such loop.
+
+    Attributes:
+        name: the argument of ``rl train``.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> from rl.trainers.algorithms.ppo import PPO
+        >>> PPO.name, PPO.config is PPOConfig
+        ('ppo', True)
+    """
+
+    def __init__(
+        self,
+        config: type[RunConfig],
+        *,
+        loop: str | Callable[..., Any],
+        policy: Callable[[Any, Any], Any],
+        presets: str = "",
+        **parts: Any,
+    ) -> None:
+        if isinstance(loop, str) and loop not in LOOPS:
+            raise ValueError(
+                f"Algorithm: there is no loop {loop!r}; name one of {', '.join(LOOPS)}, or give a function"
+            )
+        self.name, self.config = config.recipe, config
+        self._loop, self._policy, self._presets, self._parts = loop, policy, presets, parts
+
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name!r})"
+
+    @property
+    def reference(self) -> str:
+        """What names it in a command or a file.
+
+        Its name, ``distribution:name`` if several plugins offer that name, ``module:attribute`` if none offers it.
+
+        Example:
+            >>> from rl.trainers.algorithms.ppo import PPO
+            >>> PPO.reference
+            'ppo'
+        """
+        offered = [component for component in components("recipe") if component.name == self.name]
+        if len(offered) == 1 and load("recipe", self.name) is self:
+            return self.name
+        for owner in default().plugins if offered else ():
+            name = f"{owner.distribution}:{self.name}"
+            if any(one in owner.components for one in offered) and load("recipe", name) is self:
+                return name
+        for module in dict.fromkeys((self.config.__module__, *self._modules())):
+            for attribute, value in vars(sys.modules.get(module, object)).items():
+                if value is self:
+                    return f"{module}:{attribute}"
+        return self.name
+
+    def _modules(self) -> list[str]:
+        """Modules in which it may be, besides that of its settings."""
+        return [part.__module__ for part in (self._policy, self._loop) if hasattr(part, "__module__")]
+
+    def train(
+        self,
+        config: Any,
+        *,
+        out: str | Path | None = None,
+        resume: str | Path | None = None,
+        display: Literal["auto", "rich", "plain", "none"] = "auto",
+        should_stop: Callable[[int], bool] | None = None,
+    ) -> TrainResult:
+        """Train.
+
+        Args:
+            config: what to train, and how.
+            out: the run folder, which must not exist; the next free one under ``runs/`` if None.
+            resume: the folder of an earlier run, which continues from its last checkpoint.
+            display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
+            should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
+
+        Raises:
+            UnknownComponentError: if there is no such environment.
+            SpecError: if the actions or observations of the environment do not fit, or a data set does not.
+            RLError: if the run folder exists, or a loss is not finite.
+            CheckpointError: if there is nothing to resume.
+
+        Example:
+            >>> import tempfile
+            >>> from rl.trainers import PPOConfig, train_ppo
+            >>> config = PPOConfig(total_frames=256, num_envs=2, frames_per_batch=128, minibatch_size=64,
+            ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     train_ppo(config, out=f"{folder}/run", display="none").train_frames
+            256
+        """
+        loop = self._loop
+        run = import_module(f"rl.trainers.loops.{loop}").train if isinstance(loop, str) else loop
+        options = {"out": out, "resume": resume, "display": display, "should_stop": should_stop}
+        return run(self, config, policy=self._policy, **self._parts, **options)
+
+    def make_policy(self, config: Any, env: Any) -> Any:
+        """The untrained policy for an environment.
+
+        Raises:
+            SpecError: if actions or observations of the environment do not fit.
+        """
+        return self._policy(config, env)
+
+    def load_presets(self) -> dict[str, Preset]:
+        """The presets, by name of the environment.
+
+        Example:
+            >>> from rl.trainers.algorithms.ppo import PPO, PPOConfig
+            >>> PPOConfig(env="Pendulum-v1", **PPO.load_presets()["Pendulum-v1"].settings).gamma
+            0.9
+        """
+        return read_presets(self._presets) if self._presets else {}
+
+
+class Recipe(Algorithm):
+    """An algorithm by names of functions: the form of older versions, kept for one series.
+
+    Args:
+        name: the argument of ``rl train``.
+        config: see `Algorithm`.
+        train: ``"module:function"``; called as ``train(config, out=, resume=, display=, should_stop=)``.
+        policy: ``"module:function"``; called as ``policy(config, env)``.
+        presets: see `Algorithm`.
+    """
+
+    def __init__(self, name: str, config: type[RunConfig], train: str, policy: str, presets: str = "") -> None:
+        def loop(algorithm: Algorithm, config: RunConfig, *, policy: Any, **options: Any) -> Any:
+            del algorithm, policy
+            return _load(train)(config, **options)
+
+        def make_policy(config: RunConfig, env: Any) -> Any:
+            return _load(policy)(config, env)
+
+        super().__init__(config, loop=loop, policy=make_policy, presets=presets)
+        self.name = name
+        self._targets = [train, policy]
+
+    def _modules(self) -> list[str]:
+        return [target.partition(":")[0] for target in self._targets]
+
+
+def _load(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)

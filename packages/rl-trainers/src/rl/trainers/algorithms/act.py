@@ -1,0 +1,121 @@
+"""ACT: action chunking with transformers, from a data set, for bounded continuous actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rl.trainers.algorithm import Algorithm
+from rl.trainers.config import Rule, above, at_least, checked, in_range, where
+from rl.trainers.families import ChunkConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ACTConfig(ChunkConfig):
+    """Action chunking with transformers: imitates chunks of actions; bounded continuous actions.
+
+    Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", 2023.
+
+    Args:
+        kl_weight: weight of the divergence of the style from its prior.
+        width: of a token, an even multiple of heads.
+        heads: of each attention.
+        encoder_layers: of the encoder, which is used in training only.
+        decoder_layers: of the decoder.
+        latent: width of the style.
+        dropout: in training.
+        hidden: left out; the hidden layers of the transformer are four times as wide as a token.
+
+    Raises:
+        SpecError: if a value is out of its range.
+
+    Example:
+        >>> ACTConfig(dataset="minari:pendulum/medium-v0").recipe
+        'act'
+    """
+
+    recipe: ClassVar[str] = "act"
+
+    kl_weight: float = at_least(0, 10.0)
+    width: int = checked(
+        64,
+        where(
+            lambda n, config: n > 0 and n % config.heads == 0 and n % 2 == 0, "even, and a multiple of heads ({heads})"
+        ),
+    )
+    heads: int = above(0, 4)
+    encoder_layers: int = above(0, 1)
+    decoder_layers: int = above(0, 1)
+    latent: int = above(0, 8)
+    dropout: float = in_range(0, 0.99, 0.0)
+    learning_rate: float = 1e-3
+    total_frames: int = 5_000
+    minibatch_size: int = 64
+    hidden: tuple[int, ...] = checked(
+        (), Rule(lambda sizes: not sizes, "left out: set width, encoder_layers and decoder_layers")
+    )
+
+
+def policy(config: ACTConfig, env: Any) -> Any:
+    """The untrained policy, which executes the first actions of each plan.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+    """
+    from tensordict.nn import TensorDictModule
+
+    from rl.modules import ACTModel, MultiStepActorWrapper
+    from rl.trainers.actors import BoundedPlan, bounded_action, vector_of
+
+    key, spec = bounded_action(config, env)
+    observation, width = vector_of(config, env)
+    model = ACTModel(
+        width,
+        spec.shape[0],
+        config.chunk_size,
+        hidden_dim=config.width,
+        nheads=config.heads,
+        num_encoder_layers=config.encoder_layers,
+        num_decoder_layers=config.decoder_layers,
+        latent_dim=config.latent,
+        dropout=config.dropout,
+    )
+    plan = TensorDictModule(BoundedPlan(model, spec), [observation], [key])
+    wrapper = MultiStepActorWrapper(
+        plan, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.executed
+    )
+    return wrapper.to(config.device).eval()
+
+
+def loss(config: ACTConfig, env: Any, policy: Any) -> Any:
+    """The loss of the transformer."""
+    from tensordict.nn import TensorDictModule
+
+    from rl.objectives import ACTLoss
+    from rl.trainers.actors import vector_of
+
+    reads: list[Any] = [vector_of(config, env)[0], "action_chunk"]
+    model = TensorDictModule(policy.actor.module.model, reads, ["action_pred", "mu", "log_var"])
+    return ACTLoss(model, kl_weight=config.kl_weight)
+
+
+def reader(config: ACTConfig, env: Any, data: Any, policy: Any) -> Any:
+    """Samples observations with the chunks of actions that follow."""
+    from rl.trainers.actors import vector_of
+    from rl.trainers.datasets import chunk_reader
+
+    (key,) = policy.action_keys
+    return chunk_reader(config, data, vector_of(config, env)[0], key, chunk_key="action_chunk")
+
+
+ACT = Algorithm(
+    ACTConfig,
+    loop="offline",
+    policy=policy,
+    loss=loss,
+    reader=reader,
+    outputs={"loss_actor": "loss_act", "loss_reconstruction": "loss_reconstruction", "loss_kl": "loss_kl"},
+    presets="rl.trainers:presets/act.yaml:act",
+)
+
+train_act = ACT.train

@@ -1,0 +1,391 @@
+"""Settings of a run: what every algorithm has, and the rules that values keep. Imports no torch, so --help is fast.
+
+A rule stands at the field::
+
+    policy_noise: float = at_least(0, 0.2)
+    buffer_size: int = checked(50_000, where(lambda n, config: n >= config.batch_size, "at least batch_size"))
+
+A subclass that gives a field another default keeps the rules of its bases, and its own ones are added to them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, get_type_hints
+
+from rl.core.errors import SpecError
+from rl.trainers._named import is_argument, named_env
+
+__all__ = [
+    "ConfigField",
+    "Rule",
+    "RunConfig",
+    "above",
+    "at_least",
+    "checked",
+    "config_fields",
+    "in_range",
+    "one_of",
+    "where",
+]
+
+POLICIES = ("mlp", "lstm", "gru")
+"""Networks that a policy can be made of; all but the first are recurrent."""
+
+LAYOUTS = ("auto", "channels-first", "channels-last", "flat")
+"""How observations with two or more dimensions may be read."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value of a field has to be.
+
+    Args:
+        accepts: tells whether a value is good; called with the value, and with the config if `related`.
+        wanted: words after "must be"; of a related rule with fields of the config in braces, or made from the config.
+        related: whether the rule is about other fields, too; these have been checked by themselves before.
+    """
+
+    accepts: Callable[..., Any]
+    wanted: str | Callable[[Any], str]
+    related: bool = False
+
+    def broken(self, config: Any, value: Any) -> str:
+        """The words for what was wanted if `value` breaks the rule, else an empty string."""
+        if self.accepts(value, config) if self.related else self.accepts(value):
+            return ""
+        if not isinstance(self.wanted, str):
+            return self.wanted(config)
+        return self.wanted.format_map(_Values(config)) if self.related else self.wanted
+
+
+class _Values(dict[str, Any]):
+    """The fields of a config by name."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self._config = config
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
+def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
+    """A field with rules.
+
+    Args:
+        default: value of the field where none is given; a function of no arguments makes it.
+        rules: what a value has to keep.
+        repeated: whether the option may be given several times, once for each entry.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class MyConfig(RunConfig):
+        ...     width: int = checked(64, where(lambda n, config: n % config.num_envs == 0, "a multiple of {num_envs}"))
+        >>> MyConfig(num_envs=10)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.SpecError: MyConfig: width must be a multiple of 10, got 64
+    """
+    metadata = {"rules": rules, "repeated": repeated}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def where(accepts: Callable[[Any, Any], Any], wanted: str | Callable[[Any], str]) -> Rule:
+    """A rule about a value and the other fields: ``accepts(value, config)``."""
+    return Rule(accepts, wanted, related=True)
+
+
+def above(low: float, default: Any, *rules: Rule) -> Any:
+    """A field whose values are above `low`.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class MyConfig(RunConfig):
+        ...     learning_rate: float = above(0, 1e-3)
+        >>> MyConfig(learning_rate=0)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.SpecError: MyConfig: learning_rate must be above 0, got 0
+    """
+    return checked(default, Rule(lambda value: value > low, f"above {low:g}"), *rules)
+
+
+def at_least(low: float, default: Any, *rules: Rule) -> Any:
+    """A field whose values are `low` or more."""
+    return checked(default, Rule(lambda value: value >= low, f"{low:g} or more"), *rules)
+
+
+def in_range(low: float, high: float, default: Any, *rules: Rule) -> Any:
+    """A field whose values are in ``[low, high]``."""
+    return checked(default, Rule(lambda value: low <= value <= high, f"in [{low:g}, {high:g}]"), *rules)
+
+
+def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
+    """A field whose values are among `names`."""
+    names = tuple(names)
+    return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
+
+
+def widths(default: tuple[int, ...], *rules: Rule) -> Any:
+    """A field of widths of layers."""
+    return checked(default, Rule(lambda sizes: all(n > 0 for n in sizes), "widths above 0"), *rules)
+
+
+@cache
+def _rules_of(config: type) -> dict[str, list[Rule]]:
+    """The rules of each field, those of base classes first."""
+    found: dict[str, list[Rule]] = {}
+    for cls in reversed(config.__mro__):
+        for name, one in getattr(cls, "__dataclass_fields__", {}).items():
+            known = found.setdefault(name, [])
+            known += [rule for rule in one.metadata.get("rules", ()) if rule not in known]
+    return found
+
+
+def check_fields(config: RunConfig) -> None:
+    """Raise about every field whose value breaks a rule, in one message.
+
+    Raises:
+        SpecError: naming class, field, value and what was expected.
+    """
+    for related in (False, True):  # a rule about other fields may divide by them
+        wrong: list[str] = []
+        for name, rules in _rules_of(type(config)).items():
+            value = getattr(config, name)
+            broken = (rule.broken(config, value) for rule in rules if rule.related is related)
+            if wanted := next(filter(None, broken), ""):
+                wrong.append(f"{name} must be {wanted}, got {value!r}")
+        if wrong:
+            raise SpecError(f"{type(config).__name__}: {'; '.join(wrong)}")
+
+
+@dataclass(frozen=True)
+class ConfigField:
+    """One field of a config: name, type, default, its sentence in the class's docstring, and if it may be repeated."""
+
+    name: str
+    type: Any
+    default: Any
+    doc: str
+    repeated: bool = False
+
+
+def config_fields(config: type) -> list[ConfigField]:
+    """The fields of a config dataclass, in order, documented by the ``Args`` of its docstrings.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> config_fields(PPOConfig)[0].name
+        'env'
+    """
+    docs: dict[str, str] = {}
+    for cls in reversed(config.__mro__):
+        docs.update(_args_section(cls.__doc__ or ""))
+    hints = get_type_hints(config)
+    return [
+        ConfigField(f.name, hints[f.name], _default_of(f), docs.get(f.name, ""), f.metadata.get("repeated", False))
+        for f in dataclasses.fields(config)
+    ]
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _args_section(docstring: str) -> dict[str, str]:
+    """Name to sentence, from a Google-style ``Args`` section."""
+    section = re.search(r"^[ \t]*Args:\n(.*?)(?=\n[ \t]*\w+:\n|\n[ \t]*\n|\Z)", docstring, re.MULTILINE | re.DOTALL)
+    if section is None:
+        return {}
+    lines = section.group(1).splitlines()
+    margin = len(lines[0]) - len(lines[0].lstrip())
+    docs: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if indent == margin and ":" in line:
+            name, text = line.strip().split(":", 1)
+            docs[name] = text.strip()
+        elif name:
+            docs[name] += " " + line.strip()
+    return docs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Settings that all recipes share: environment, length of the run, evaluations, checkpoints.
+
+    Args:
+        env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
+            that takes an id (gym/CartPole-v1), module:Class for an environment class or function of your own, else a
+            Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
+            searched in the current folder. In Python also a class, a function, or what gymnasium.make returns;
+            arguments of the latter, and of a functools.partial, become env_kwargs.
+        env_kwargs: arguments for the environment, as in '{frame_skip: 4}'.
+        wrapper: a Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
+            be repeated, the first one is innermost.
+        transform: a transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
+            in order.
+        normalize_observation: normalize the vectors of floats that the policy reads with their running mean and
+            standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not change
+            them; checkpoints contain them.
+        normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
+            Metrics and evaluations show the rewards of the environment.
+        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; else
+            they are tanh-normal, within the bounds. For vectors of bounded floats.
+        frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
+            dimension, images in their channels.
+        frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all
+            other settings.
+        atari: the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the maximum of the
+            last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign of the reward,
+            in evaluations whole games and their score.
+        gamma: discount of the return, per step.
+        observation_layout: how observations with two or more dimensions are read. auto takes uint8 with three
+            dimensions as an image, whose channels are the smaller of the first and last dimension, and refuses
+            others; channels-first and channels-last take all with three dimensions as images; flat takes all as
+            vectors.
+        total_frames: environment steps to train for, counted over all parallel environments.
+        seed: of networks, environments and exploration.
+        device: where networks live and learn, for example cpu or cuda:0.
+        num_envs: environments that are stepped together.
+        workers: processes that step them, for simulators that need a millisecond a step or more; 0 for this process.
+        ray: address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
+            workers collect then, each with its share of the environments. Needs rl-trainers[ray].
+        eval_every: frames between two evaluations of the policy on environments of its own; the policy with
+            the best mean return becomes the best checkpoint.
+        eval_episodes: episodes of each of these evaluations.
+        final_eval_episodes: fresh episodes on which the best policy is evaluated at the end; this is the
+            result in summary.json.
+        max_episode_steps: number of steps after which episodes are truncated; 0 for the environment's own
+            limit, if it has one.
+        observation_indices: entries of a vector observation that the policy may see, as in [0,2], which hides the
+            velocities of CartPole-v1; an empty list for all.
+        log_every: frames between two rows of metrics.
+        checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
+            Ctrl-C.
+        threads: torch threads while training, at most as many as the machine has processors; small networks are
+            fastest with 1. 0 leaves torch's setting.
+        compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
+            networks. Results are those without it up to rounding.
+        precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights, optimizers
+            and the actions that are collected stay float32. Worth it for large networks on a GPU.
+        loggers: loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
+
+    Raises:
+        SpecError: if a value is out of its range.
+
+    Example:
+        >>> RunConfig(num_envs=0)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.SpecError: RunConfig: num_envs must be above 0, got 0
+    """
+
+    recipe: ClassVar[str] = ""
+    """Name of the recipe, which the config of a recipe sets."""
+    multi_agent: ClassVar[bool] = False
+    """Whether the environment has groups of agents; `GroupFields` sets it."""
+    report_group: ClassVar[str] = ""
+    absent: ClassVar[tuple[str, ...]] = ()
+    """Settings of base classes that the recipe does not have: they keep their defaults, and --help leaves them out."""
+    own_transforms: ClassVar[tuple[str, ...]] = ()
+    """Transforms whose entries the policy of the recipe reads, after those of the user."""
+
+    env: str = checked(
+        "CartPole-v1",
+        Rule(
+            lambda env: isinstance(env, str) and bool(env),
+            "the name of an environment; in Python also a class, a function, or what gymnasium.make returns",
+        ),
+    )
+    env_kwargs: Mapping[str, Any] = checked(
+        dict,
+        Rule(
+            lambda value: isinstance(value, Mapping) and all(map(is_argument, value.items())),
+            "a mapping with names as keys and a space after each colon, as in {frame_skip: 4}",
+        ),
+    )
+    wrapper: tuple[str, ...] = checked((), repeated=True)
+    transform: tuple[str, ...] = checked((), repeated=True)
+    normalize_observation: bool = checked(
+        False,  # noqa: FBT003
+        where(
+            lambda given, config: not (given and config.atari),
+            "left out with atari, whose images of bytes are divided by 255",
+        ),
+        where(lambda given, config: not (given and config.ray), "left out with ray: actors share no statistics"),
+    )
+    normalize_reward: bool = checked(
+        False,  # noqa: FBT003
+        where(lambda given, config: not (given and config.ray), "left out with ray: actors share no statistics"),
+    )
+    clip_actions: bool = False
+    frame_stack: int = checked(
+        1,
+        Rule(lambda n: n > 0, "above 0, where 1 stacks nothing"),
+        where(lambda n, config: n == 1 or not config.atari, "left out with atari, which stacks 4 frames"),
+    )
+    frame_skip: int = checked(
+        1,
+        Rule(lambda n: n > 0, "above 0, where 1 repeats nothing"),
+        where(lambda n, config: n == 1 or not config.atari, "left out with atari, which repeats each action 4 times"),
+    )
+    atari: bool = False
+    gamma: float = in_range(0, 1, 0.99)
+    observation_layout: str = one_of(LAYOUTS, "auto")
+    total_frames: int = above(0, 100_000)
+    seed: int = in_range(0, 2**31 - 1, 0)
+    device: str = "cpu"
+    num_envs: int = above(0, 1)
+    workers: int = checked(
+        0,
+        where(lambda n, config: 0 <= n <= config.num_envs, "0 or more, and at most num_envs ({num_envs})"),
+        where(
+            lambda n, config: not config.ray or (n >= 1 and config.num_envs % n == 0),
+            "the number of actors, a divisor of num_envs ({num_envs}), with ray",
+        ),
+    )
+    ray: str = ""
+    eval_every: int = above(0, 5_000)
+    eval_episodes: int = above(0, 10)
+    final_eval_episodes: int = above(0, 20)
+    max_episode_steps: int = at_least(0, 0)
+    observation_indices: tuple[int, ...] = checked(
+        (),
+        Rule(
+            lambda indices: all(i >= 0 for i in indices) and len(set(indices)) == len(indices),
+            "different numbers of 0 or more",
+        ),
+    )
+    log_every: int = above(0, 1_000)
+    checkpoint_every: int = above(0, 50_000)
+    threads: int = at_least(0, 1)
+    compile: bool = False
+    precision: str = one_of(("fp32", "bf16"), "fp32")
+    loggers: tuple[str, ...] = ("csv", "tensorboard")
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SpecError: if one breaks a rule of its field.
+        """
+        for name, value in zip(("env", "env_kwargs"), named_env(self.env, self.env_kwargs), strict=True):
+            object.__setattr__(self, name, value)
+        kept = {one.name: _default_of(one) for one in dataclasses.fields(self) if one.name in self.absent}
+        wrong = [name for name, default in kept.items() if getattr(self, name) != default]
+        if wrong:
+            listed = "; ".join(
+                f"{name} must be left out with {self.recipe}, which does not have it, got {getattr(self, name)!r}"
+                for name in wrong
+            )
+            raise SpecError(f"{type(self).__name__}: {listed}")
+        check_fields(self)

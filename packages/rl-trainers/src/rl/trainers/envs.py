@@ -1,0 +1,584 @@
+"""From the name of an environment to the environment."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NoReturn
+
+import gymnasium
+from tensordict import TensorDictBase
+
+from rl.collectors import Collector, RayCollector
+from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.core.interfaces import Env
+from rl.core.keys import REWARD, as_tuple, key_str, leaf_keys
+from rl.core.registry import load
+from rl.envs import (
+    EnvBase,
+    FrameSkipTransform,
+    GymWrapper,
+    ParallelEnv,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    transforms,
+)
+from rl.trainers._device import storing_device
+from rl.trainers._named import GivenEnv, find_call, import_attribute, import_named, is_component, named_env
+from rl.trainers._preprocessing import (
+    ClippedAction,
+    ObservationIndices,
+    TeamReward,
+    check_no_reward_statistics,
+    normalized_observations,
+    stacked_frames,
+    training_rewards,
+)
+from rl.trainers.actions import LegalActions, is_choice, mask_in_info, mask_key
+from rl.trainers.config import RunConfig
+from rl.trainers.networks import MASK, action_of
+
+__all__ = ["env_options", "make_collector", "make_env"]
+
+
+Make = Callable[..., Any]
+
+_ENV_ID = re.compile(r"[^\s:/]+(/[^\s:/]+)*(:[^\s:]+)?")
+"""What may name an environment: parts joined by slashes, and after a colon what is in a module."""
+
+_EXAMPLES = {
+    "dm-control": "cheetah-run",
+    "envpool": "HalfCheetah-v5",
+    "gym": "CartPole-v1",
+    "open-spiel": "tic_tac_toe",
+    "pettingzoo": "mpe2/simple_spread",
+    "vmas": "balance",
+}
+"""An id of components that take one, for messages."""
+
+
+def make_env(  # noqa: PLR0913  one for each setting
+    env: str,
+    num_envs: int,
+    *,
+    seed: int,
+    max_episode_steps: int = 0,
+    observation_indices: Sequence[int] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrapper: Sequence[str] = (),
+    transform: Sequence[str] = (),
+    normalize_observation: bool = False,
+    normalize_reward: bool = False,
+    clip_actions: bool = False,
+    frame_stack: int = 1,
+    frame_skip: int = 1,
+    atari: bool = False,
+    gamma: float = 0.99,
+    observation_layout: str = "auto",
+    evaluation: bool = False,
+    workers: int = 0,
+    team: str | None = None,
+    **options: Any,
+) -> Env:
+    """`num_envs` copies of an environment as one, seeded.
+
+    Args:
+        env: in this order: the name of an installed env component; COMPONENT/ID, where the component takes an id;
+            ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's; ``module:ID``, a
+            Gymnasium id that the module registers; a Gymnasium id.
+        num_envs: batch size; an environment with a batch of its own keeps that.
+        seed: of the environment.
+        max_episode_steps: episodes end as truncated after this number of steps, each of `frame_skip` repetitions; 0
+            for the environment's own ``max_episode_steps``, if it has one, which counts repetitions.
+        observation_indices: entries of a vector observation that are kept; all if empty.
+        env_kwargs: arguments for the environment, from the user.
+        wrapper: Gymnasium wrappers, ``module:callable`` or ``module:callable:{key: value}``, innermost first.
+        transform: transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
+        normalize_observation: see `RunConfig`, as for the following ones.
+        normalize_reward: of training only.
+        clip_actions: after `transform`.
+        frame_stack: after the normalization.
+        frame_skip: before `transform`.
+        atari: before `transform`.
+        gamma: discount of the return whose scale normalizes rewards.
+        observation_layout: decides what is a vector and what is an image.
+        evaluation: the environment is for an evaluation: rewards are those of the environment, and an Atari game ends
+            with its last life. `set_statistics` gives it the statistics of training.
+        workers: processes that step the environments; 0 for this process. Transforms are in this process always.
+        team: the environment has groups of agents; the root gets ``reward``, the mean of this group, or of all if
+            empty.
+        options: further arguments for the environment, for example ``render_mode="rgb_array"``.
+
+    Raises:
+        UnknownComponentError: if there is no such environment, wrapper or transform; the message names the nearest.
+        MissingExtraError: if a library that the environment needs is not installed.
+        SpecError: if the observation has no such entries, wrappers are given for an environment that is not
+            Gymnasium's, it has several rewards, or `atari`, `frame_stack` or a normalization does not fit the
+            environment.
+        RLError: if the environment does not take `env_kwargs`.
+
+    Example:
+        >>> make_env("CartPole-v1", 2, seed=0).batch_size
+        torch.Size([2])
+        >>> env = make_env("CartPole-v1", 2, seed=0, transform=["step-counter:{max_steps: 10}"])
+        >>> "step_count" in env.observation_spec.keys()
+        True
+    """
+    env, env_kwargs = named_env(env, env_kwargs)
+    make, arguments = _resolve(env)
+    given = {**(env_kwargs or {}), **options}
+    by_id = make is load("env", "gym")
+    if atari:
+        given |= _atari_arguments(env, given, by_id=by_id)
+    elif frame_skip > 1 and by_id:
+        given |= _exclusive("frame_skip", given, {"frame_skip": frame_skip})
+    wrappers = [_wrapper(text) for text in wrapper]
+    with _explained(env, arguments, env_kwargs, atari=atari):
+        if workers:
+            made = _in_processes(make, arguments, num_envs, given, wrappers, workers, seed)
+        else:
+            made = _batched(make, arguments, num_envs, given, wrappers, seed)
+        if atari:
+            made = TransformedEnv(made, transforms.atari(episodic_life=not evaluation, clip_reward=False))
+    made = _limited(made, max_episode_steps, 1 if by_id else frame_skip)
+    for text in transform:
+        made = _transformed(made, text)
+    if team is None:
+        made = _with_legal_actions(made)
+    made = _observed(
+        made,
+        observation_indices,
+        observation_layout,
+        clip_actions=clip_actions,
+        normalize=normalize_observation,
+        frame_stack=frame_stack,
+    )
+    if not evaluation and (atari or normalize_reward):
+        made = training_rewards(made, sign=atari, normalize=normalize_reward, gamma=gamma)
+    if team is None:
+        _check_one_reward(made)
+    else:
+        made = _with_team_reward(made, team)
+    made.set_seed(seed)
+    return made
+
+
+def _observed(
+    made: Env, indices: Sequence[int], layout: str, *, clip_actions: bool, normalize: bool, frame_stack: int
+) -> Env:
+    """The environment with the observations and the actions of the settings."""
+    if indices:
+        made = TransformedEnv(made, ObservationIndices(indices))
+    if clip_actions:
+        made = TransformedEnv(made, ClippedAction())
+    if normalize:
+        made = normalized_observations(made, layout)
+    if frame_stack > 1:
+        made = stacked_frames(made, frame_stack, layout)
+    return made
+
+
+@contextmanager
+def _explained(
+    env: str, arguments: tuple[Any, ...], env_kwargs: Mapping[str, Any] | None, *, atari: bool
+) -> Generator[None]:
+    """Errors of the making of an environment, with what to do about them."""
+    try:
+        yield
+    except UnknownComponentError as error:
+        if arguments != (env,):
+            raise
+        stop = "" if str(error).endswith((".", "?")) else "."
+        raise UnknownComponentError(f"{error}{stop} {_no_component(env)}") from error
+    except gymnasium.error.Error as error:  # of a malformed id, and what else Gymnasium refuses
+        said = " ".join(str(error).split()).removesuffix(".")
+        raise RLError(f"{env!r} cannot be made, Gymnasium says: {said}. Write an id as in CartPole-v1") from error
+    except (TypeError, SpecError) as error:
+        if atari:
+            raise SpecError(
+                f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r}"
+                f" does not work with it: {error}"
+            ) from error
+        if isinstance(error, SpecError):
+            raise
+        given_kwargs = f" with env_kwargs={dict(env_kwargs)}" if env_kwargs else ""
+        raise RLError(
+            f"{env!r} cannot be made{given_kwargs}: {error}; give what it takes with --env-kwargs '{{key: value}}'"
+        ) from error
+
+
+def _check_one_reward(env: Any) -> None:
+    """Raise unless the environment has one reward and one group of done flags, under their usual names."""
+    rewards, flags = leaf_keys(env.full_reward_spec), leaf_keys(env.full_done_spec)
+    if rewards != [REWARD] or any(as_tuple(key)[:-1] for key in flags):
+        listed = ", ".join(key_str(key) for key in [*rewards, *flags])
+        raise SpecError(
+            f"recipes train one agent with one {REWARD!r} and done flags beside it; the environment has {listed}. Train"
+            " groups of agents with mappo, ippo, maddpg, qmix, vdn or iql-ma, or make them one with --transform"
+        )
+
+
+def _with_legal_actions(env: Any) -> Any:
+    """The environment with a mask of booleans, by which random actions are legal, if it has a mask that fits."""
+    keys = leaf_keys(env.full_action_spec)
+    if mask_key(env) is None or len(keys) != 1 or not is_choice(action_of(env)[1]):
+        return env
+    return TransformedEnv(env, LegalActions(keys[0]))
+
+
+def _with_team_reward(env: Any, group: str) -> Any:
+    """The environment with a reward of all agents at the root."""
+    rewards, flags = leaf_keys(env.full_reward_spec), leaf_keys(env.full_done_spec)
+    if "done" not in flags or not rewards:
+        listed = ", ".join(key_str(key) for key in [*rewards, *flags])
+        raise SpecError(f"recipes of several agents need 'done' at the root; the environment has {listed}")
+    return env if rewards == [REWARD] else TransformedEnv(env, TeamReward(group, rewards))
+
+
+def env_options(config: RunConfig) -> dict[str, Any]:
+    """The arguments of `make_env` that a config holds, besides the name of the environment."""
+    return {
+        "max_episode_steps": config.max_episode_steps,
+        "observation_indices": config.observation_indices,
+        "env_kwargs": config.env_kwargs,
+        "wrapper": config.wrapper,
+        "transform": (*config.transform, *config.own_transforms),
+        "normalize_observation": config.normalize_observation,
+        "normalize_reward": config.normalize_reward,
+        "clip_actions": config.clip_actions,
+        "frame_stack": config.frame_stack,
+        "frame_skip": config.frame_skip,
+        "atari": config.atari,
+        "gamma": config.gamma,
+        "observation_layout": config.observation_layout,
+        "team": config.report_group if config.multi_agent else None,
+    }
+
+
+def _atari_arguments(env: str, given: Mapping[str, Any], *, by_id: bool) -> dict[str, Any]:
+    """Arguments of a game whose frames the preset processes."""
+    if not by_id:
+        raise SpecError(
+            f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r} is none"
+        )
+    return _exclusive("atari", given, {"frameskip": 1, "obs_type": "grayscale", "info_keys": ["lives"]})
+
+
+def _exclusive(name: str, given: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """`arguments`, if none of them is given.
+
+    Raises:
+        SpecError: if one is.
+    """
+    both = sorted(given.keys() & arguments.keys())
+    if both:
+        raise SpecError(
+            f"env_kwargs has {', '.join(both)}, which {name} (--{name.replace('_', '-')}) sets: leave one of them out"
+        )
+    return arguments
+
+
+def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
+    """The environment with repeated actions, its own step limit before and that of the user after the repetition."""
+    own = int(getattr(type(env), "max_episode_steps", 0)) if isinstance(env, EnvBase) and not max_episode_steps else 0
+    if own:
+        env = TransformedEnv(env, StepCounter(max_steps=own))
+    if frame_skip > 1:
+        env = TransformedEnv(env, FrameSkipTransform(frame_skip))
+    if max_episode_steps:
+        env = TransformedEnv(env, StepCounter(max_steps=max_episode_steps))
+    return env
+
+
+def _transformed(env: Any, text: str) -> Any:
+    transform = _transform(text)
+    try:
+        made = TransformedEnv(env, transform)
+        _ = made.observation_spec  # calls the transform, which may be no transform at all
+    except TypeError as error:
+        raise RLError(
+            f"the transform {text!r} does not fit: {str(error).splitlines()[0]}; name a Transform, or a function from"
+            " TensorDict to TensorDict"
+        ) from error
+    check_no_reward_statistics(transform, made, text)
+    return made
+
+
+def _transform(text: str) -> Any:
+    """A class is called with the arguments; a function from TensorDict to TensorDict is taken as it is."""
+    found, arguments = find_call("transform", text)
+    if not isinstance(found, type):
+        return partial(found, **arguments) if arguments else found
+    several = (name for name, one in _parameters(found).items() if one.kind is one.VAR_POSITIONAL)
+    positional = arguments.pop(next(several, ""), ())  # *excluded_keys of ExcludeTransform
+    try:
+        return found(*positional, **arguments)
+    except TypeError as error:
+        raise RLError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+
+
+def _wrapper(text: str) -> Callable[[Any], Any]:
+    name, _, _ = text.partition(":{")
+    if ":" not in name:
+        raise UnknownComponentError(f"the wrapper {text!r} names no module; write module:callable")
+    found, arguments = find_call("wrapper", text)
+    return partial(_wrapped, found, arguments, text)
+
+
+def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> Any:
+    try:
+        return wrapper(env, **arguments)
+    except TypeError as error:
+        raise RLError(
+            f"the wrapper {text!r} cannot be made: {error}; give its arguments as in module:callable:{{key: value}}"
+        ) from error
+
+
+def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
+    """The callable that makes the environment, and its positional arguments."""
+    if isinstance(env, GivenEnv):
+        return env.make, ()
+    _check_form(env)
+    prefix, _, rest = env.partition("/")
+    known = is_component("env", env)
+    if known and not _takes_id(load("env", env)):
+        return load("env", env), ()
+    if rest and is_component("env", prefix):
+        if not _may_take_id(load("env", prefix)):
+            raise UnknownComponentError(
+                f"the environment component {prefix!r} takes no id, so there is no {env!r}: write --env {prefix}"
+            )
+        return load("env", prefix), (rest,)
+    if known:
+        example = f", for example {env}/{_EXAMPLES[env]}" if env in _EXAMPLES else ""
+        raise UnknownComponentError(f"the environment component {env!r} takes an id: write {env}/ID{example}")
+    if ":" in env:
+        module, _, name = env.partition(":")
+        if ":" in name or not module:
+            raise UnknownComponentError(f"the environment {env!r} has the wrong form; write module:Class or module:ID")
+        if hasattr(import_named(module, f"env {env!r}"), name):
+            return import_attribute(env, "env"), ()
+    return load("env", "gym"), (env,)
+
+
+def _check_form(env: str) -> None:
+    """Raise about a name that nothing can have."""
+    module, _, name = env.partition(":")
+    stem = re.sub(r"\W+", "_", Path(module).stem) or "my_env"
+    if module.endswith(".py") and "/" not in name:
+        raise UnknownComponentError(
+            f"the environment {env!r} names a file; in the folder of {Path(module).name} write"
+            f" {stem}:{name if name.isidentifier() else 'MyEnv'}, module and class without .py"
+        )
+    component, _, rest = env.partition("/")
+    if rest and is_component("env", component):
+        return  # whose ids may be paths
+    if env.startswith((".", "/", "~")) or not _ENV_ID.fullmatch(env) or env.endswith(("/", ":", ".")):
+        example = f", for example gym/{_EXAMPLES['gym']}" if env == "gym/" else ""
+        raise UnknownComponentError(
+            f"the environment {env!r} has the wrong form; write a Gymnasium id (CartPole-v1), COMPONENT/ID,"
+            f" module:Class or module:ID, without spaces{example}"
+        )
+
+
+def _no_component(env: str) -> str:
+    """The message of the module or the registry: the nearest name, and plugins that are left out."""
+    module, colon, name = env.partition(":")
+    if colon:
+        return f"And the module {module!r} has no {name!r}."
+    try:
+        load("env", env)
+    except UnknownComponentError as error:
+        return f"And {error}"
+    return ""
+
+
+def _takes_id(make: Make) -> bool:
+    """Whether `make` has a required positional argument."""
+    return any(
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in _parameters(make).values()
+    )
+
+
+def _may_take_id(make: Make) -> bool:
+    """Whether the first positional argument can be an id: it is required, or a string by default."""
+    parameters = _parameters(make)
+    if not parameters:  # a callable that does not say
+        return True
+    first = next(iter(parameters.values()))
+    positional = first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD, first.VAR_POSITIONAL)
+    wanted = first.default is first.empty or first.default is None or isinstance(first.default, str)
+    return positional and wanted
+
+
+def _parameters(make: Make) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(make).parameters)
+    except (TypeError, ValueError):  # a callable that does not say
+        return {}
+
+
+def _batched(
+    make: Make,
+    arguments: tuple[str, ...],
+    num_envs: int,
+    options: dict[str, Any],
+    wrappers: list[Callable[[Any], Any]],
+    seed: int,
+) -> Any:
+    names = _parameters(make)
+    options = {name: value for name, value in options.items() if name != "device" or name in names}
+    if "categorical_action_encoding" in names:
+        options.setdefault("categorical_action_encoding", True)
+    if "wrappers" in names:
+        options |= {"wrappers": wrappers} if wrappers else {}
+        wrappers = []
+    if "num_envs" in names:
+        return _unwrapped(_made(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
+    if "batch_size" in names:
+        return _unwrapped(_made(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
+    first = _made(make, arguments, options, seed)
+    if isinstance(first, gymnasium.Env):
+        envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
+        return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs], seed)
+    first = _unwrapped(first, wrappers)
+    if not hasattr(first, "batch_size"):
+        raise RLError(
+            f"{getattr(make, '__name__', make)} made a {type(first).__name__}, which is neither an environment of"
+            " ours (rl.core.interfaces.Env) nor a gymnasium.Env; return one of these"
+        )
+    if len(first.batch_size) == 1 and first.batch_size.numel() == num_envs:
+        return first
+    if len(first.batch_size):
+        raise RLError(
+            f"{type(first).__name__} has the batch size {tuple(first.batch_size)} and takes no num_envs; set num_envs="
+            f"{first.batch_size.numel()}, or give its constructor the argument num_envs"
+        )
+    rest = [make(*arguments, **options) for _ in range(num_envs - 1)]
+    return _side_by_side([first, *rest])
+
+
+def _in_processes(
+    make: Make,
+    arguments: tuple[str, ...],
+    num_envs: int,
+    options: dict[str, Any],
+    wrappers: list[Callable[[Any], Any]],
+    workers: int,
+    seed: int,
+) -> Any:
+    one = partial(_single, make, arguments, options, wrappers, seed)
+    one().close()  # an error of the environment is raised here, without the traceback of a worker
+    return ParallelEnv(num_envs, one, processes=workers)
+
+
+def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wrappers: list[Any], seed: int) -> Any:
+    """One environment without a batch."""
+    names = _parameters(make)
+    size = names.get("num_envs")
+    if size is not None and size.default is size.empty and "num_envs" not in options:
+        _refuse_workers(make, "makes a batch of environments itself")
+    options = {name: value for name, value in options.items() if name != "device"}
+    if "categorical_action_encoding" in names:
+        options.setdefault("categorical_action_encoding", True)
+    if "wrappers" in names:
+        options |= {"wrappers": wrappers} if wrappers else {}
+        wrappers = []
+    made = _made(make, arguments, options, seed)
+    if isinstance(made, gymnasium.Env):
+        return _gym_wrapper(reduce(_apply, wrappers, made), seed)
+    made = _unwrapped(made, wrappers)
+    if getattr(made, "batch_size", None) != ():
+        _refuse_workers(make, "makes a batch or no environment of ours")
+    return made
+
+
+def _refuse_workers(make: Make, why: str) -> NoReturn:
+    raise SpecError(
+        f"workers (--workers) puts single environments into processes, and {getattr(make, '__name__', make)} {why}:"
+        " leave it out"
+    )
+
+
+def _unwrapped(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
+    if wrappers:
+        raise SpecError(f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform")
+    return env
+
+
+def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
+    return wrapper(env)
+
+
+def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
+    """What `make` returns; with the mask of legal actions, if it is in ``info``."""
+    made = make(*arguments, **options)
+    found = {} if options.get("info_keys") is not None else mask_in_info(made, seed)
+    if not found:
+        return made
+    made.close()
+    if "info_keys" not in _parameters(make):
+        raise SpecError(
+            f"{getattr(make, '__name__', make)} makes an environment whose info has {MASK!r}, which policies have to"
+            f" read: give info_keys=[{MASK!r}] to its GymEnv or GymWrapper"
+        )
+    return make(*arguments, **options, info_keys=found)
+
+
+def _gym_wrapper(env: Any, seed: int) -> Any:
+    """One environment of Gymnasium, or several, with the mask of legal actions if it is in ``info``."""
+    made = GymWrapper(env, categorical_action_encoding=True)
+    found = mask_in_info(made, seed)
+    return GymWrapper(env, categorical_action_encoding=True, info_keys=found) if found else made
+
+
+def _side_by_side(envs: list[Any]) -> Any:
+    return SerialEnv(len(envs), [partial(_itself, env) for env in envs])
+
+
+def _itself(env: Any) -> Any:
+    return env
+
+
+def make_collector(config: RunConfig, env: Env, policy: Any, seed: int, **settings: Any) -> Collector | RayCollector:
+    """Return what collects ``[num_envs, T]``.
+
+    Args:
+        config: settings of the run; with `ray` as many actors as `workers`, each with its share of the environments.
+        env: environment of training. With `ray` the actors make their own, and this one is closed.
+        policy: that collects.
+        seed: of the first environment.
+        settings: arguments of the collector.
+
+    Raises:
+        MissingExtraError: if `ray` is set and Ray is not installed.
+    """
+    if not config.ray:
+        return Collector(env, policy, storing_device=storing_device(config.device), **settings)
+    env.close()
+    share = config.num_envs // config.workers
+    return RayCollector(
+        [partial(_environments, config, share, seed + share * index) for index in range(config.workers)],
+        policy,
+        sync=True,
+        cat_results=0,
+        update_at_each_batch=True,
+        ray_init_config={} if config.ray == "local" else {"address": config.ray},
+        postproc=partial(_learnable, device=config.device),
+        **settings,
+    )
+
+
+def _environments(config: RunConfig, count: int, seed: int) -> Env:
+    return make_env(config.env, count, seed=seed, **env_options(config))
+
+
+def _learnable(batch: TensorDictBase, device: str) -> TensorDictBase:
+    return batch.exclude("policy_version").to(device)

@@ -1,0 +1,296 @@
+"""Evaluations while training, and policies of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rl.collectors import Collector
+from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import DONE, NEXT, REWARD
+from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
+from rl.trainers._named import check_trusted, find
+from rl.trainers._preprocessing import set_statistics
+from rl.trainers._storage import RunFolder, load_checkpoint
+from rl.trainers.algorithm import Algorithm
+from rl.trainers.config import RunConfig
+from rl.trainers.envs import env_options, make_env
+
+__all__ = ["Evaluator", "TrainedRun", "evaluate", "load_config", "load_policy", "load_run"]
+
+
+#: steps of an unfinished episode before an evaluation raises, and before a note reports that none has ended
+MAX_STEPS, NOTE_STEPS = 100_000, 10_000
+
+
+class Evaluator:
+    """Plays whole episodes.
+
+    Each parallel environment plays the same number of episodes, so that short episodes are not over-represented.
+
+    Args:
+        make: called with the number of parallel environments and a seed, returns the environment; `Run.make_env` makes
+            one that is meant for evaluations.
+        policy: the policy; each `run` uses its current weights.
+        deterministic: take the deterministic action, or sample actions as in training.
+
+    Attributes:
+        note: called with a line about an evaluation that takes suspiciously long.
+        statistics: those with which the environments normalize observations, see
+            `rl.trainers._preprocessing.statistics_of`; None if they have what they need.
+    """
+
+    note: Callable[[str], object] | None = None
+    statistics: Sequence[Any] | None = None
+
+    def __init__(
+        self, make: Callable[[int, int], Env], policy: Callable[[Any], Any], *, deterministic: bool = True
+    ) -> None:
+        self._make, self._policy = make, policy
+        self._deterministic = deterministic
+        self._envs: dict[int, Env] = {}
+
+    def run(self, episodes: int, *, seed: int) -> Tensor:
+        """Returns of `episodes` episodes, ``[episodes]`` float64. Seeds the global generators.
+
+        Args:
+            episodes: number of episodes, played in parallel.
+            seed: of start states and of all randomness.
+
+        Raises:
+            RLError: if an episode does not end.
+        """
+        from rl.core import ExplorationType
+
+        env = self._envs.get(episodes) or self._envs.setdefault(episodes, self._make(episodes, seed))
+        if self.statistics is not None:
+            set_statistics(env, self.statistics)
+        env.set_seed(seed)
+        seed_everything(seed)
+        how = ExplorationType.DETERMINISTIC if self._deterministic else ExplorationType.RANDOM
+        collector = Collector(
+            env,
+            self._policy,
+            frames_per_batch=episodes * 32,
+            total_frames=-1,
+            exploration_type=how,
+        )
+        returns = torch.zeros(episodes, dtype=torch.float64)
+        alive = torch.ones(episodes, dtype=torch.bool)
+        for count, batch in enumerate(collector, start=1):
+            reward = batch.get((NEXT, REWARD)).reshape(episodes, -1).to("cpu", torch.float64)
+            done = batch.get((NEXT, DONE)).reshape(episodes, -1).cpu()
+            before = torch.cumsum(done, dim=1) - done.long()  # episodes that ended before each step
+            returns += (reward * ((before == 0) & alive[:, None])).sum(dim=1)
+            alive &= ~done.any(dim=1)
+            if not alive.any():
+                break
+            if self.note is not None and count * 32 >= NOTE_STEPS and alive.all():
+                self.note(
+                    f"note: no episode of the evaluation has ended in {NOTE_STEPS} steps; an environment that never"
+                    " ends needs max_episode_steps (--max-episode-steps)"
+                )
+            if count * 32 >= MAX_STEPS:
+                raise RLError(
+                    f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps"
+                    " (--max-episode-steps), which truncates it"
+                )
+        return returns
+
+    def close(self) -> None:
+        """Close the environments. May be called twice."""
+        for env in self._envs.values():
+            env.close()
+        self._envs.clear()
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a run folder holds, ready for use.
+
+    Args:
+        recipe: what was run.
+        config: its settings.
+        policy: with the weights of the checkpoint, on ``config.device``.
+        frames: frames that the policy was trained for.
+        checkpoint: where the weights come from, ``best`` or ``last``.
+        statistics: of normalized observations, from the same checkpoint.
+    """
+
+    recipe: Algorithm
+    config: RunConfig
+    policy: Any
+    frames: int
+    checkpoint: Literal["best", "last"]
+    statistics: Sequence[Any] = ()
+
+    def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
+        """The environment that the policy was trained on, as evaluations use it.
+
+        Observations are normalized with the statistics of the checkpoint, which do not change; rewards are those of the
+        environment.
+        """
+        env = _evaluation_env(self.config, num_envs, seed, **options)
+        set_statistics(env, self.statistics)
+        return env
+
+
+def _evaluation_env(config: RunConfig, num_envs: int, seed: int, **options: Any) -> Env:
+    return make_env(
+        config.env, num_envs, seed=seed, device=config.device, evaluation=True, **env_options(config), **options
+    )
+
+
+def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Algorithm, RunConfig]:
+    """Recipe and settings of a run folder.
+
+    Args:
+        run: the run folder.
+        trust: modules that the run may name besides installed components, see `check_trusted`.
+
+    Raises:
+        CheckpointError: if there is no run in it, or its config does not fit this version.
+        RLError: if it names a module that is not trusted.
+    """
+    folder = RunFolder.open(run)
+    values = folder.read_config()
+    check_trusted(values, trust, folder.config)
+    recipe: Algorithm = find("recipe", str(values.pop("recipe")))
+    settings: dict[str, Any] = {str(k): tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    try:
+        return recipe, recipe.config(**settings)
+    except SpecError as error:
+        raise CheckpointError(f"{folder.config} is damaged: {error}; put back what it held") from error
+    except TypeError as error:
+        raise CheckpointError(
+            f"{folder.config} does not fit the recipe {recipe.name!r} of this version ({error}); use the version"
+            " in its summary.json"
+        ) from error
+
+
+def load_run(
+    run: str | Path,
+    checkpoint: Literal["best", "last"] = "best",
+    device: str | None = None,
+    *,
+    trust: str | Sequence[str] = (),
+) -> TrainedRun:
+    """Build the policy of a run and load its weights.
+
+    Args:
+        run: the run folder.
+        checkpoint: ``best`` or ``last``; a run that was stopped before its first evaluation has only the last one, and
+            the result's ``checkpoint`` names it.
+        device: instead of the one that it was trained on.
+        trust: modules that the run may name, as in ``("my_env",)`` for a run on ``my_env:Maze``. A run folder is data:
+            of what it names only installed components and these modules are imported.
+
+    Raises:
+        CheckpointError: if there is no such checkpoint, or it is damaged.
+        RLError: if the run names a module that is not trusted.
+        BackendError: if there is no such device here.
+    """
+    recipe, config = load_config(run, trust)
+    config = replace(config, device=device) if device else config
+    check_device(config.device)
+    folder = RunFolder(run)
+    if checkpoint == "best" and not folder.best.is_file():
+        checkpoint = "last"
+    path = folder.best if checkpoint == "best" else folder.last
+    state = load_checkpoint(path)
+    with preserved_rng():
+        env = _evaluation_env(config, 1, 0)
+        policy = recipe.make_policy(config, env)
+    try:
+        policy.load_state_dict(state["policy"])
+        source = state if "frames" in state else state["run"]
+        frames, statistics = source["frames"], source.get("statistics", [])
+        set_statistics(env, statistics)
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} does not fit the policy of {recipe.name!r} on {config.env!r} ({error}); was config.yaml"
+            " changed, or the environment?"
+        ) from error
+    env.close()
+    return TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
+
+
+def load_policy(
+    run: str | Path,
+    checkpoint: Literal["best", "last"] = "best",
+    device: str | None = None,
+    *,
+    trust: str | Sequence[str] = (),
+) -> Any:
+    """The trained policy of a run folder: reads observations from a TensorDict, writes actions.
+
+    It reads the observations of ``load_run(run).make_env(...)``, normalized and stacked as in training.
+
+    Args:
+        run: the run folder.
+        checkpoint: ``best`` or ``last``.
+        device: instead of the one that it was trained on.
+        trust: modules that the run may name, as for `load_run`.
+
+    Raises:
+        CheckpointError: if there is no such checkpoint, or it is damaged.
+        RLError: if the run names a module that is not trusted.
+
+    Example:
+        >>> import tempfile
+        >>> from rl.trainers import PPOConfig, train_ppo
+        >>> config = PPOConfig(total_frames=128, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1,
+        ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = train_ppo(config, out=f"{folder}/run", display="none").folder
+        ...     load_policy(run).out_keys[-2:]
+        ['action', 'action_log_prob']
+    """
+    return load_run(run, checkpoint, device, trust=trust).policy
+
+
+def evaluate(
+    run: str | Path | TrainedRun,
+    *,
+    episodes: int = 20,
+    seed: int | None = None,
+    deterministic: bool = True,
+    trust: str | Sequence[str] = (),
+) -> Tensor:
+    """Returns ``[episodes]`` of a run's best policy on fresh episodes.
+
+    Args:
+        run: the run folder, or what `load_run` made of it.
+        episodes: number of episodes.
+        seed: of the environments; one that training has not used if None.
+        deterministic: take the deterministic action (exploration off); else sample actions as in training.
+        trust: modules that the run may name, as for `load_run`.
+
+    Raises:
+        CheckpointError: if there is no run in the folder, or its checkpoint is damaged.
+        RLError: if the run names a module that is not trusted.
+
+    Example:
+        >>> import tempfile
+        >>> from rl.trainers import PPOConfig, train_ppo
+        >>> config = PPOConfig(total_frames=128, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1,
+        ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = train_ppo(config, out=f"{folder}/run", display="none").folder
+        ...     evaluate(run, episodes=3).shape
+        torch.Size([3])
+    """
+    trained = run if isinstance(run, TrainedRun) else load_run(run, trust=trust)
+    if seed is None:
+        seed = seeds_of(trained.config.seed).later_evaluation
+    with torch_threads(trained.config.threads), preserved_rng():
+        evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
+        returns = evaluator.run(episodes, seed=seed)
+        evaluator.close()
+    return returns

@@ -1,0 +1,179 @@
+"""The loop of off-policy actor-critic algorithms: collect, store, update actor and critics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+
+from rl.core import check_pipeline
+from rl.core.interfaces import Env
+from rl.core.keys import NestedKey
+from rl.objectives import SoftUpdate
+from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.trainers._checks import check_no_clash
+from rl.trainers.algorithm import Algorithm
+from rl.trainers.evaluation import Evaluator
+from rl.trainers.families import OffPolicyConfig
+from rl.trainers.groups import described_inputs
+from rl.trainers.loops.updater import Updater, adam
+from rl.trainers.replay import added_by_buffer, buffer_with_dataset, stored_keys, take_networks, transitions_buffer
+from rl.trainers.run import Run, TrainResult
+
+__all__ = ["train"]
+
+OUTPUTS = {
+    "loss_critic": ("loss_qvalue", "loss_value"),
+    "loss_actor": "loss_actor",
+    "q_value": "pred_value",
+    "alpha": "alpha",
+    "entropy": "entropy",
+}
+
+
+def train(
+    algorithm: Algorithm,
+    config: OffPolicyConfig,
+    *,
+    policy: Callable[[Any, Env], TensorDictModuleBase],
+    loss: Callable[[Any, Env, Any], Any],
+    explore: Callable[[Any, Env], Any] | None = None,
+    actor_every: str = "",
+    betas: tuple[float, float] = (0.9, 0.999),
+    **options: Any,
+) -> TrainResult:
+    """Train an actor and critics from a replay buffer.
+
+    Args:
+        algorithm: the algorithm.
+        config: its settings.
+        policy: the policy that is trained and evaluated, for settings and environment. It stays in the mode
+            (training or evaluation) that it has, except for the losses of the actor.
+        loss: the loss, for settings, environment and policy.
+        explore: noise that follows the policy, for settings and environment; the policy explores by itself if None.
+        actor_every: setting with the number of gradient steps of the critics for each of the actor, with which the
+            targets move; 1 if empty.
+        betas: of Adam.
+        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+    """
+    run = Run(algorithm, config, **options)
+    env = run.make_env(config.num_envs)
+    actor = policy(config, env)
+    name = algorithm.name
+    run.note(described_inputs(config, env))
+    losses = loss(config, env, actor)
+    check_no_clash(name, env, [actor, losses], added_by_buffer(config))
+    check_pipeline(env, actor, losses)
+    if config.init and options.get("resume") is None:
+        take_networks(config, actor, losses)
+    noise = None if explore is None else explore(config, env)
+    collector = run.make_collector(
+        env,
+        actor if noise is None else TensorDictSequential(actor, noise),
+        frames_per_batch=config.frames_per_batch,
+        init_random_frames=0 if config.init else config.learning_starts,
+    )
+    keys: Sequence[NestedKey] = stored_keys(losses, env)
+    if config.dataset:
+        buffer, keys = buffer_with_dataset(config, env, losses.in_keys, keys)
+    else:
+        buffer = _buffer(config)
+    update = OffPolicyUpdater(config, losses, buffer, getattr(config, actor_every) if actor_every else 1, betas)
+    parts = {"policy": actor, "loss": losses, "collector": collector, "buffer": buffer, "learner": update}
+    evaluator = Evaluator(run.make_env, actor)
+    with (
+        collector,
+        run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
+    ):
+        while run.going:
+            with run.timed("collect"):
+                batch = collector.collect()
+                stored = batch.select(*keys)
+                buffer.extend(stored if config.n_step > 1 else stored.reshape(-1))
+            run.record_episodes(batch)
+            with run.timed("update"):
+                figures = update(run.frames + batch.numel())
+            run.end_iteration(batch.numel(), figures)
+        return run.finish()
+
+
+def _buffer(config: OffPolicyConfig) -> ReplayBuffer:
+    buffer = transitions_buffer(config)
+    if config.n_step > 1:
+        buffer.append_transform(_flat, invert=True)  # after the other one, which needs the order of the steps
+        buffer.append_transform(MultiStepTransform(config.n_step, config.gamma))
+    return buffer
+
+
+def _flat(batch: TensorDictBase) -> TensorDictBase:
+    return batch.reshape(-1)
+
+
+class OffPolicyUpdater(Updater):
+    """Gradient steps of critics and actor on what the replay buffer gives.
+
+    Args:
+        config: settings.
+        loss: has `critic_loss`, `actor_loss`, `critic_parameters` and `actor_network`.
+        buffer: the replay buffer.
+        actor_every: gradient steps of the critics for each of the actor.
+        betas: of Adam.
+    """
+
+    def __init__(
+        self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
+    ) -> None:
+        critics = {id(one) for one in loss.critic_parameters()}
+        groups = (
+            [one for one in loss.parameters() if id(one) in critics],
+            [one for one in loss.parameters() if id(one) not in critics],
+        )
+        optimizers = [adam(group, config.learning_rate, eps=1e-8) for group in groups]
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["betas"] = betas
+        super().__init__(config, loss, optimizers, OUTPUTS)
+        self._buffer, self._every = buffer, actor_every
+        self._critic_loss, self._actor_loss = self.compiled(loss.critic_loss), self.compiled(loss.actor_loss)
+        self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
+        self._target = SoftUpdate(loss, tau=config.target_tau) if _has_targets(loss) else None
+
+    def __call__(self, frames: int) -> Callable[[], dict[str, float]]:
+        """Take the gradient steps that follow a batch; returns what gives their mean figures.
+
+        Args:
+            frames: collected so far.
+        """
+        config = self.config
+        if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
+            return dict
+        seen = [self._step() for _ in range(round(config.updates_per_step * config.frames_per_batch))]
+        return lambda: self.means(seen)
+
+    def _step(self) -> dict[str, Tensor]:
+        batch = self._buffer.sample()
+        both = (self.count + 1) % self._every == 0
+        out = self._losses(batch, both=both)
+        self.step(out, 2 if both else 1)
+        if both and self._target is not None:
+            self._target.step()
+        if self._has_priorities and batch.get("priority_weight", None) is not None:
+            self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
+        return {name: value.detach() for name, value in out.items()}
+
+    def _losses(self, batch: TensorDictBase, *, both: bool) -> dict[str, Tensor]:
+        """The losses of the critics, and those of the actor, which is in training mode for these alone."""
+        out = dict(self.forward(self._critic_loss, batch).items())
+        if both:
+            actor = self.loss.actor_network
+            mode = actor.training
+            actor.train()
+            out.update(self.forward(self._actor_loss, batch).items())
+            actor.train(mode)
+        return out
+
+
+def _has_targets(loss: nn.Module) -> bool:
+    return any(name.rpartition(".")[2].startswith("target_") for name, _ in loss.named_modules())

@@ -1,1 +1,0 @@
-"""What the recipes of several agents share: settings, networks of groups."""

@@ -1,1 +1,0 @@
-"""What the recipes for data sets share: settings, the loop."""

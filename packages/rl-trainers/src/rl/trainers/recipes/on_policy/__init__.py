@@ -1,1 +1,0 @@
-"""What the recipes of on-policy algorithms share: settings, networks and the loop."""
