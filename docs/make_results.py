@@ -1,4 +1,7 @@
-"""Make table and curves of each folder of results from `results.json` and `CASE.csv.gz`; needs no package of ours."""
+"""Make table and curves of the published results from `results.json` of rl-trainers and the tables below docs/results.
+
+Needs no package of ours.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "packages/rl-trainers/src/rl/trainers/presets/results.json"
 
 
 def make(folder: Path) -> None:
-    """Write `results.md` and `curves/CASE.png` into a folder."""
-    cases = json.loads((folder / "results.json").read_text(encoding="utf-8"))["cases"]
+    """Write `results.md` and `curves/CASE.png` into a folder, for the cases whose metrics lie there."""
+    every = json.loads(RESULTS.read_text(encoding="utf-8"))["cases"]
+    cases = [case for case in every if (folder / f"{case['name']}.csv.gz").is_file()]
     (folder / "results.md").write_text(table(cases), encoding="utf-8")
     (folder / "curves").mkdir(exist_ok=True)
     for case in cases:
@@ -108,5 +113,5 @@ def draw(case: dict[str, Any], curves: list[dict[int, float]], path: Path) -> No
 
 
 if __name__ == "__main__":
-    for found in sorted(RESULTS.rglob("results.json")):
-        make(found.parent)
+    for folder in ("results", "results/offline"):
+        make(DOCS / folder)

@@ -45,9 +45,9 @@ def doctored(released: Path, root: Path, changes: list[tuple[str, str, str]]) ->
 CORE, ENVS, REPLAY = "rl-core/src/rl/core/", "rl-envs/", "rl-replay/"
 PPO = "rl-objectives/src/rl/objectives/losses/policy_gradient/_ppo.py"
 BREAKS = {
-    "argument": (CORE + "contract/_contract.py", "def rename(self, names", "def rename(self, more, names", "(more)"),
-    "method": (CORE + "contract/_contract.py", "def refuse(", "def reject(", "Contract.refuse"),
-    "name-of-a-module": (CORE + "arguments/__init__.py", '"same_shape"', '"one_shape"', "same_shape"),
+    "argument": (CORE + "contract.py", "def rename(self, names", "def rename(self, more, names", "(more)"),
+    "method": (CORE + "contract.py", "def refuse(", "def reject(", "Contract.refuse"),
+    "name-of-a-module": (CORE + "arguments.py", '"same_shape"', '"one_shape"', "same_shape"),
     "name-of-the-root": (CORE + "__init__.py", '    "explain",\n', "", "explain left __all__"),
     "return-type": (
         CORE + "settings.py",
@@ -55,7 +55,7 @@ BREAKS = {
         "(name: str) -> bytes:",
         "normalized: returns str became bytes",
     ),
-    "return-type-wider": (CORE + "contract/_contract.py", ") -> Contract:", ") -> Contract | None:", "Contract | None"),
+    "return-type-wider": (CORE + "contract.py", ") -> Contract:", ") -> Contract | None:", "Contract | None"),
     "base-of-an-error": (
         CORE + "errors.py",
         "ShapeError(RLError, ValueError)",
@@ -78,7 +78,7 @@ BREAKS = {
     ),
     "output-of-a-loss": (PPO, 'scalar("loss_entropy"', 'scalar("entropy_loss"', "PPOLoss: outputs"),
     "variable": (CORE + "settings.py", '"RL_DATASETS"', '"RL_DATA"', "environment variable RL_DATASETS was removed"),
-    "option": (CORE + "_command/doctor.py", '"--quick"', '"--fast"', "argument --quick of rl doctor was removed"),
+    "option": (CORE + "_doctor.py", '"--quick"', '"--fast"', "argument --quick of rl doctor was removed"),
     "own-command": (CORE + "cli.py", '"rl plugins", desc', '"rl list", desc', "subcommand rl plugins was removed"),
     "command": (
         ENVS + "src/rl/plugins/envs.py",
@@ -87,14 +87,14 @@ BREAKS = {
         "command suggest-workers was removed",
     ),
     "member-of-a-protocol": (
-        CORE + "interfaces/_env.py",
+        CORE + "interfaces.py",
         "    def close(",
         "    def render(self): ...\n\n    def close(",
         "new member render",
     ),
-    "return-of-a-protocol": (CORE + "interfaces/_env.py", "seed: int) -> int", "seed: int) -> str", "Env.set_seed"),
+    "return-of-a-protocol": (CORE + "interfaces.py", "seed: int) -> int", "seed: int) -> str", "Env.set_seed"),
     "option-of-a-protocol": (
-        CORE + "interfaces/_logger.py",
+        CORE + "interfaces.py",
         "step: int",
         "step: int, *, deep: bool = False",
         "deep: bool",
@@ -165,7 +165,7 @@ def test_a_break_without_a_new_series_fails(broken):
 
 
 def test_a_break_with_a_new_series_passes(released, tmp_path):
-    change = (CORE + "contract/_contract.py", "def refuse(", "def reject(")
+    change = (CORE + "contract.py", "def refuse(", "def reject(")
     done = doctored(released, tmp_path, [change, (CORE + "__about__.py", '"0.', '"9.')])
     assert done.returncode == 0, done.stdout
     assert "1 breaking change(s)" in done.stdout
@@ -173,7 +173,7 @@ def test_a_break_with_a_new_series_passes(released, tmp_path):
 
 def test_additions_pass(released, tmp_path):
     additions = [
-        (CORE + "arguments/_checks.py", "def same", "def another() -> None:\n    ...\n\n\ndef same"),
+        (CORE + "arguments.py", "def same", "def another() -> None:\n    ...\n\n\ndef same"),
         (CORE + "hookspecs.py", "(tensors: ", "(size: int, tensors: "),
         (CORE + "component.py", '"env": (1, 1)', '"env": (1, 2)'),
         (CORE + "errors.py", "ShapeError(RLError, ValueError)", "ShapeError(RLError, ValueError, ArithmeticError)"),

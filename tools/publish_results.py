@@ -1,8 +1,9 @@
-"""Publish runs of `rl benchmark`: copy what tables and curves need into docs/results.
+"""Publish runs of `rl benchmark`: copy what presets, tables and curves need into the repository.
 
     python tools/publish_results.py runs/results docs/results
 
-`results.json` has settings, commands, versions and returns of each case, `CASE.csv.gz` the metrics of all its seeds.
+`results.json` among the presets of rl-trainers gets settings, commands, versions and returns of each case,
+`CASE.csv.gz` in the folder of the documentation the metrics of all its seeds.
 Cases that were not run again stay as they are.
 """
 
@@ -19,10 +20,11 @@ from typing import Any
 
 import yaml
 
+RETURNS = Path(__file__).resolve().parents[1] / "packages/rl-trainers/src/rl/trainers/presets/results.json"
 
-def publish(runs: Path, docs: Path) -> list[str]:
-    """Write the cases of `runs/results.json` into `docs`, and return their names."""
-    published = docs / "results.json"
+
+def publish(runs: Path, docs: Path, published: Path = RETURNS) -> list[str]:
+    """Write the cases of `runs/results.json` into `published` and their metrics into `docs`; return their names."""
     cases = {case["name"]: case for case in _read(published)["cases"]} if published.is_file() else {}
     new = {case["name"]: _case(runs / case["name"], case) for case in _read(runs / "results.json")["cases"]}
     docs.mkdir(parents=True, exist_ok=True)
@@ -69,6 +71,6 @@ def _read(path: Path) -> Any:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="folder that `rl benchmark --out` wrote")
-    parser.add_argument("docs", type=Path, help="folder of the published results")
+    parser.add_argument("docs", type=Path, help="folder of the published metrics")
     arguments = parser.parse_args()
     print("\n".join(publish(arguments.runs, arguments.docs)))

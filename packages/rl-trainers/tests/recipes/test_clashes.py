@@ -78,9 +78,7 @@ def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_
     found, asked = load("recipe", recipe), {"name": "x", "also": "is_init", "choice": True, "dtype": dtype}
     message = rf"{recipe} has entries 'is_init' of its own.*--transform 'rename:\{{in_keys: \[is_init\]"
     with pytest.raises(SpecError, match=message):
-        found.load_train()(
-            found.config(env="Named-v0", env_kwargs=asked, policy="lstm"), out=tmp_path / "run", display="none"
-        )
+        found.train(found.config(env="Named-v0", env_kwargs=asked, policy="lstm"), out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
 
 

@@ -7,7 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.trainers.__about__ import __version__
     from rl.trainers._storage import load_checkpoint, save_checkpoint
-    from rl.trainers.algorithm import Algorithm, Recipe
+    from rl.trainers.algorithm import Algorithm, Recipe, TrainResult
     from rl.trainers.algorithms.a2c import A2CConfig, train_a2c
     from rl.trainers.algorithms.act import ACTConfig, train_act
     from rl.trainers.algorithms.bc import BCConfig, train_bc
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         SoftConfig,
     )
     from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger
-    from rl.trainers.run import Run, TrainResult
+    from rl.trainers.run import Run
 
 __all__ = [
     "A2CConfig",

@@ -79,9 +79,11 @@ def _names_of(node: ast.stmt) -> set[str]:
 
 
 def _is_algorithm(node: ast.stmt, config: str) -> bool:
-    call = node.value if isinstance(node, ast.Assign) else None
-    made = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == Algorithm.__name__
-    return made and isinstance(call.args[0], ast.Name) and call.args[0].id == config
+    match node:
+        case ast.Assign(value=ast.Call(func=ast.Name(id=Algorithm.__name__), args=[ast.Name(id=name), *_])):
+            return name == config
+        case _:
+            return False
 
 
 def _source(text: str, node: ast.stmt) -> str:

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
-
-if TYPE_CHECKING:
-    from rl.trainers.algorithm import Algorithm
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,8 @@ def read_presets(target: str) -> dict[str, Preset]:
     Args:
         target: ``package:file``, or ``package:file:section`` for the part of the file that is below a name, that of
             the algorithm. The file maps names of environments to ``settings`` and ``source``; ``results.json`` is a
-            file of ``rl benchmark``. Without one, an entry may have ``seeds`` and ``returns`` of its own.
+            file of ``rl benchmark``, in which ``case`` names a case: by default that of the algorithm on the
+            environment. An entry that has none there may have ``seeds`` and ``returns`` of its own.
 
     Example:
         >>> read_presets("rl.trainers:presets/ppo.yaml:ppo")["Pendulum-v1"].settings["gamma"]
@@ -52,28 +50,22 @@ def read_presets(target: str) -> dict[str, Preset]:
     entries = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if section:
         entries = entries.get(section) or {}
-    measured = _measured(files(package) / f"{file.rpartition('/')[0]}/results.json", section)
-    return {
-        name: Preset(
-            name,
-            {key: tuple(value) if isinstance(value, list) else value for key, value in entry["settings"].items()},
-            entry["source"],
-            *measured.get(name, (tuple(entry.get("seeds", ())), tuple(entry.get("returns", ())))),
-        )
-        for name, entry in entries.items()
-    }
+    returns = _returns(files(package) / f"{file.rpartition('/')[0]}/results.json")
+    presets: dict[str, Preset] = {}
+    for name, entry in entries.items():
+        case = entry.get("case", f"{section}-{name.replace('/', '-')}")
+        own = tuple(entry.get("seeds", ())), tuple(entry.get("returns", ()))
+        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in entry["settings"].items()}
+        presets[name] = Preset(name, settings, entry["source"], *returns.get(case, own))
+    return presets
 
 
-def _measured(path: Any, recipe: str) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:
-    """Seeds and returns by environment."""
+def _returns(path: Any) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:
+    """Seeds and returns of the best policies by case."""
     if not path.is_file():
         return {}
     cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
-    return {
-        case["env"]: (tuple(case["seeds"]), tuple(case["best/return_mean"]["values"]))
-        for case in cases
-        if case["recipe"] == recipe
-    }
+    return {case["name"]: (tuple(case["seeds"]), tuple(case["best/return_mean"]["values"])) for case in cases}
 
 
 def preset_for(presets: Mapping[str, Preset], env: str) -> Preset | None:
@@ -96,7 +88,7 @@ def described_preset(preset: Preset) -> str:
     return f"preset {preset.name}: {_options(preset)}; without it: --preset none"
 
 
-def presets_page(recipes: Iterable[Algorithm], *, settings: bool) -> str:
+def presets_page(recipes: Iterable[Any], *, settings: bool) -> str:
     """The page of ``rl presets``: a line for each preset.
 
     Args:

@@ -167,7 +167,7 @@ class SplitScale(nn.Module):
 SAC_LOG_STD_MIN, SAC_LOG_STD_MAX = -20.0, 2.0
 
 
-def bounded_action(config: OffPolicyConfig, env: Env) -> tuple[NestedKey, Any]:
+def bounded_action(config: OffPolicyConfig | OfflineConfig, env: Env) -> tuple[NestedKey, Any]:
     """Key and spec of the action.
 
     Raises:
@@ -215,7 +215,7 @@ class Squashed(nn.Module):
         return self.action_bias + self.action_scale * self.body(*observations).tanh()
 
 
-def body(config: OffPolicyConfig, env: Env, **settings: Any) -> nn.Module:
+def body(config: OffPolicyConfig | OfflineConfig, env: Env, **settings: Any) -> nn.Module:
     """The network that `config` describes; `settings` are other arguments of `network`."""
     described: dict[str, Any] = {
         "hidden": config.hidden,
@@ -227,7 +227,7 @@ def body(config: OffPolicyConfig, env: Env, **settings: Any) -> nn.Module:
     return network(env, **{**described, **settings})
 
 
-def gaussian_actor(config: OffPolicyConfig, env: Env, **settings: Any) -> ProbabilisticActor:
+def gaussian_actor(config: OffPolicyConfig | OfflineConfig, env: Env, **settings: Any) -> ProbabilisticActor:
     """Untrained tanh-normal policy: reads observations, writes ``action``.
 
     Args:
@@ -250,7 +250,7 @@ def gaussian_actor(config: OffPolicyConfig, env: Env, **settings: Any) -> Probab
     )
 
 
-def deterministic_actor(config: OffPolicyConfig, env: Env) -> TensorDictModule:
+def deterministic_actor(config: OffPolicyConfig | OfflineConfig, env: Env) -> TensorDictModule:
     """Untrained deterministic policy: reads observations, writes ``action`` within its bounds.
 
     Raises:
@@ -276,7 +276,9 @@ def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDi
     return module.to(config.device)
 
 
-def critic(config: OffPolicyConfig, env: Env, out_features: int = 1, **settings: Any) -> TensorDictModule:
+def critic(
+    config: OffPolicyConfig | OfflineConfig, env: Env, out_features: int = 1, **settings: Any
+) -> TensorDictModule:
     """Critic of observations and action: writes ``state_action_value`` ``[*B, out_features]``."""
     key, spec = bounded_action(config, env)
     net = body(config, env, out_features=out_features, action=spec, **settings)

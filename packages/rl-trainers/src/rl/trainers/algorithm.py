@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rl.core.registry import components, default, load
 from rl.trainers._presets import Preset, read_presets
 from rl.trainers.config import RunConfig
 
-if TYPE_CHECKING:
-    from rl.trainers.run import TrainResult
-
-__all__ = ["Algorithm", "Recipe"]
+__all__ = ["Algorithm", "Recipe", "TrainResult"]
 
 LOOPS = ("on_policy", "off_policy", "q_learning", "offline")
 """The loops of `rl.trainers.loops`."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Args:
+        folder: the run folder.
+        train_frames: frames trained for, those before a resume included.
+        train_seconds: wall time of the training loop, its evaluations included.
+        eval_return_mean: mean return of the best policy on fresh episodes; not a number if interrupted.
+        eval_return_std: standard deviation of these returns.
+        interrupted: the run was stopped before `total_frames` and can be resumed.
+    """
+
+    folder: Path
+    train_frames: int
+    train_seconds: float
+    eval_return_mean: float = math.nan
+    eval_return_std: float = math.nan
+    interrupted: bool = False
 
 
 class Algorithm:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import yaml
 
-from rl.core import interfaces
 from rl.core.errors import CheckpointError, RLError
 from rl.trainers._named import find
 from rl.trainers._storage import atomic_path, video_library, write_atomic
@@ -19,6 +18,8 @@ from rl.trainers._storage import atomic_path, video_library, write_atomic
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
     from torch import Tensor
+
+    from rl.core import interfaces
 
 __all__ = ["CSVLogger", "Logger", "LoggerSet", "TensorBoardLogger", "read_metrics"]
 

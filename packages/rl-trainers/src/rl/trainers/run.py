@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,14 +44,14 @@ from rl.trainers._storage import (
     settings_of,
 )
 from rl.trainers.actions import check_mask
-from rl.trainers.algorithm import Algorithm
+from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_collector, make_env
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.loggers import CSVLogger, LoggerSet
 from rl.trainers.networks import EPISODE_REWARD
 
-__all__ = ["Run", "Stateful", "TrainResult"]
+__all__ = ["Run", "Stateful"]
 
 
 #: metrics of training episodes
@@ -67,27 +66,6 @@ class Stateful(Protocol):
 
     def state_dict(self) -> Mapping[str, Any]: ...
     def load_state_dict(self, state: Any, /) -> Any: ...
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended.
-
-    Args:
-        folder: the run folder.
-        train_frames: frames trained for, those before a resume included.
-        train_seconds: wall time of the training loop, its evaluations included.
-        eval_return_mean: mean return of the best policy on fresh episodes; not a number if interrupted.
-        eval_return_std: standard deviation of these returns.
-        interrupted: the run was stopped before `total_frames` and can be resumed.
-    """
-
-    folder: Path
-    train_frames: int
-    train_seconds: float
-    eval_return_mean: float = math.nan
-    eval_return_std: float = math.nan
-    interrupted: bool = False
 
 
 class Run:

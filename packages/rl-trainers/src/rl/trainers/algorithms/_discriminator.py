@@ -22,7 +22,6 @@ from rl.trainers._checks import check_rows
 from rl.trainers._device import float_outputs
 from rl.trainers.actions import is_choice
 from rl.trainers.actors import vector_of
-from rl.trainers.algorithms.gail import GAILConfig
 from rl.trainers.datasets import check_entries, open_dataset
 from rl.trainers.loops.on_policy import MinibatchUpdater
 from rl.trainers.loops.updater import adam
@@ -40,7 +39,7 @@ class _Steps:
         SpecError: if the observation is no vector, or the action neither bounded floats nor one choice.
     """
 
-    def __init__(self, config: GAILConfig, env: Env) -> None:
+    def __init__(self, config: Any, env: Env) -> None:
         self.observation, self._seen = vector_of(config, env)
         self.action, spec = action_of(env)
         self._spec: Any = spec
@@ -81,7 +80,7 @@ class GAILUpdater(MinibatchUpdater):
         critic: of the discriminator's rewards.
     """
 
-    def __init__(self, config: GAILConfig, env: Env, actor: Any, critic: Any) -> None:
+    def __init__(self, config: Any, env: Env, actor: Any, critic: Any) -> None:
         if not config.dataset:
             raise SpecError("gail learns from an expert: give --dataset SOURCE:NAME, such as minari:NAME")
         super().__init__(

@@ -18,7 +18,6 @@ from rl.objectives import ClipPPOLoss, RNDLoss
 from rl.objectives.functional import ReturnScale, scale_by_returns, vec_generalized_advantage_estimate
 from rl.objectives.value import GAE
 from rl.trainers._device import float_outputs
-from rl.trainers.algorithms.ppo_rnd import PPORNDConfig
 from rl.trainers.loops.on_policy import MinibatchUpdater
 from rl.trainers.loops.updater import Updater, adam
 from rl.trainers.networks import network, observations_of, readings_of
@@ -45,7 +44,7 @@ class IntrinsicReward(nn.Module):
     mean: Tensor
     squares: Tensor
 
-    def __init__(self, config: PPORNDConfig, env: Env) -> None:
+    def __init__(self, config: Any, env: Env) -> None:
         super().__init__()
         self._config = config
         layout, device, batch = config.observation_layout, config.device, len(env.batch_size)
@@ -121,7 +120,7 @@ class RNDUpdater(MinibatchUpdater):
 
     adds = (TARGET, "normalized")
 
-    def __init__(self, config: PPORNDConfig, env: Env, actor: Any, critic: Any) -> None:
+    def __init__(self, config: Any, env: Env, actor: Any, critic: Any) -> None:
         self._rnd = rnd = IntrinsicReward(config, env)
         super().__init__(
             config,

@@ -15,13 +15,13 @@ from rl.core.keys import NestedKey
 from rl.objectives import SoftUpdate
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._checks import check_no_clash
-from rl.trainers.algorithm import Algorithm
+from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import OffPolicyConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam
 from rl.trainers.replay import added_by_buffer, buffer_with_dataset, stored_keys, take_networks, transitions_buffer
-from rl.trainers.run import Run, TrainResult
+from rl.trainers.run import Run
 
 __all__ = ["train"]
 

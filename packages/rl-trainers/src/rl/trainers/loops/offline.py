@@ -14,13 +14,13 @@ from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate
 from rl.trainers._checks import check_no_clash, first_bad_row
 from rl.trainers.actions import masked_rows
-from rl.trainers.algorithm import Algorithm
+from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.datasets import check_entries, open_dataset, origin_of
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import OfflineConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam
-from rl.trainers.run import Run, TrainResult
+from rl.trainers.run import Run
 
 __all__ = ["train"]
 

@@ -17,12 +17,12 @@ from rl.core.keys import ADVANTAGE, VALUE_TARGET, NestedKey
 from rl.objectives import ClipPPOLoss
 from rl.trainers._checks import check_no_clash
 from rl.trainers.actors import on_policy_critic
-from rl.trainers.algorithm import Algorithm
+from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import OnPolicyConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam, mean_norm
-from rl.trainers.run import Run, TrainResult
+from rl.trainers.run import Run
 
 __all__ = ["BatchUpdater", "MinibatchUpdater", "train"]
 

@@ -19,14 +19,14 @@ from rl.objectives import HardUpdate, SoftUpdate
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._checks import check_no_clash
 from rl.trainers.actions import mask_key
-from rl.trainers.algorithm import Algorithm
+from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import QLearningConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam, mean_norm
 from rl.trainers.networks import action_of
 from rl.trainers.replay import added_by_buffer, stored_keys, transitions_buffer
-from rl.trainers.run import Run, Stateful, TrainResult
+from rl.trainers.run import Run, Stateful
 
 __all__ = ["NEVER_DONE", "train"]
 
