@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ShapeError,
         SlowBackendWarning,
         SpecError,
+        UnknownArgumentError,
         UnknownComponentError,
     )
     from rl.core.hookspecs import hookimpl
@@ -90,6 +91,7 @@ __all__ = [
     "State",
     "TensorSpec",
     "Unbounded",
+    "UnknownArgumentError",
     "UnknownComponentError",
     "__version__",
     "check_pipeline",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -14,22 +15,34 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from rl.core.errors import ArgumentError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, UnknownArgumentError
 
-__all__ = ["Needless", "as_integer", "check_arguments", "foreign_arguments", "module_arguments", "same_shape"]
+__all__ = [
+    "Needless",
+    "as_integer",
+    "as_number",
+    "check_arguments",
+    "foreign_arguments",
+    "module_arguments",
+    "one_of",
+    "same_shape",
+]
+
+
+T = TypeVar("T")
 
 
 def as_integer(value: Any, owner: str, name: str, least: int | None = None) -> int:
     """Convert an argument to a Python integer.
 
     Args:
-        value: an integer: of Python, of NumPy, or a tensor of an integer dtype without dimensions. No bool, no float.
-        owner: the component that the message names.
-        name: the argument that the message names.
-        least: smallest value; any if None.
+        value: Integer of Python or NumPy, or a tensor of an integer dtype without dimensions; no bool, no float.
+        owner: Component that the message names.
+        name: Argument that the message names.
+        least: Smallest value that is accepted; any if None.
 
     Raises:
-        SpecError: if the value is no integer, or below `least`.
+        ArgumentError: If the value is no integer, or below `least`.
 
     Example:
         >>> import torch
@@ -38,19 +51,91 @@ def as_integer(value: Any, owner: str, name: str, least: int | None = None) -> i
         >>> as_integer(2.0, "MLP", "depth")
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: MLP: depth must be an integer, got 2.0
+        rl.core.errors.ArgumentError: MLP: depth must be an integer, got 2.0
     """
     if type(value) is not int:
         boolean = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
         if boolean or getattr(value, "shape", ()) or not hasattr(value, "__index__"):
-            raise SpecError(f"{owner}: {name} must be an integer, got {value!r:.100}")
+            raise ArgumentError(f"{owner}: {name} must be an integer, got {value!r:.100}")
         try:
             value = operator.index(value)
         except TypeError as error:
-            raise SpecError(f"{owner}: {name} must be an integer, got {value!r:.100}") from error
+            raise ArgumentError(f"{owner}: {name} must be an integer, got {value!r:.100}") from error
     if least is not None and value < least:
-        raise SpecError(f"{owner}: {name} must be at least {least}, got {value}")
+        raise ArgumentError(f"{owner}: {name} must be at least {least}, got {value}")
     return value
+
+
+def as_number(
+    value: Any,
+    owner: str,
+    name: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> float:
+    """Convert an argument to a finite Python float.
+
+    Args:
+        value: Number of Python or NumPy, or a real tensor without dimensions; no bool, no text.
+        owner: Component that the message names.
+        name: Argument that the message names.
+        least: Smallest value that is accepted.
+        most: Largest value that is accepted.
+        above: Value that must be exceeded.
+        below: Value that must not be reached.
+
+    Raises:
+        ArgumentError: If the value is no finite number, or outside the limits.
+
+    Example:
+        >>> as_number(1, "GAE", "lmbda", least=0, most=1)
+        1.0
+        >>> as_number(1.5, "GAE", "lmbda", least=0, most=1)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.ArgumentError: GAE: lmbda must be at least 0 and at most 1, got 1.5
+    """
+    boolean = isinstance(value, bool | str) or getattr(value, "dtype", None) is torch.bool
+    try:
+        number = math.nan if boolean or getattr(value, "shape", ()) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isfinite(number) and least <= number <= most and above < number < below:
+        return number
+    limits = (("at least", least), ("at most", most), ("above", above), ("below", below))
+    wanted = " and ".join(f"{word} {limit:g}" for word, limit in limits if math.isfinite(limit))
+    raise ArgumentError(f"{owner}: {name} must be {wanted or 'a finite number'}, got {value!r:.100}")
+
+
+def one_of(value: T, owner: str, name: str, choices: Iterable[T]) -> T:
+    """Return an argument that is one of several values.
+
+    Args:
+        value: Value of the argument.
+        owner: Component that the message names.
+        name: Argument that the message names.
+        choices: Values that are accepted.
+
+    Raises:
+        ArgumentError: If it is none of them.
+
+    Example:
+        >>> one_of("sum", "SACLoss", "reduction", ("none", "mean", "sum"))
+        'sum'
+        >>> one_of("max", "SACLoss", "reduction", ("none", "mean", "sum"))
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.ArgumentError: SACLoss: reduction must be 'none', 'mean' or 'sum', got 'max'
+    """
+    known = list(choices)
+    if any(type(value) is type(choice) and value == choice for choice in known):
+        return value
+    listed = [repr(choice) for choice in known]
+    wanted = f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else "".join(listed)
+    raise ArgumentError(f"{owner}: {name} must be {wanted}, got {value!r:.100}")
 
 
 def same_shape(**tensors: Tensor) -> None:
@@ -79,7 +164,7 @@ def same_shape(**tensors: Tensor) -> None:
         )
 
 
-T = TypeVar("T", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 Needless = tuple[str, *tuple[object, ...]]
@@ -89,7 +174,7 @@ for any."""
 
 def foreign_arguments(
     *, needless: Mapping[str, Needless] | None = None, replaced: Mapping[str, str] | None = None
-) -> Callable[[T], T]:
+) -> Callable[[F], F]:
     """Decorate a class or function to answer keyword arguments of other libraries before it runs.
 
     The signature stays as it is, for `inspect.signature` as for type checkers. Arguments that a constructor passes on
@@ -104,8 +189,8 @@ def foreign_arguments(
         The decorator; of a class it wraps ``__init__``, own or inherited.
 
     Raises:
-        ArgumentError: where the class or function is called with an argument that is refused, or that neither the
-            signature nor these tables know.
+        UnknownArgumentError: Where the class or function is called with an argument that is refused, or that neither
+            the signature nor these tables know.
 
     Example:
         >>> @foreign_arguments(needless={"vectorized": ("it always is", True)}, replaced={"lr": "use rate"})
@@ -115,14 +200,14 @@ def foreign_arguments(
         >>> train(lr=1)
         Traceback (most recent call last):
         ...
-        rl.core.errors.ArgumentError: train got an unexpected keyword argument 'lr': use rate
+        rl.core.errors.UnknownArgumentError: train got an unexpected keyword argument 'lr': use rate
     """
     tables = dict(needless or {}), dict(replaced or {})
 
-    def decorate(target: T) -> T:
+    def decorate(target: F) -> F:
         made: Any = target
         if not isinstance(made, type):
-            return cast("T", _answering(made, _Answers.of(made, *tables), made.__name__))
+            return cast("F", _answering(made, _Answers.of(made, *tables), made.__name__))
         start = _start if made.__init__ is object.__init__ else made.__init__
         made.__init__ = _answering(start, _Answers.of(start, *tables), None)
         return target
@@ -162,7 +247,7 @@ def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
         owner: names the component that was given them.
 
     Raises:
-        ArgumentError: as the constructor would raise it.
+        UnknownArgumentError: as the constructor would raise it.
     """
     constructor: Any = target.__init__
     constructor.answers.keep(dict(given), owner)
@@ -228,7 +313,7 @@ class _Answers:
         else:
             near = get_close_matches(name, self.known - {"self"}, n=1)
             what += f"; did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(f"{owner} got an unexpected keyword argument {what}")
+        raise UnknownArgumentError(f"{owner} got an unexpected keyword argument {what}")
 
 
 def _answering(function: Callable[..., Any], answers: _Answers, owner: str | None) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ __all__ = [
     "SpecError",
     "SpecIndexError",
     "SpecKeyError",
+    "UnknownArgumentError",
     "UnknownComponentError",
     "UnknownNameError",
     "UnsupportedError",
@@ -43,7 +44,11 @@ class RLError(Exception):
         return "\n".join(str(arg) for arg in self.args)
 
 
-class ArgumentError(RLError, TypeError):
+class ArgumentError(RLError, ValueError):
+    """An argument has a value that a function or constructor does not accept; the message says what it accepts."""
+
+
+class UnknownArgumentError(ArgumentError, TypeError):
     """A function or constructor does not have that keyword argument; the message says what to use instead."""
 
 

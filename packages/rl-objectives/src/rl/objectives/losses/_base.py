@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ArgumentError, SpecError, UnknownNameError, UnsupportedError
+from rl.core.errors import SpecError, UnknownArgumentError, UnknownNameError, UnsupportedError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
@@ -185,7 +185,7 @@ class LossModule(KeyedModule):
             The TensorDict of `forward`; for keywords a tuple in the order of `out_keys`, or the only output itself.
 
         Raises:
-            ArgumentError: if both or neither are given, or a keyword is not read.
+            UnknownArgumentError: if both or neither are given, or a keyword is not read.
         """
         if tensordict is not None and not tensors:
             with profiled(type(self).__name__):
@@ -193,7 +193,7 @@ class LossModule(KeyedModule):
             return out if self._selected is None else out.select(*self._selected)
         if tensordict is not None or not tensors:
             given = f"a batch and {', '.join(tensors)}" if tensors else "no batch"
-            raise ArgumentError(
+            raise UnknownArgumentError(
                 f"{type(self).__name__} got {given}: give a TensorDict, or its entries by keyword, one of both"
             )
         out = super().__call__(self._batch_of(tensors))
@@ -208,7 +208,9 @@ class LossModule(KeyedModule):
             if name not in named:
                 close = nearest(name, named)
                 hint = "" if close is None else f"; did you mean {close!r}?"
-                raise ArgumentError(f"{type(self).__name__} reads no {name!r}; it reads {', '.join(named)}{hint}")
+                raise UnknownArgumentError(
+                    f"{type(self).__name__} reads no {name!r}; it reads {', '.join(named)}{hint}"
+                )
         inner = ((tensors[name], key.shape) for name, key in named.items() if name in tensors)
         sizes = (value.shape[: value.ndim - len(shape)] for value, shape in inner if shape is not None)
         size = next(sizes, next(iter(tensors.values())).shape[:1])
