@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to place what tests make on the device of `--device`."""
+    """Make Ctrl-C an exception, and begin to place what tests make on the device of `--device`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     name = config.getoption("--device")
     if name is not None:
         on_device.start(name)
