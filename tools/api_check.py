@@ -4,7 +4,8 @@ Public API is what `api_text` lists: names, signatures, bases, members of protoc
 of losses, contract versions, components, commands, options, environment variables, extras, scripts, and bounds of
 dependencies. A breaking change is allowed only together with a new compatibility series: 0.1 -> 0.2, or 1.x -> 2.0. A
 text older than the last release, which is the newest version of CHANGELOG.md below the present one, is an error.
-`--release NAME` (or `all`) writes the text for the present version. `--root DIR` looks at another checkout.
+`--release NAME` (or `all`) writes the text for the present version, and moves packages/NAME/changes/ into its
+CHANGELOG.md. `--root DIR` looks at another checkout.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -22,6 +24,8 @@ from api_text import present_api
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
 
 Facts = dict[tuple[str, str], tuple[str, str]]
 """What is known of an object and its members: by member and kind of fact, the word and the text of its line."""
@@ -260,6 +264,13 @@ def last_release(package: Path, now: str) -> str | None:
     return max((version for version in found if Version(version) < Version(now)), key=Version, default=None)
 
 
+def build_changelog(package: Path, version: str) -> None:
+    """Write the section of a version from the fragments, and remove them."""
+    if any((package / "changes").glob("*.md")):
+        command = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version]
+        subprocess.run([*command, "--config", ROOT / "towncrier.toml", "--dir", package], check=True)
+
+
 def check(package: Path, *, release: bool) -> bool:
     """Print what broke since the last release; whether that is allowed."""
     path = package / "api.txt"
@@ -267,6 +278,7 @@ def check(package: Path, *, release: bool) -> bool:
     lines, inherited = present_api(package)
     if release:
         path.write_text("\n".join([f"# {package.name} {now}", *sorted(lines)]) + "\n", encoding="utf-8")
+        build_changelog(package, now)
     first, *stored = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [""]
     old = first.rpartition(" ")[2]
     released = last_release(package, now)
@@ -292,8 +304,8 @@ def check(package: Path, *, release: bool) -> bool:
 def main() -> int:
     """Check every package, after writing the requested texts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--release", default="", metavar="NAME", help="write the text of NAME, or of all")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--release", default="", metavar="NAME", help="write text and changelog of NAME, or of all")
+    parser.add_argument("--root", type=Path, default=ROOT)
     options = parser.parse_args()
     packages = sorted(path.parent for path in (options.root / "packages").glob("*/pyproject.toml"))
     verdicts = [check(package, release=options.release in (package.name, "all")) for package in packages]
