@@ -35,7 +35,7 @@ LINE = re.compile(r"(?P<path>rl[\w.]*(?::\w+)?)(?P<member>\S*) (?P<word>\w+) ?(?
 
 
 def objects(lines: Iterable[str]) -> dict[str, Facts]:
-    """The objects that the lines describe, by import path; several paths of one object have the same facts."""
+    """Return the objects that the lines describe, by import path; several paths of one object have the same facts."""
     found: dict[str, Facts] = {}
     same: dict[str, str] = {}
     for line in sorted(lines):
@@ -68,7 +68,7 @@ def broken(old: set[str], new: set[str], inherited: set[str]) -> Iterator[str]:
 
 
 def changed(path: str, before: Facts, after: Facts, own: Facts) -> Iterator[str]:
-    """What broke in an object and its members."""
+    """Yield what broke in an object and its members."""
     of_class, _ = before.get(("", "class"), ("", ""))
     for (member, kind), (word, text) in before.items():
         new_word, new_text = after.get((member, kind), ("", ""))
@@ -88,7 +88,7 @@ def changed(path: str, before: Facts, after: Facts, own: Facts) -> Iterator[str]
 
 
 def broken_additions(of_class: str, added: list[tuple[str, str, str]]) -> Iterator[str]:
-    """New members of a protocol, and new settings without a default."""
+    """Yield new members of a protocol, and new settings without a default."""
     for member, word, text in added:
         if of_class == "protocol":
             yield f"new member {member[1:]}, which implementations lack"
@@ -97,7 +97,7 @@ def broken_additions(of_class: str, added: list[tuple[str, str, str]]) -> Iterat
 
 
 def broken_member(path: str, before: tuple[str, str], after: tuple[str, str]) -> Iterator[str]:
-    """What broke in a function, a property, or a field of settings."""
+    """Yield what broke in a function, a property, or a field of settings."""
     (word, text), (new_word, new_text) = before, after
     if word not in ("attribute", "property"):
         yield from broken_signature(path, text, new_text)
@@ -108,12 +108,12 @@ def broken_member(path: str, before: tuple[str, str], after: tuple[str, str]) ->
 
 
 def default_of(text: str) -> str:
-    """The default of a field; empty without one."""
+    """Return the default of a field; empty without one."""
     return text.partition(" = ")[2]
 
 
 def broken_signature(path: str, before: str, after: str) -> Iterator[str]:
-    """What calls of the old signature the new one refuses, and types that calls did not return."""
+    """Yield what calls of the old signature the new one refuses, and types that calls did not return."""
     code = [f"def function{text}: ..." for text in (before, after)]
     old, new = (griffe.visit("api", filepath=Path("api.py"), code=text) for text in code)
     for change in griffe.find_breaking_changes(old, new):
@@ -134,7 +134,7 @@ def is_argument_of_a_hook(path: str, change: griffe.Breakage) -> bool:
 
 
 def returned(definition: str) -> str:
-    """The annotated type of what a function returns; empty without one."""
+    """Return the annotated type of what a function returns; empty without one."""
     found = ast.parse(definition).body[0]
     assert isinstance(found, ast.FunctionDef)
     return "" if found.returns is None else ast.unparse(found.returns)
@@ -146,7 +146,7 @@ def returns_are_kept(before: str, after: str) -> bool:
 
 
 def alternatives(text: str) -> set[str]:
-    """The alternatives of a type, the items of a dict, or the text itself."""
+    """Return the alternatives of a type, the items of a dict, or the text itself."""
     tree = ast.parse(text, mode="eval").body
     if isinstance(tree, ast.Dict):
         items = zip(tree.keys, tree.values, strict=True)
@@ -176,7 +176,7 @@ KEPT = {
 
 
 def contracts(lines: Iterable[str]) -> dict[str, list[int]]:
-    """The oldest and the present version of the contract of each kind of component."""
+    """Return the oldest and the present version of the contract of each kind of component."""
     texts = (line.removeprefix("contract ") for line in lines if line.startswith("contract "))
     return {text.partition("/")[0]: [int(number) for number in re.findall(r"/(\d+)", text)] for text in texts}
 
@@ -192,7 +192,7 @@ def broken_contracts(old: dict[str, list[int]], new: dict[str, list[int]]) -> It
 
 
 def bounds(lines: Iterable[str]) -> dict[str, SpecifierSet]:
-    """The range of each dependency; of those of an extra, as ``extra: name``."""
+    """Return the range of each dependency; of those of an extra, as ``extra: name``."""
     found = {}
     for line in lines:
         if line.startswith("dependency "):
@@ -235,20 +235,20 @@ def narrower(before: SpecifierSet, after: SpecifierSet, *, ours: bool) -> bool:
 
 
 def ends(ranged: SpecifierSet) -> tuple[Version | None, Version | None]:
-    """The lower and the upper end of a range."""
+    """Return the lower and the upper end of a range."""
     lower = [Version(one.version.removesuffix(".*")) for one in ranged if one.operator in (">=", ">", "==", "~=")]
     upper = [Version(one.version.removesuffix(".*")) for one in ranged if one.operator in ("<", "<=", "==")]
     return max(lower, default=None), min(upper, default=None)
 
 
 def series(version: str) -> tuple[int, ...]:
-    """The part of a version within which nothing may break."""
+    """Return the part of a version within which nothing may break."""
     major, minor, *_ = (*(int(part) for part in version.split(".")[:2]), 0)
     return (0, minor) if major == 0 else (major,)
 
 
 def version_of(package: Path) -> str:
-    """The version that a package's version file states."""
+    """Return the version that a package's version file states."""
     project = tomllib.loads((package / "pyproject.toml").read_text())
     text = (package / project["tool"]["hatch"]["version"]["path"]).read_text()
     found = re.search(r'__version__ = "(.+?)"', text)
@@ -258,7 +258,7 @@ def version_of(package: Path) -> str:
 
 
 def last_release(package: Path, now: str) -> str | None:
-    """The newest version in the changelog below the present one; None before the first release."""
+    """Return the newest version in the changelog below the present one; None before the first release."""
     path = package / "CHANGELOG.md"
     found = re.findall(r"^## (\S+)$", path.read_text(), re.MULTILINE) if path.is_file() else []
     return max((version for version in found if Version(version) < Version(now)), key=Version, default=None)

@@ -40,7 +40,7 @@ print(json.dumps(names))
 
 
 def present_api(package: Path) -> tuple[set[str], set[str]]:
-    """The lines of a package as its sources have it, and lines of inherited members, which the text leaves out."""
+    """Return the lines of a package as its sources have it, and those of inherited members, not in the text."""
     name = f"rl.{package.name.removeprefix('rl-').replace('-', '_')}"
     loaded: Any = griffe.load(
         name, search_paths=[package / "src"], allow_inspection=False, resolve_aliases=True, resolve_external=False
@@ -88,7 +88,7 @@ def public_objects(module: griffe.Module) -> Iterator[tuple[str, griffe.Object |
 
 
 def origin(member: griffe.Object | griffe.Alias | str) -> griffe.Object | str:
-    """What a name stands for; the path of what is not in this package."""
+    """Return what a name stands for; the path of what is not in this package."""
     if not isinstance(member, griffe.Alias):
         return member
     try:
@@ -98,7 +98,7 @@ def origin(member: griffe.Object | griffe.Alias | str) -> griffe.Object | str:
 
 
 def members(path: str, kind: griffe.Class, public: dict[str, list[str]]) -> Iterator[tuple[str, Any, bool]]:
-    """The public members of a class, and whether they are its own: defined there, or in a base that is not public."""
+    """Yield the public members of a class, and whether they are its own: of the class, or of a private base."""
     nearest = {name: one for base in reversed(list(lineage(kind))) for name, one in base.members.items()}
     for name, member in nearest.items():
         if member.is_alias or (name.startswith("_") and not (member.is_function and name.endswith("__"))):
@@ -110,7 +110,7 @@ def members(path: str, kind: griffe.Class, public: dict[str, list[str]]) -> Iter
 
 
 def facts(path: str, found: Any) -> Iterator[str]:
-    """The lines of one object, or of one member of a class."""
+    """Yield the lines of one object, or of one member of a class."""
     if isinstance(found, griffe.Module):
         yield f"{path} module"
     elif isinstance(found, griffe.Class):
@@ -142,7 +142,7 @@ def is_settings(kind: Any) -> bool:
 
 
 def lineage(kind: griffe.Class) -> Iterator[griffe.Class]:
-    """A class and its bases in the same package, each after the classes that inherit from it."""
+    """Yield a class and its bases in the same package, each after the classes that inherit from it."""
     yield kind
     for base in kind.resolved_bases:
         found: Any = base.final_target if isinstance(base, griffe.Alias) else base
@@ -174,7 +174,7 @@ def outputs(kind: griffe.Class) -> set[str]:
 
 
 def dedent_lines(lines: list[str]) -> list[str]:
-    """The lines of a class, which may be nested."""
+    """Return the lines of a class, which may be nested."""
     indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
     return [line[indent:] for line in lines]
 
@@ -187,12 +187,12 @@ def is_constant(path: str, found: Any) -> bool:
 
 
 def options(spec: griffe.Function) -> str:
-    """The arguments of the decorator of a hook: `` firstresult=True``, or nothing."""
+    """Return the arguments of the decorator of a hook: `` firstresult=True``, or nothing."""
     return "".join(re.sub(r"^\w+\(?(.*?)\)?$", r" \1", str(one.value)) for one in spec.decorators).rstrip()
 
 
 def dependencies(project: dict[str, Any]) -> Iterator[str]:
-    """The range of each dependency with its extras and marker, that of an extra as ``extra: name``."""
+    """Yield the range of each dependency with its extras and marker, that of an extra as ``extra: name``."""
     yield f"dependency python{project['requires-python']}"
     yield from (f"dependency {Requirement(need)}" for need in project["dependencies"])
     for extra, needs in project.get("optional-dependencies", {}).items():
@@ -231,7 +231,7 @@ def command_line(package: Path) -> Iterator[str]:
 
 
 def options_of(function: ast.FunctionDef) -> Iterator[str]:
-    """The subcommand whose parser a function makes, and the options that it adds."""
+    """Yield the subcommand whose parser a function makes, and the options that it adds."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args]
     first = [(ast.unparse(call.func).rpartition(".")[2], call.args[0]) for call in calls]
     literal = [(name, str(value.value)) for name, value in first if isinstance(value, ast.Constant)]
