@@ -23,7 +23,7 @@ def released(tmp_path_factory) -> Path:
     """A checkout that holds four packages, released as they are."""
     root = tmp_path_factory.mktemp("released")
     for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__", "tests", "benchmarks", "api.json")
+        ignored = shutil.ignore_patterns("__pycache__", "tests", "benchmarks", "api.txt")
         shutil.copytree(ROOT / "packages" / name, root / "packages" / name, ignore=ignored)
     done = check(root, "--release", "all")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,6 +47,7 @@ PPO = "rl-objectives/src/rl/objectives/losses/policy_gradient/_ppo.py"
 BREAKS = {
     "argument": (CORE + "contract.py", "def rename(self, names", "def rename(self, more, names", "(more)"),
     "method": (CORE + "contract.py", "def refuse(", "def reject(", "Contract.refuse"),
+    "kind-of-a-method": (CORE + "mdp.py", "@classmethod", "@staticmethod", "StepMDP.from_env"),
     "name-of-a-module": (CORE + "arguments.py", '"same_shape"', '"one_shape"', "same_shape"),
     "name-of-the-root": (CORE + "__init__.py", '    "explain",\n', "", "explain left __all__"),
     "return-type": (
@@ -189,19 +190,72 @@ def test_additions_pass(released, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("snapshot", "fails"), [("0.1.0", True), ("0.1.9", False), ("0.2.0", False), (None, True)])
-def test_a_snapshot_older_than_the_last_release_fails(tmp_path, snapshot, fails):
-    package = tmp_path / "packages" / "rl-core"
-    (package / "src" / "rl" / "core").mkdir(parents=True)
-    (package / "src" / "rl" / "core" / "__init__.py").write_text('"""Nothing."""\n')
-    (package / "src" / "rl" / "core" / "__about__.py").write_text(f'__version__ = "{snapshot or "0.2.0"}"\n')
+def small_package(root: Path, version: str, code: str = "") -> Path:
+    """The folder of an rl-core that is one module."""
+    package = root / "packages" / "rl-core"
+    module = package / "src" / "rl" / "core"
+    module.mkdir(parents=True, exist_ok=True)
+    (module / "__init__.py").write_text(f'"""Nothing."""\n{code}')
+    (module / "__about__.py").write_text(f'__version__ = "{version}"\n')
     (package / "pyproject.toml").write_text(
         '[project]\nrequires-python = ">=3.11"\ndependencies = []\n'
         '[tool.hatch.version]\npath = "src/rl/core/__about__.py"\n'
     )
+    return package
+
+
+SETTINGS = """
+from dataclasses import dataclass
+
+@dataclass(kw_only=True)
+class Config:
+    gamma: float = 0.99
+
+@dataclass(kw_only=True)
+class PPOConfig(Config):
+    epochs: int = 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("0.99", "0.9", "Config.gamma: default 0.99 became 0.9"),
+        ("epochs: int = 4", "epochs: int", "PPOConfig.epochs: default 4 became none"),
+        ("    epochs", "    lr: float\n    epochs", "PPOConfig: new field lr without a default"),
+        ("epochs: int = 4", "pass", "PPOConfig.epochs: the attribute was removed"),
+        ("    epochs", "    lr: float = 1.0\n    epochs", ""),
+        ("    epochs: int = 4", "    gamma: float = 0.9\n    epochs: int = 4", ""),
+    ],
+)
+def test_fields_of_settings_are_compared_one_by_one(tmp_path, old, new, named):
+    small_package(tmp_path, "0.1.0", SETTINGS)
+    assert check(tmp_path, "--release", "all").returncode == 0
+    small_package(tmp_path, "0.1.1", SETTINGS.replace(old, new))
+    done = check(tmp_path)
+    assert named in done.stdout, done.stdout + done.stderr
+    assert done.returncode == bool(named)
+
+
+def test_the_text_has_one_sorted_line_for_each_signature(tmp_path):
+    package = small_package(
+        tmp_path, "0.1.0", '__all__ = ["double"]\n\ndef double(x: int, *, y: int = 2) -> int: ...\n'
+    )
+    check(tmp_path, "--release", "rl-core")
+    assert (package / "api.txt").read_text().splitlines() == [
+        "# rl-core 0.1.0",
+        "dependency python>=3.11",
+        "rl.core module",
+        "rl.core:double def(x: int, *, y: int = 2) -> int",
+    ]
+
+
+@pytest.mark.parametrize(("snapshot", "fails"), [("0.1.0", True), ("0.1.9", False), ("0.2.0", False), (None, True)])
+def test_a_snapshot_older_than_the_last_release_fails(tmp_path, snapshot, fails):
+    package = small_package(tmp_path, snapshot or "0.2.0")
     if snapshot is not None:
         assert check(tmp_path, "--release", "all").returncode == 0
-    (package / "src" / "rl" / "core" / "__about__.py").write_text('__version__ = "0.2.0"\n')
+    small_package(tmp_path, "0.2.0")
     (package / "CHANGELOG.md").write_text("# Changelog\n\n## 0.2.0\n\n## 0.1.9\n\n## 0.1.0\n")
     done = check(tmp_path)
     assert done.returncode == int(fails), done.stdout + done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -31,13 +33,6 @@ def test_each_package_is_complete(package):
         assert (package / name).is_file(), f"{package.name} lacks {name}"
     if short(package) != "core":
         assert (package / "src" / "rl" / "plugins" / f"{short(package)}.py").is_file()
-
-
-@BY_NAME
-def test_the_changelog_starts_with_the_present_version(package):
-    module = importlib.import_module(f"rl.{short(package)}.__about__")
-    first = next(line for line in (package / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
-    assert first.split()[1] == module.__version__
 
 
 @BY_NAME
@@ -89,9 +84,51 @@ def sources(package):
     return sorted((package / "src").rglob("*.py"))
 
 
-@pytest.mark.parametrize(
-    "package", [path for path in PACKAGES if path.name != "rl-trainers"], ids=lambda path: path.name
-)
+def is_private(path):
+    return any(part.startswith("_") and not part.startswith("__") for part in path.parts)
+
+
+@BY_NAME
 def test_a_file_is_a_subject_and_no_fragment(package):
     lengths = [len(path.read_text(encoding="utf-8").splitlines()) for path in sources(package)]
     assert sum(lengths) / len(lengths) >= 180, f"{package.name}: merge files that are read together"
+
+
+@BY_NAME
+def test_private_modules_list_no_names(package):
+    private = [path for path in sources(package) if is_private(path.relative_to(package))]
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in private}
+    assert [path for path, text in texts.items() if re.search(r"^__all__\b", text, re.MULTILINE)] == []
+
+
+ENTRY = re.compile(r"    [*\w`][^:]*:\s+([a-z].*)")
+
+
+def fragments(docstring):
+    """Entries of arguments and attributes that begin with a small letter."""
+    for section in re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE):
+        yield from (match[0].strip() for match in map(ENTRY.fullmatch, section.splitlines()) if match)
+
+
+def public_docstrings(tree):
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and (node.name == "__init__" or node.name[0] != "_"):
+            yield node, ast.get_docstring(node) or ""
+            yield from public_docstrings(node)
+
+
+@BY_NAME
+def test_arguments_are_described_in_whole_phrases(package):
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {entry}"
+        for path in sources(package)
+        for node, docstring in public_docstrings(ast.parse(path.read_text(encoding="utf-8")))
+        for entry in fragments(docstring)
+    ]
+    assert found == [], f"{len(found)} entries begin with a small letter"
+
+
+def test_a_fragment_is_found():
+    entries = "    size: of it.\n    *more: Others\n        of it: these.\n    mode: `a` or `b`.\n"
+    docstring = f"Do it.\n\nArgs:\n{entries}\nReturns:\n    it: x\n"
+    assert list(fragments(docstring)) == ["size: of it."]

@@ -62,7 +62,7 @@ class Result:
 
 
 def shown(value: float | str) -> str:
-    """A figure with about three digits."""
+    """Return a figure with about three digits."""
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -140,7 +140,7 @@ class Report:
             written.replace(self.folder / name)
 
     def counts(self) -> dict[str, int]:
-        """Number of results by status."""
+        """Return the number of results by status."""
         return {
             status: sum(r.status == status for r in self.results)
             for status in ("ok", "missed", "failed", "skipped", "not run")
@@ -244,7 +244,7 @@ def stop(child: subprocess.Popen[str]) -> None:
 
 
 def about(*, dry: bool) -> dict[str, Any]:
-    """The machine, for the head of the report."""
+    """Return the machine, for the head of the report."""
     import torch
 
     found = {"time": time.strftime("%Y-%m-%d %H:%M"), "torch": torch.__version__}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def problems_of(wheel: Path) -> tuple[list[str], list[str]]:
-    """What is wrong with one wheel, and the files under rl/ that it brings."""
+    """Return what is wrong with one wheel, and the files under rl/ that it brings."""
     name, version, *_ = wheel.name.split("-")
     short = name.removeprefix("rl_")
     allowed = (f"rl/{short}/", f"rl/plugins/{short}.py", f"{name}-{version}.dist-info/")

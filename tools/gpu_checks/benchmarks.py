@@ -48,7 +48,7 @@ kernels: Any = torch  # those on many tensors have no public names
 
 
 def script(path: str) -> ModuleType:
-    """A benchmark script of a package as a module; scripts beside it can be imported by their names.
+    """Return a benchmark script of a package as a module; scripts beside it can be imported by their names.
 
     Args:
         path: of the file, below ``packages/``.
@@ -156,7 +156,7 @@ def tree(rows: int, device: torch.device, dry: bool) -> Figures:
 
 
 def transitions(rows: int, device: torch.device) -> TensorDict:
-    """Steps of an environment with 17 observations and 6 actions: seven entries."""
+    """Measure steps of an environment with 17 observations and 6 actions: seven entries."""
     after = TensorDict(
         observation=torch.randn(rows, 17, device=device),
         reward=torch.randn(rows, 1, device=device),
@@ -205,7 +205,7 @@ def whole_buffer(device: torch.device, dry: bool) -> Figures:
 
 
 def pixels(where: str, device: torch.device, dry: bool) -> Figures:
-    """Samples of 84 x 84 x 4 pixels from 100,000 rows, on the device, against `index_select`; about 6 seconds, 2.8 GB.
+    """Measure samples of 84 x 84 x 4 pixels of 100,000 rows on the device against `index_select`; 6 seconds, 2.8 GB.
 
     Args:
         where: ``"device"`` or ``"host"``: where the rows are stored. From the host each sample is copied to the device.
@@ -282,7 +282,7 @@ def said(case: Case) -> str:
 
 
 def recurrent_sides(device: torch.device) -> ModuleType:
-    """The sides of rl-recurrent-triton's benchmark.
+    """Return the sides of rl-recurrent-triton's benchmark.
 
     Raises:
         Skipped: if its kernels do not run here.
@@ -295,7 +295,7 @@ def recurrent_sides(device: torch.device) -> ModuleType:
 
 
 def layer_calls(case: Case, device: torch.device) -> dict[str, Call]:
-    """A layer with resets in the kernels, and beside it cuDNN without resets and `pad`; forward, and both passes."""
+    """Measure a layer with resets, forward and both passes, in the kernels, in cuDNN without resets, and with `pad`."""
     sides = recurrent_sides(device)
     cell, batch, steps, hidden, _ = case
     problem = sides.Problem(sides.Size(cell, batch, steps, hidden, 50), device, torch.float32)
@@ -314,7 +314,7 @@ def layer_calls(case: Case, device: torch.device) -> dict[str, Call]:
 
 
 def layer(case: Case, device: torch.device, dry: bool) -> Figures:
-    """A layer with resets at 2 % of the steps against cuDNN without resets and `pad`; about 2 seconds.
+    """Measure a layer with resets at 2 % of the steps against cuDNN without resets and `pad`; about 2 seconds.
 
     All of it runs as a module does: projections, recurrence and weight gradients.
     """
@@ -341,7 +341,7 @@ def _layers(device: torch.device, dry: bool) -> Figures:
 
 
 def interpreted_layers(device: torch.device, dry: bool) -> Figures:
-    """What the checks of recurrent layers do, on a CPU: in a process that imports Triton as an interpreter.
+    """Do what the checks of recurrent layers do, on a CPU: in a process that imports Triton as an interpreter.
 
     Raises:
         Skipped: if Triton is not installed.
@@ -467,7 +467,7 @@ class Task:
         return torch.stack([th.cos(), th.sin(), speed], -1)
 
     def act(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Action and log-probability, both ``[N]``."""
+        """Return action and log-probability, both ``[N]``."""
         out = self.body(seen)
         if self.name == "CartPole":
             logits = out.log_softmax(-1)
@@ -497,7 +497,7 @@ class Task:
 
 
 def collect_by_hand(task: Task) -> tuple[Call, dict[str, Tensor]]:
-    """Collection in plain torch into tensors ``[N, T, ...]`` that stay where they are; one CUDA graph holds it all."""
+    """Collect in plain torch into tensors ``[N, T, ...]`` that stay where they are; one CUDA graph holds it all."""
     state, out = task.start(), dict[str, Tensor]()
 
     @torch.no_grad()
@@ -523,7 +523,7 @@ def collect_by_hand(task: Task) -> tuple[Call, dict[str, Tensor]]:
 
 
 def captured_collector(task: Task, **options: Any) -> Collector | None:
-    """A collector that replays whole steps from CUDA graphs; None where this version has none."""
+    """Return a collector that replays whole steps from CUDA graphs; None where this version has none."""
     if task.device.type != "cuda" or "cudagraph" not in signature(Collector).parameters:
         return None
     collector = task.collector(cudagraph=True, **options)
@@ -587,7 +587,7 @@ class PPO:
         self.optimizer.zero_grad(set_to_none=False)
 
     def estimate_rows(self, batch: TensorDictBase) -> TensorDictBase:
-        """The flat batch with advantages and only what the loss reads."""
+        """Return the flat batch with advantages and only what the loss reads."""
         with torch.no_grad():
             return self.estimate(batch).select(*self.loss.in_keys, strict=False).reshape(-1)
 
@@ -602,7 +602,7 @@ class PPO:
             self.step(rows[index])
 
     def update_in_graph(self, batch: TensorDictBase) -> None:
-        """The same; the update of a minibatch is replayed from a CUDA graph, which gathers its rows too."""
+        """Do the same; the update of a minibatch is replayed from a CUDA graph, which gathers its rows too."""
         rows = self.estimate_rows(batch)
         if self.rows is None:
             self.rows = rows.clone()
@@ -614,7 +614,7 @@ class PPO:
             self.replay()
 
     def update_all_in_graph(self, batch: TensorDictBase) -> None:
-        """The same, from estimate to last update in one CUDA graph; order of rows by sorted random numbers."""
+        """Do the same, from estimate to last update in one CUDA graph; order of rows by sorted random numbers."""
         if self.rows is None:
             self.rows = batch.clone()
 
@@ -632,7 +632,7 @@ class PPO:
 
 
 def ppo_by_hand(task: Task) -> Call:
-    """Collection and updates in plain torch, both in CUDA graphs; its loss has the terms of `ClipPPOLoss`."""
+    """Collect and update in plain torch, both in CUDA graphs; its loss has the terms of `ClipPPOLoss`."""
     device, critic = task.device, task.critic.module
     collect, data = collect_by_hand(task)
     parameters = [*task.body.parameters(), *critic.parameters()]
@@ -764,7 +764,7 @@ def sac(rows: int, device: torch.device, dry: bool) -> Figures:
 
 
 def checks(context: Context) -> list[Check]:
-    """The checks of this section, the most important first."""
+    """Return the checks of this section, the most important first."""
     device, dry = context.device, context.dry
     found: list[Check] = []
 

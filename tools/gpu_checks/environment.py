@@ -16,7 +16,7 @@ PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 
 
 def checks(context: Context) -> list[Check]:
-    """The checks of this section."""
+    """Return the checks of this section."""
 
     def device() -> Figures:
         if context.dry:

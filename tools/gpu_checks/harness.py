@@ -114,7 +114,7 @@ def medians(
 
 
 def capture(call: Call, device: torch.device, *, warm_up: int = 3) -> Call:
-    """A function that replays the call from a CUDA graph; the call itself on a CPU.
+    """Return a function that replays the call from a CUDA graph; the call itself on a CPU.
 
     Args:
         call: Function without arguments, that allocates nothing that has to outlive it and never waits for the device.

@@ -12,7 +12,7 @@ from gpu_checks.suites import Suite, suite_checks
 
 
 def checks(context: Context) -> list[Check]:
-    """The checks of this section."""
+    """Return the checks of this section."""
     mark = "not gpu" if context.dry else "gpu"
     trees = Suite(
         ["-m", mark],
@@ -28,7 +28,7 @@ def checks(context: Context) -> list[Check]:
 
 
 def _same_bytes(context: Context) -> Figures:
-    """Updates and draws on the device, and the same with rl-native's tree, whose bytes mean the same."""
+    """Compare updates and draws on the device, and the same with rl-native's tree, whose bytes mean the same."""
     if context.dry:
         raise Skipped("no CUDA device")
     from rl.native import NativePriorityTree

@@ -281,7 +281,7 @@ class Trainee:
 
 
 def config_of(name: str, device: torch.device, *, dry: bool, **changes: Any) -> RunConfig:
-    """Settings of a short run of a recipe; ``lstm`` is ppo with a memory."""
+    """Return settings of a short run of a recipe; ``lstm`` is ppo with a memory."""
     small: dict[str, Any] = {
         "device": str(device),
         "num_envs": 8,
@@ -313,7 +313,7 @@ def config_of(name: str, device: torch.device, *, dry: bool, **changes: Any) -> 
 
 
 def trainee(name: str, config: Any) -> Trainee:
-    """The parts of a recipe, made as the recipe makes them."""
+    """Return the parts of a recipe, made as the recipe makes them."""
     torch.manual_seed(0)
     env = make_env(config.env, config.num_envs, seed=1, device=config.device, **env_options(config))
     if name in ("ppo", "lstm", "mappo"):
@@ -365,7 +365,7 @@ def _q_learning(config: Any, env: Any) -> Trainee:
 
 
 def losses_of(learner: Any) -> list[dict[str, Tensor]]:
-    """A list that gets the losses of each following update."""
+    """Return a list that gets the losses of each following update."""
     seen: list[dict[str, Tensor]] = []
     step = learner.step
 
@@ -380,13 +380,13 @@ def losses_of(learner: Any) -> list[dict[str, Tensor]]:
 
 
 def collect_batch(one: Trainee, config: Any) -> TensorDictBase:
-    """A batch that the trainee collects."""
+    """Return a batch that the trainee collects."""
     collector = Collector(one.env, one.acting, frames_per_batch=config.frames_per_batch)
     return collector.collect()
 
 
 def same_losses(name: str, device: torch.device, dry: bool) -> Figures:
-    """The recipe's updates on the device give the losses of those on the CPU.
+    """Check that the recipe's updates on the device give the losses of those on the CPU.
 
     Both sides have the same weights and the batch that the CPU collected. Indices of minibatches come from the
     generator of the CPU in both, and so does here all noise.
@@ -451,7 +451,7 @@ def train_recipe(name: str, config: RunConfig, out: Path, **options: Any) -> Any
 
 
 def end_to_end(name: str, device: torch.device, dry: bool, **changes: Any) -> Figures:
-    """The public function of a recipe trains on the device, and everything of it is there."""
+    """Check that the public function of a recipe trains on the device, and everything of it is there."""
     config = config_of(name, device, dry=dry, **changes)
     with tempfile.TemporaryDirectory() as folder, spy() as seen:
         result = train_recipe(name, config, Path(folder, "run"))
@@ -567,7 +567,7 @@ def ppo_by_hand(which: str, device: torch.device, dry: bool) -> Figures:
 
 
 def physics_is_the_same(which: str, device: torch.device, dry: bool) -> Figures:
-    """A step from the same states with the same actions gives the outcome of the CPU."""
+    """Check that a step from the same states with the same actions gives the outcome of the CPU."""
     make, _ = PARTS[which]
     count = 8 if dry else 4096
     here, there = (make(batch_size=[count], device=where, seed=0) for where in (CPU, device))
@@ -600,7 +600,7 @@ def deterministic(device: torch.device, **settings: Any) -> TensorDictBase:
 
 
 def fast_policy(device: torch.device, settings: Mapping[str, Any]) -> Figures:
-    """A compiled or recorded policy acts as the plain one; a stochastic one draws new numbers at each step."""
+    """Check that a compiled or recorded policy acts as the plain one, and a stochastic one draws new numbers."""
     with exact():  # the same seed, states and so actions
         plain, fast = deterministic(device), deterministic(device, **settings)
         for key in ("observation", "action"):
@@ -635,7 +635,7 @@ def compile_policy(device: torch.device, dry: bool) -> Figures:
 
 
 def compiled_recipe(name: str, device: torch.device, dry: bool) -> Figures:
-    """A recipe with ``--compile``."""
+    """Train a recipe with ``--compile``."""
     if dry:
         raise Skipped("compiling takes most of a minute; dry leaves it out")
     return end_to_end(name, device, dry, compile=True)
@@ -664,7 +664,7 @@ def waits_of_collector(path: str, device: torch.device, dry: bool) -> Figures:
 
 
 def recipe_never_waits(name: str, device: torch.device, dry: bool) -> None:
-    """A round of updates of a recipe's own learner; its figures are read afterwards."""
+    """Measure a round of updates of a recipe's own learner; its figures are read afterwards."""
     config = config_of(name, device, dry=dry)
     one = trainee(name, config)
     one.take(collect_batch(one, config))
@@ -680,7 +680,7 @@ def storing_never_waits(name: str, device: torch.device, dry: bool) -> None:
 
 
 def transitions(which: str, device: torch.device, dry: bool) -> tuple[Any, TensorDictBase]:
-    """A native environment, and transitions of random actions on the device ``[n]``."""
+    """Return a native environment, and transitions of random actions on the device ``[n]``."""
     make, _ = PARTS[which]
     env = make(batch_size=[32], device=device, seed=0)
     batch = Collector(env, None, frames_per_batch=32 * (4 if dry else 32)).collect()
@@ -721,7 +721,7 @@ def replayed_by_hand(name: str, device: torch.device, dry: bool) -> Callable[[],
 
 
 def hand_never_waits(name: str, device: torch.device, dry: bool) -> None:
-    """The same with the library's parts put together by hand."""
+    """Measure the same with the library's parts put together by hand."""
     if name != "ppo":
         never_waits(replayed_by_hand(name, device, dry), device, f"an update of {name} by hand")
         return
@@ -749,7 +749,7 @@ def number_rows(count: int, device: torch.device) -> TensorDict:
 
 
 def available(backend: str, device: torch.device) -> str:
-    """The name of a priority tree.
+    """Return the name of a priority tree.
 
     Raises:
         Skipped: if it is that of rl-prio-cuda, and it cannot be used here.
@@ -807,7 +807,7 @@ def check_priorities(backend: str, device: torch.device, dry: bool) -> Figures:
 
 
 def prioritized_without_native(device: torch.device, dry: bool) -> None:
-    """The same in a process with ``RL_NATIVE=off``, in which plain torch has the tree."""
+    """Do the same in a process with ``RL_NATIVE=off``, in which plain torch has the tree."""
     program = (
         "import torch; from gpu_checks.recipes import check_priorities;"
         f" found = check_priorities('auto', torch.device('{device}'), {dry}); assert found['tree'] == 'torch', found"
@@ -914,7 +914,7 @@ def estimates(name: str, device: torch.device, dry: bool) -> Figures:
 
 
 def checkpoint(name: str, device: torch.device, dry: bool, *, commands: bool = False) -> Figures:
-    """A run that was saved on the device resumes there, is evaluated, and its policy is loaded on the CPU."""
+    """Check that a run saved on the device resumes there, is evaluated, and its policy loads on the CPU."""
     device = torch.device(device.type, 0) if device.type == "cuda" else device  # others may write it without number
     config = config_of(name, device, dry=dry)
     with tempfile.TemporaryDirectory() as folder:
@@ -962,7 +962,7 @@ def _command_line(words: list[str]) -> None:
 
 
 def checks(context: Context) -> list[Check]:  # noqa: C901, PLR0912  a list
-    """The checks of this section."""
+    """Return the checks of this section."""
     device, dry = context.device, context.dry
     names = {"ppo": "ppo", "lstm": "recurrent ppo", "mappo": "mappo", "dqn": "dqn", "sac": "sac", "td3": "td3"}
     both: dict[str, Any] = {"device": device, "dry": dry}

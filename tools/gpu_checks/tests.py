@@ -42,7 +42,7 @@ PAGES = [
 
 
 def checks(context: Context) -> list[Check]:
-    """The checks of this section."""
+    """Return the checks of this section."""
     place = ["--device", context.device.type]
     marked = Suite(["-m", "not gpu" if context.dry else "gpu"], {"marked gpu": MARKED[:1] if context.dry else MARKED})
     rooms = {"specs": ["rl-core/tests/specs/test_leaves.py"]} if context.dry else ORDINARY

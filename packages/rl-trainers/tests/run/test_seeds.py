@@ -119,6 +119,20 @@ def test_a_benchmark_trains_what_is_missing_and_makes_a_table(tmp_path, capsys):
         train_seeds(PPO, read_cases("bench.yaml")[0].config, (0, 1), out="bench/ppo-test-guess", display="none")
 
 
+def test_a_benchmark_trains_the_named_cases_and_keeps_the_results_of_others(tmp_path, capsys):
+    case = {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": SMALL}
+    write(tmp_path / "bench.yaml", {"seeds": [0], "cases": [{**case, "name": name} for name in "abc"]})
+    assert main(["benchmark", "bench.yaml", "--case", "b", "--display", "none"]) == 0
+    (before,) = read(tmp_path / "bench" / "results.json")["cases"]
+    assert before["name"] == "b"
+    assert main(["benchmark", "bench.yaml", "--case", "c", "--case", "a", "--display", "none"]) == 0
+    results = read(tmp_path / "bench" / "results.json")["cases"]
+    assert [result["name"] for result in results] == ["b", "a", "c"]
+    assert results[0] == before
+    assert main(["benchmark", "bench.yaml", "--case", "aa"]) == 2
+    assert "there is no case aa; did you mean a?" in capsys.readouterr().err
+
+
 def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp_path):
     case = {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": SMALL}
     write(tmp_path / "bench.yaml", {"seeds": [0], "cases": [case]})

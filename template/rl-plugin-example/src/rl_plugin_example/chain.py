@@ -147,7 +147,7 @@ class ChainEnv:
         return seed + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact continuation needs."""
+        """Return what an exact continuation needs."""
         return {
             "position": self._position.clone(),
             "steps": self._steps.clone(),

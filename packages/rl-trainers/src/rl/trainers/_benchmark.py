@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -237,12 +238,27 @@ def _count(seeds: Sequence[int]) -> str:
     return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
 
 
-def run_cases(cases: Sequence[Case], out: Path, *, display: DisplayMode = "auto") -> bool:
+def choose_cases(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
+    """Return the cases with the given names, in the order of the file; all of them without names.
+
+    Raises:
+        UsageError: if there is no case of a name.
+    """
+    known = [case.name for case in cases]
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, n=1) or known
+            raise UsageError(f"there is no case {name}; did you mean {', '.join(close)}?")
+    return [case for case in cases if not names or case.name in names]
+
+
+def run_cases(cases: Sequence[Case], out: Path, *, kept: Sequence[str] = (), display: DisplayMode = "auto") -> bool:
     """Train what is missing, case by case, and write ``results.json`` and ``results.md`` after each.
 
     Args:
         cases: what to train; each has a folder of its name, with those of its seeds.
         out: folder of all.
+        kept: Names of other cases, whose earlier results stay in both files.
         display: how progress is shown.
 
     Returns:
@@ -253,7 +269,7 @@ def run_cases(cases: Sequence[Case], out: Path, *, display: DisplayMode = "auto"
     """
     for case in cases:
         check_seeds(case.recipe, case.config, case.seeds, out / case.name)
-    results: list[dict[str, Any]] = []
+    results = _earlier_results(out, kept)
     for case in cases:
         folder = out / case.name
         found = train_seeds(case.recipe, case.config, case.seeds, out=folder, display=display, reference=case.reference)
@@ -265,6 +281,12 @@ def run_cases(cases: Sequence[Case], out: Path, *, display: DisplayMode = "auto"
         write_atomic(out / "results.md", table(results))
     make_display(display).note(f"{table(results)}\n{out / 'results.md'}")
     return True
+
+
+def _earlier_results(out: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    path = out / "results.json"
+    found = json.loads(path.read_text(encoding="utf-8"))["cases"] if names and path.is_file() else []
+    return [result for result in found if result["name"] in names]
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from typing import NoReturn, get_args
 from rl.core.errors import RLError
 from rl.core.registry import components, load
 from rl.trainers._arguments import UsageError, find_recipe, parse_train, unknown
-from rl.trainers._benchmark import read_cases
+from rl.trainers._benchmark import choose_cases, read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import described_preset, presets_page
 from rl.trainers._report import DisplayMode
@@ -225,12 +225,14 @@ def benchmark(argv: Sequence[str]) -> int:
         " Runs that are complete are not repeated.",
     )
     parser.add_argument("file", metavar="FILE", help="YAML: seeds, and a list of cases")
+    parser.add_argument("--case", action="append", default=[], metavar="NAME", help="train this case; may be repeated")
     parser.add_argument("--out", metavar="DIR", help="folder of the runs (default: the name of FILE without .yaml)")
     parser.add_argument("--display", choices=get_args(DisplayMode), default="auto", help="as in rl train")
     _add_trust(parser)
     try:
         options = parser.parse_args(list(argv))
         cases = read_cases(options.file, options.trust)
+        chosen = choose_cases(cases, options.case)
     except UsageError as error:
         sys.stderr.write(f"rl benchmark: {error}\n")
         return 2
@@ -238,7 +240,8 @@ def benchmark(argv: Sequence[str]) -> int:
     from rl.trainers._benchmark import run_cases
 
     out = Path(options.file).with_suffix("").name if options.out is None else options.out
-    return 0 if run_cases(cases, Path(out), display=options.display) else 130
+    kept = [case.name for case in cases if case not in chosen]
+    return 0 if run_cases(chosen, Path(out), kept=kept, display=options.display) else 130
 
 
 def evaluate(argv: Sequence[str]) -> int:
