@@ -135,6 +135,7 @@ FIRST_PARTY = (
     "rl-native",
     "rl-prio-cuda",
     "rl-recurrent-triton",
+    "rl-testing",
 )
 """Distributions that are listed first, and whose components keep their plain names."""
 

@@ -183,7 +183,7 @@ def _row(record: PluginRecord) -> tuple[str, ...]:
 
 
 def _doctor(arguments: list[str]) -> int:
-    from rl.core import _doctor as doctor
+    from rl.core import doctor
 
     return doctor.main(arguments)
 

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import (
     ADVANTAGE,
     BUFFER_KEYS,
@@ -71,7 +71,7 @@ class Key:
     def __post_init__(self) -> None:
         parts = (self.name,) if isinstance(self.name, str) else self.name
         if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
-            raise ContractError(f"a key is a string or a tuple of strings, got {self.name!r}")
+            raise ArgumentError(f"a key is a string or a tuple of strings, got {self.name!r}")
         object.__setattr__(self, "name", unwrap(self.name))
 
 
@@ -145,7 +145,7 @@ class Contract:
     def __post_init__(self) -> None:
         for role, keys in (("reads", self.reads), ("writes", self.writes)):
             if not isinstance(keys, tuple) or not all(isinstance(key, Key) for key in keys):
-                raise ContractError(f"{role} of a Contract is a tuple of Key objects, got {keys!r}")
+                raise ArgumentError(f"{role} of a Contract is a tuple of Key objects, got {keys!r}")
         required = [key.name for key in self.reads if not key.optional]
         object.__setattr__(self, "_names", (required, [key.name for key in self.writes]))
 
@@ -400,10 +400,11 @@ def contract_of(component: Any) -> Contract:
         component: has a ``contract``, or ``in_keys`` and ``out_keys``.
 
     Raises:
-        ContractError: if it has neither.
+        ContractError: If it has neither.
+        ArgumentError: If it is a class.
     """
     if isinstance(component, type):
-        raise ContractError(f"{component.__name__} is a class; what reads and writes is an object of it")
+        raise ArgumentError(f"{component.__name__} is a class: give an object of it, which reads and writes")
     own = getattr(component, "contract", None)
     if isinstance(own, Contract):
         return own

@@ -105,7 +105,7 @@ class CheckpointError(RLError, ValueError):
 
 
 class CheckError(RLError, AssertionError):
-    """A component breaks a promise of its kind; raised by the checks of `rl.core.testing`."""
+    """A component breaks a promise of its kind; raised by the checks of `rl.testing`."""
 
 
 class WorkerError(RLError, RuntimeError):
@@ -130,7 +130,7 @@ class SlowBackendWarning(UserWarning):
 
 
 class NotExercisedWarning(UserWarning):
-    """A check of `rl.core.testing` passed without trying everything; the message says what and how to try it."""
+    """A check of `rl.testing` passed without trying everything; the message says what and how to try it."""
 
 
 def issue_warning(message: str, category: type[Warning] = UserWarning) -> None:

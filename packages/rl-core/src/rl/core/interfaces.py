@@ -472,7 +472,8 @@ class Sampler(Protocol):
         one if it is None.
 
         Raises:
-            ContractError: if the storage is empty or `batch_size` is below 1.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1.
         """
         ...
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
-from operator import index
 from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -29,7 +28,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import linear
 from torch.nn.modules import module as _module
 
-from rl.core.errors import ContractError, RLError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap
 
@@ -117,7 +117,7 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
         compile_kwargs: for `torch.compile`: ``mode``, ``fullgraph``, ``dynamic``, ``backend``, ...
 
     Raises:
-        RLError: if `warmup` is negative or `model` cannot be called.
+        ArgumentError: If `warmup` is no integer or negative, or `model` cannot be called.
 
     Example:
         >>> @compile_with_warmup(warmup=2)
@@ -129,12 +129,11 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
         >>> len(list(net.parameters()))
         2
     """
-    if not hasattr(warmup, "__index__") or index(warmup) < 0:
-        raise RLError(f"compile_with_warmup got warmup={warmup}; it counts calls: give 0 or more")
+    warmup = as_integer(warmup, "compile_with_warmup", "warmup", least=0)
     if model is None:
         return partial(compile_with_warmup, warmup=warmup, **compile_kwargs)
     if not callable(model):
-        raise RLError(
+        raise ArgumentError(
             f"compile_with_warmup got {type(model).__name__}, which cannot be called: give a function or a module"
         )
     return WarmedUp(model, warmup, compile_kwargs)

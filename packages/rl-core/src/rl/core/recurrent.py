@@ -14,7 +14,7 @@ from tensordict.nn import set_interaction_type
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import NestedKey, key_str, unwrap
 
 __all__ = ["RecurrentOptions", "State", "keep_modes", "recurrent_mode", "set_recurrent_mode", "states_of"]
@@ -142,7 +142,7 @@ class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_gra
             true. False or ``"sequential"``: the batch is one step. None: what each module was built for.
 
     Raises:
-        SpecError: if it is none of these.
+        ArgumentError: If it is none of these.
 
     Example:
         >>> with set_recurrent_mode(True):
@@ -154,7 +154,9 @@ class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_gra
 
     def __init__(self, mode: bool | Literal["recurrent", "sequential"] | None = True) -> None:  # noqa: FBT001, FBT002  the call that users know
         if mode not in _MODES:
-            raise SpecError(f"set_recurrent_mode got {mode!r}; it is True, 'recurrent', False, 'sequential' or None")
+            raise ArgumentError(
+                f"set_recurrent_mode got {mode!r}; it is True, 'recurrent', False, 'sequential' or None"
+            )
         self.mode = _MODES[mode]
         self._before: list[bool | None] = []
 

@@ -19,6 +19,7 @@ from rl.core import _discovery as namespace
 from rl.core import hookspecs
 from rl.core._discovery import FIRST_PARTY, disable, in_order, record_of, scan
 from rl.core._plugins import (
+    SLOW_IMPORT,
     Answer,
     IncompatiblePluginError,
     Offers,
@@ -43,7 +44,7 @@ from rl.core.errors import (
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target
 
-__all__ = ["GROUP", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
+__all__ = ["GROUP", "SLOW_IMPORT", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
 
 GROUP = "rl.plugins"
 
@@ -57,7 +58,7 @@ class Registry:
 
     Example:
         >>> registry = Registry()
-        >>> registry.add(Component("loss", "mine", "rl.core.testing:check_loss"))
+        >>> registry.add(Component("loss", "mine", "rl.testing:check_loss"))
         >>> [component.name for component in registry.components("loss")]
         ['mine']
     """

@@ -33,7 +33,7 @@ def check_target(component: Component, distribution: str = "this program") -> An
         PluginError: if the module or the attribute is not there, the module raises, or the target does not fit.
 
     Example:
-        >>> check_target(Component("tree_backend", "toy", "rl.core.testing:ToyPriorityTree")).__name__
+        >>> check_target(Component("tree_backend", "toy", "rl.testing:ToyPriorityTree")).__name__
         'ToyPriorityTree'
     """
     what = f"{component.kind} {component.name!r}"

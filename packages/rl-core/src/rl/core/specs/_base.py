@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError, SpecIndexError
+from rl.core.errors import ArgumentError, SpecError, SpecIndexError
 from rl.core.keys import key_str
 
 
@@ -21,6 +21,9 @@ def as_size(*shape: Any) -> torch.Size:
     Example:
         >>> as_size(3), as_size(2, 3), as_size((2, 3)), as_size(())
         (torch.Size([3]), torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([]))
+
+    Raises:
+        ArgumentError: If it is none of these.
     """
     given = shape[0] if len(shape) == 1 else shape
     if isinstance(given, torch.Size):
@@ -29,8 +32,8 @@ def as_size(*shape: Any) -> torch.Size:
         if not isinstance(given, tuple | list):
             given = (given,) if hasattr(given, "__index__") and not getattr(given, "shape", ()) else tuple(given)
         return torch.Size([as_integer(size, "shape", "a size") for size in given])
-    except (TypeError, SpecError) as error:
-        raise SpecError(f"a shape is an integer or a sequence of integers, got {given!r}") from error
+    except (TypeError, ArgumentError) as error:
+        raise ArgumentError(f"a shape is an integer or a sequence of integers, got {given!r}") from error
 
 
 def lead_size(shape: Any) -> torch.Size:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer, foreign_arguments
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs._base import Device, Shape, as_size
 from rl.core.specs._continuous import CategoricalBox
 from rl.core.specs._leaf import (
@@ -102,7 +102,8 @@ class Categorical(ClassSpec):
         mask: bool ``[*shape, n]``, true where a class is allowed; all are if None.
 
     Raises:
-        SpecError: if `n` is below 1, or the mask does not fit or forbids everything.
+        ArgumentError: If `n` is no integer, or below 1.
+        SpecError: If the mask does not fit or forbids everything.
 
     Example:
         >>> spec = Categorical(3, mask=torch.tensor([True, False, True]))
@@ -176,7 +177,8 @@ class OneHot(ClassSpec):
         mask: bool ``[*shape]``, true where a class is allowed; all are if None.
 
     Raises:
-        SpecError: if `n` is below 1, the shape does not end with it, or the mask does not fit or forbids everything.
+        ArgumentError: If `n` is no integer, or below 1.
+        SpecError: If the shape does not end with `n`, or the mask does not fit or forbids everything.
 
     Example:
         >>> spec = OneHot(3, dtype=torch.int64)
@@ -273,7 +275,8 @@ class Binary(LeafSpec):
         dtype: any.
 
     Raises:
-        SpecError: if the shape does not end with `n`.
+        ArgumentError: If `n` is no integer, or below 0.
+        SpecError: If the shape does not end with `n`.
 
     Example:
         >>> Binary(2, dtype=torch.bool).enumerate().shape
@@ -349,7 +352,7 @@ class MultiSpec(LeafSpec):
         name = type(self).__name__
         super().__init__(shape, device, dtype)
         if not nvec.numel() or bool((nvec < 1).any()):
-            raise SpecError(f"{name} needs at least one class in each choice, got nvec={nvec.tolist()}")
+            raise ArgumentError(f"{name} needs at least one class in each choice, got nvec={nvec.tolist()}")
         if self._shape[len(self._shape) - len(own) :] != own:
             raise SpecError(f"{name}: the shape must end with {tuple(own)}, got {tuple(self._shape)}")
         self.nvec = nvec.to(self._device)
@@ -460,7 +463,7 @@ class MultiSpec(LeafSpec):
 def _as_nvec(nvec: Any) -> Tensor:
     array = nvec.cpu().numpy() if isinstance(nvec, Tensor) else np.asarray(nvec)
     if array.dtype.kind not in "iu":
-        raise SpecError(f"the numbers of classes must be integers, got nvec={nvec!r}")
+        raise ArgumentError(f"the numbers of classes must be integers, got nvec={nvec!r}")
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -478,7 +481,8 @@ class MultiCategorical(MultiSpec):
         mask: bool ``[*B, sum(nvec)]``, the classes of all choices one after the other; all are allowed if None.
 
     Raises:
-        SpecError: if the shape or the mask do not fit.
+        ArgumentError: If `nvec` has other values than positive integers.
+        SpecError: If the shape or the mask do not fit.
 
     Example:
         >>> spec = MultiCategorical([2, 3])
@@ -550,7 +554,8 @@ class MultiOneHot(MultiSpec):
         mask: bool ``[*shape]``, true where a class is allowed; all are if None.
 
     Raises:
-        SpecError: if the shape or the mask do not fit.
+        ArgumentError: If `nvec` has other values than positive integers.
+        SpecError: If the shape or the mask do not fit.
 
     Example:
         >>> spec = MultiOneHot([2, 3], dtype=torch.int64)

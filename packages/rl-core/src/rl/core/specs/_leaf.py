@@ -15,7 +15,7 @@ from tensordict import NonTensorData, TensorDictBase, is_non_tensor, is_tensor_c
 from torch import Tensor
 
 from rl.core.arguments import foreign_arguments
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec, lead_size, take
 
 # ruff: noqa: SLF001  specs work on each other's private parts
@@ -76,9 +76,11 @@ class LeafSpec(TensorSpec):
     def __init__(self, shape: Shape, device: Device, dtype: torch.dtype) -> None:
         self._shape = lead_size(shape)
         if any(size < 0 for size in self._shape):
-            raise SpecError(f"{type(self).__name__} cannot have the shape {tuple(self._shape)}: sizes are at least 0")
+            raise ArgumentError(
+                f"{type(self).__name__} cannot have the shape {tuple(self._shape)}: sizes are at least 0"
+            )
         if not isinstance(dtype, torch.dtype):
-            raise SpecError(f"{type(self).__name__} needs a torch.dtype such as torch.float32, got dtype={dtype!r}")
+            raise ArgumentError(f"{type(self).__name__} needs a torch.dtype such as torch.float32, got dtype={dtype!r}")
         self._device = torch.device("cpu" if device is None else device)
         self._dtype = dtype
         self._cache: dict[str, Any] = {}

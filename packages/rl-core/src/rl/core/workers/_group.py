@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from rl.core.errors import SpecError, WorkerError
+from rl.core.arguments import one_of
+from rl.core.errors import ArgumentError, WorkerError
 from rl.core.workers._base import Descriptor, GroupBase, Undivided, WorkerState, failure_of, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
@@ -66,7 +67,7 @@ class WorkerGroup(GroupBase):
         shutdown_timeout: seconds after which `close` kills the workers.
 
     Raises:
-        SpecError: if there is no such start method, or a function cannot be pickled for it.
+        ArgumentError: If there is no such start method, or a function cannot be pickled for it.
         WorkerError: if a handler cannot be made.
 
     Example:
@@ -94,8 +95,7 @@ class WorkerGroup(GroupBase):
     ) -> None:
         methods = multiprocessing.get_all_start_methods()
         self._method = ("fork" if "fork" in methods else "spawn") if start_method is None else start_method
-        if self._method not in methods:
-            raise SpecError(f"{owner}: start method {self._method!r} is not one of {', '.join(methods)}")
+        one_of(self._method, owner, "start_method", methods)
         super().__init__(owner, timeout)
         self._daemon, self._threads = daemon, num_threads
         self._makers = list(makers) if self._method == "fork" else [_pickled(*one, owner) for one in enumerate(makers)]
@@ -288,7 +288,7 @@ def _pickled(index: int, make: Callable[[], Any], owner: str) -> bytes:
                 return cloudpickle.dumps(make)
             except Exception as second:  # noqa: BLE001
                 error = second
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: what worker {index} is made of, such as its functions and policy, is sent to a new process, and"
             f" cannot be pickled ({error}). Make open files and locks in the worker, or {remedy}"
         ) from error

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str
 from rl.core.workers._base import Descriptor
 
@@ -81,11 +81,11 @@ def layout_of(entries: Mapping[NestedKey, Any], owner: str) -> dict[NestedKey, t
         owner: names the component in messages.
 
     Raises:
-        SpecError: if an entry is no tensor, such as a string.
+        ArgumentError: If an entry is no tensor, such as a string.
     """
     for key, entry in entries.items():
         if not isinstance(getattr(entry, "dtype", None), torch.dtype):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner}: {key_str(key)} is no tensor ({type(entry).__name__}) and cannot be in shared memory; pass"
                 " shared_memory=False"
             )
