@@ -60,11 +60,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def table(rows: Sequence[Sequence[str]], *, head: bool = False) -> Iterator[str]:
-    """The rows as lines, with columns aligned.
+    """Return the rows as lines, with columns aligned.
 
     Args:
-        rows: of one length.
-        head: underline the first row.
+        rows: Rows of one length.
+        head: Whether to underline the first row.
 
     Example:
         >>> print(*table([("kind", "name"), ("env", "gym")], head=True), sep="|")

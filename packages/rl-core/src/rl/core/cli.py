@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rl ARGUMENTS``.
 
     Args:
-        argv: the arguments; if None, those of the process.
+        argv: Arguments; if None, those of the process.
 
     Returns:
         Exit status: 0 if it worked, 1 if it did not (one message on standard error; a traceback with
@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _found() -> tuple[Registry, dict[str, tuple[Command, PluginRecord]]]:
-    """What is installed, and its subcommands; what plugins print meanwhile goes to standard error."""
+    """Return the registry and its subcommands; what plugins print meanwhile goes to standard error."""
     with diverted_stdout():
         registry = discovered()
         return registry, registry.commands()

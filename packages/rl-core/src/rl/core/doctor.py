@@ -30,11 +30,11 @@ class Finding:
     """One line of the report.
 
     Args:
-        section: heading.
-        name: what was looked at.
-        value: what was found.
+        section: Heading of the section.
+        name: Name of what was examined.
+        value: Result of the examination.
         state: ``ok``; ``note``: works, could be better; ``problem``: broken.
-        remedy: what to do, where there is something to do.
+        remedy: Remedy, if there is one.
     """
 
     section: str
@@ -122,8 +122,8 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     """Everything that ``rl doctor`` reports.
 
     Args:
-        quick: import neither torch nor tensordict.
-        registry: the plugins to look at; if None, what is installed.
+        quick: Whether to import neither torch nor tensordict.
+        registry: Plugins to look at; if None, what is installed.
     """
     registry = discovered() if registry is None else registry
     findings = [*_system(), *_libraries(), *_namespace()]
@@ -142,8 +142,8 @@ def examine_plugin(name: str, *, registry: Registry | None = None) -> list[Findi
     """Everything that ``rl doctor --plugin NAME`` reports: the checks of `rl.testing.check_plugin`.
 
     Args:
-        name: of an entry point or a distribution, or both as ``distribution:name``.
-        registry: the plugins to look among; if None, what is installed.
+        name: Name of an entry point or a distribution, or both as ``distribution:name``.
+        registry: Plugins to look among; if None, what is installed.
 
     Raises:
         UnknownComponentError: If no installed plugin has that name.
@@ -184,14 +184,14 @@ def examine_hooks(registry: Registry) -> list[Finding]:
     """Call the commands hook, the back-end hooks and the notes hook; failures are recorded with the plugins.
 
     Args:
-        registry: the plugins to call.
+        registry: Plugins to call.
     """
     commands_of(registry)
     return [*examine_answers(registry), *examine_notes(registry)]
 
 
 def examine_answers(registry: Registry) -> Iterator[Finding]:
-    """The back end that is selected for each hook and device."""
+    """Return the back end that is selected for each hook and device."""
     if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
         return  # reported already: they do not import
     import torch
@@ -242,7 +242,7 @@ def _order(hook: str, candidates: list[tuple[PluginRecord, str]], found: Answer)
 
 
 def _outcome(hook: str, record: PluginRecord) -> str:
-    """What became of a call that gave no answer to use."""
+    """Describe a call that returned no usable answer."""
     if any(problem.startswith(f"{hook} gave ") for problem in record.problems):
         return "its answer was refused"
     return (
@@ -258,7 +258,7 @@ def commands_of(registry: Registry) -> dict[str, tuple[Command, PluginRecord]]:
 
 
 def examine_notes(registry: Registry) -> Iterator[Finding]:
-    """What plugins say about themselves."""
+    """Call the hook `rl_notes`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # failures are listed with the plugins
         answers = registry.answers("rl_notes")
@@ -274,7 +274,7 @@ def _system() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    """What rl-core depends on, by its own metadata."""
+    """Compare the dependencies of rl-core with what is installed."""
     names = {normalized(name): wanted for name, wanted, extra, _ in requirements("rl-core") if extra is None}
     names.setdefault("numpy", "")
     for name, wanted in names.items():
@@ -393,13 +393,13 @@ def _plugin(record: PluginRecord) -> Finding:
 
 
 def _remedy(record: PluginRecord, otherwise: str) -> str:
-    """What to do about a plugin; to leave it out, or do `otherwise`, if its record does not say."""
+    """Return the remedy for a plugin: that of its record, else to leave it out or do `otherwise`."""
     leave_out = f"{otherwise} {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}"
     return leave_out if record.remedy is None else record.remedy
 
 
 def _wanted(record: PluginRecord) -> Iterator[Finding]:
-    """Requirements of a plugin's distribution that are absent or out of range."""
+    """List requirements of a plugin's distribution that are absent or out of range."""
     for name, wanted, extra, conditional in requirements(record.distribution):
         if extra is not None or conditional or (record.state == "incompatible" and normalized(name) == "rl-core"):
             continue

@@ -30,12 +30,12 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
     """Compare a reset and a few random steps with the specs, entry by entry.
 
     Args:
-        env: any environment of the protocol; left within an episode.
-        seed: for `set_seed`; not called if None.
-        steps: how many.
+        env: Environment of the protocol, which is left within an episode.
+        seed: Seed for `set_seed`, which is not called if None.
+        steps: Number of steps.
 
     Raises:
-        CheckError: an `AssertionError` with one line for each entry that differs: key, expected, got.
+        CheckError: An `AssertionError` with one line for each entry that differs: key, expected, got.
 
     Example:
         >>> from rl.testing import CountingEnv
@@ -136,7 +136,7 @@ def group_faults(env: Env) -> dict[NestedKey, str]:
     number of dimensions, such as ``[*B, 1]``, is not compared.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol; neither reset nor stepped.
+        env: Environment of the `rl.core.interfaces.Env` protocol; neither reset nor stepped.
 
     Example:
         >>> from rl.testing import CountingEnv

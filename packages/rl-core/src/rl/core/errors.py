@@ -137,8 +137,8 @@ def issue_warning(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning that points at the first caller outside the toolkit.
 
     Args:
-        message: text of the warning.
-        category: class of the warning.
+        message: Text of the warning.
+        category: Class of the warning.
     """
     level, frame = 2, sys._getframe(1)  # noqa: SLF001  as `warnings` itself
     while frame is not None and frame.f_globals.get("__name__", "").startswith("rl."):

@@ -70,9 +70,9 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     ``trylast`` and answers for everything.
 
     Args:
-        capacity: number of leaves, at least 1.
-        device: where priorities live.
-        dtype: of the priorities; `torch.float32` or `torch.float64`.
+        capacity: Number of leaves, at least 1.
+        device: Device of the priorities.
+        dtype: Dtype of the priorities; `torch.float32` or `torch.float64`.
     """
     raise NotImplementedError
 
@@ -85,8 +85,8 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     answers for everything.
 
     Args:
-        device: where the tensors live.
-        dtype: of the tensors.
+        device: Device of the tensors.
+        dtype: Dtype of the tensors.
     """
     raise NotImplementedError
 
@@ -101,9 +101,9 @@ def rl_recurrent_backend(
 
     Args:
         cell: ``"lstm"`` or ``"gru"``.
-        name: the back end that was asked for, ``"pad"``, ``"scan"``, ``"triton"``, ...; answer only if it is
+        name: Back end that was asked for, ``"pad"``, ``"scan"``, ``"triton"``, ...; answer only if it is
             yours. None asks for the best one; answer if yours runs on `device` and is worth it there.
-        device: where weights and data live.
+        device: Device of weights and data.
     """
     raise NotImplementedError
 
@@ -130,7 +130,7 @@ def rl_commands(registry: Any) -> Command | Iterable[Command]:
     in ``rl plugins`` keeps it and the other is named in a warning.
 
     Args:
-        registry: the `rl.core.registry.Registry` of installed plugins.
+        registry: `rl.core.registry.Registry` of installed plugins.
     """
     raise NotImplementedError
 

@@ -32,8 +32,8 @@ def any_of_step(flags: Tensor, dims: int) -> Tensor:
     """Whether any flag of a step is true.
 
     Args:
-        flags: bool ``[*B, ...]``.
-        dims: number of batch dimensions.
+        flags: Bool ``[*B, ...]``.
+        dims: Number of batch dimensions.
 
     Returns:
         Bool ``[*B]``.
@@ -53,11 +53,11 @@ def check_time_last(td: TensorDictBase, owner: str) -> None:
     """Check that no other batch dimension than the last is named ``time``.
 
     Args:
-        td: the batch.
-        owner: the component that reads the batch, for the message.
+        td: Batch.
+        owner: Component that reads the batch, for the message.
 
     Raises:
-        ContractError: if one is.
+        ContractError: If one is.
 
     Example:
         >>> from tensordict import TensorDict
@@ -93,15 +93,15 @@ def check_time_order(
     Nothing is checked while `torch.compile` traces.
 
     Args:
-        td: the batch.
-        dim: the time dimension.
-        done: bool, ``[*B, ...]``.
-        owner: the component that reads the batch, for messages.
-        mask: bool ``[*B]``, false at padding.
-        mask_key: key of the mask, for the message.
+        td: Batch.
+        dim: Time dimension.
+        done: Bool, ``[*B, ...]``.
+        owner: Component that reads the batch, for messages.
+        mask: Bool ``[*B]``, false at padding.
+        mask_key: Key of the mask, for the message.
 
     Raises:
-        ContractError: if one of these does not hold.
+        ContractError: If one of these does not hold.
 
     Example:
         >>> from tensordict import TensorDict
@@ -192,15 +192,15 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     buffer.
 
     Args:
-        td: the batch ``[*B, T]``.
-        states: recurrent states, as `rl.core.states_of` returns them; nothing is checked without any.
-        owner: the component that reads the batch, for messages.
-        done_key: the flag that ends episodes, without ``next``.
+        td: Batch ``[*B, T]``.
+        states: Recurrent states, as `rl.core.states_of` returns them; nothing is checked without any.
+        owner: Component that reads the batch, for messages.
+        done_key: Flag that ends episodes, without ``next``.
 
     Raises:
-        ContractError: naming the key, the first wrong step and the remedy.
-        RuntimeError: instead, in a compiled function, where the error depends on values of the batch.
-        ShapeError: if ``is_init`` or a state has another shape or dtype.
+        ContractError: Naming the key, the first wrong step and the remedy.
+        RuntimeError: Instead, in a compiled function, where the error depends on values of the batch.
+        ShapeError: If ``is_init`` or a state has another shape or dtype.
 
     Example:
         >>> import torch
@@ -340,12 +340,12 @@ def _pairs(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _if_known(size: object) -> str:
-    """A size for messages; empty in a graph, where it may vary."""
+    """Return a size for messages; empty in a graph, where it may vary."""
     return "" if torch.compiler.is_compiling() else f" {size}"
 
 
 def _first(bad: Tensor, dim: int) -> int | None:
-    """The first step along `dim` at which `bad` is true; None without one."""
+    """Return the first step along `dim` at which `bad` is true; None without one."""
     return int(bad.nonzero()[0, dim]) if bool(bad.any()) else None
 
 

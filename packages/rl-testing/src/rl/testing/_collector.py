@@ -28,14 +28,14 @@ def check_collector(make: Callable[[], Collector], *, batches: int = 3) -> Repor
     that loads a state continues with the same batches, given the same state of torch's generator.
 
     Args:
-        make: a new collector of at least `batches` batches, with an environment of its own.
-        batches: how many are collected, at least 2.
+        make: Function that returns a new collector of at least `batches` batches, with an environment of its own.
+        batches: Number of batches that are collected, at least 2.
 
     Returns:
         What was not exercised, for example episode ends if there was none.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
 
     Example:
         >>> class Nothing:

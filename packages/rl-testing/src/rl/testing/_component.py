@@ -22,8 +22,8 @@ class NoBroadcast(TorchFunctionMode):
     """Raise a `CheckError` where two floating-point tensors ``[B]`` and ``[B, 1]`` are broadcast to ``[B, B]``.
 
     Args:
-        batch_size: of the batch; B is its number of elements or one of its dimensions.
-        owner: the component that runs.
+        batch_size: Batch size; B is its number of elements or one of its dimensions.
+        owner: Component that runs.
     """
 
     def __init__(self, batch_size: torch.Size, owner: str) -> None:
@@ -72,13 +72,13 @@ class Tried:
     """A component that ran on the declared entries of a batch alone.
 
     Args:
-        component: a callable on TensorDicts.
-        contract: of the component.
-        batch: holds at least the keys that are read.
-        owner: name in messages.
+        component: Callable on TensorDicts.
+        contract: Contract of the component.
+        batch: Batch with at least the keys that are read.
+        owner: Name of the component in messages.
 
     Raises:
-        CheckError: if it reads what it does not declare, or broadcasts ``[B]`` with ``[B, 1]``.
+        CheckError: If it reads what it does not declare, or broadcasts ``[B]`` with ``[B, 1]``.
     """
 
     def __init__(self, component: Any, contract: Contract, batch: TensorDictBase, owner: str) -> None:
@@ -117,7 +117,7 @@ class Tried:
         fail(f"fails on the entries that the contract declares, with {text}", self._owner)
 
     def _require_independent(self, component: Any, batch: TensorDictBase) -> None:
-        """The result does not depend on entries that are not declared."""
+        """Check that the result does not depend on entries that are not declared."""
         if not self._extra or not isinstance(self.out, TensorDictBase):
             return
         keys = [key for key in self._contract.out_keys if key in leaf_keys(self.out)]
@@ -167,11 +167,11 @@ def require_declared_form(
     """Raise unless entries have the shapes and dtypes that the contract declares.
 
     Args:
-        keys: of the contract.
-        entries: what was read or written.
-        batch_size: what stands for ``*B``.
-        letters: sizes by letter; those that are met for the first time are added.
-        owner: name in messages.
+        keys: Keys of the contract.
+        entries: Entries that were read or written.
+        batch_size: Sizes of ``*B``.
+        letters: Sizes by letter; those that are met for the first time are added.
+        owner: Name of the component in messages.
     """
     for key in keys:
         value = entries.get(key.name, None)
@@ -203,14 +203,14 @@ def check_contract(component: Any, td: TensorDictBase) -> TensorDictBase:
     Shapes and dtypes of both are compared with those of the contract's `Key` objects.
 
     Args:
-        component: a callable on TensorDicts with a ``contract``, or with ``in_keys`` and ``out_keys``.
-        td: an input that holds at least the keys that are read.
+        component: Callable on TensorDicts with a ``contract``, or with ``in_keys`` and ``out_keys``.
+        td: Input that holds at least the keys that are read.
 
     Returns:
         What the component returned.
 
     Raises:
-        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+        CheckError: An `AssertionError` about the first promise that is broken, the reason first.
 
     Example:
         >>> import torch
@@ -251,14 +251,14 @@ def check_module(module: Any, td: TensorDictBase) -> Report:
     torch's generator. The lowered form, if there is one, gives the same numbers.
 
     Args:
-        module: a callable on TensorDicts with ``in_keys`` and ``out_keys``, or a ``contract``.
-        td: an input that holds at least the keys that are read.
+        module: Callable on TensorDicts with ``in_keys`` and ``out_keys``, or a ``contract``.
+        td: Input that holds at least the keys that are read.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
 
     Example:
         >>> from tensordict import TensorDict

@@ -30,11 +30,11 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
     reward, see `group_faults`.
 
     Args:
-        make_env: makes the environment; called several times. What it makes is an `rl.core.interfaces.Env`, it need
+        make_env: Function that creates an `rl.core.interfaces.Env`, called several times. The environment need
             not inherit from anything.
-        seed: for `set_seed`.
-        steps: largest number of random steps; three episode ends suffice if some are terminated and some truncated.
-        time_limit: steps after which the environment truncates an episode; with it, an earlier end that is reported
+        seed: Seed for `set_seed`.
+        steps: Largest number of random steps; three episode ends suffice if some are terminated and some truncated.
+        time_limit: Steps after which the environment truncates an episode; with it, an earlier end that is reported
             as truncated is an error.
 
     Returns:
@@ -42,7 +42,7 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
         `NotExercisedWarning`.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
 
     Example:
         >>> from rl.testing import CountingEnv
@@ -139,7 +139,7 @@ class _ReturnedTensors:
 
 
 def _check_steps(driver: EnvDriver, seed: int, steps: int, time_limit: int | None, report: Report) -> None:
-    """Steps write under ``next`` alone what the specs say, and nothing that was returned changes later."""
+    """Check that steps write what the specs say, under ``next`` only, and change nothing that was returned."""
     env, owner = driver.env, driver.owner
     returned = env.set_seed(seed)
     require(isinstance(returned, int), f"set_seed must return the next seed, got {type(returned).__name__}", owner)
@@ -212,7 +212,7 @@ def _check_fresh(driver: EnvDriver, fresh: TensorDictBase, outcome: TensorDictBa
 
 
 def _check_partial_reset(driver: EnvDriver, seed: int, report: Report) -> None:
-    """A reset of the first element leaves the others alone."""
+    """Check that a reset of the first element does not change the others."""
     env, owner = driver.env, f"{driver.owner}.reset"
     if env.batch_size.numel() < 2:
         return
@@ -256,7 +256,7 @@ def _check_others_continue(make_env: Callable[[], Any], seed: int, steps: int, r
 
 
 def _others(make_env: Callable[[], Any], seed: int, steps: int, resets: int) -> list[dict[NestedKey, torch.Tensor]]:
-    """The outcomes of all elements but the first, until each has ended once; after resets of the first one."""
+    """Return the outcomes of all elements but the first, until each has ended once, after resets of the first one."""
     seen: list[dict[NestedKey, torch.Tensor]] = []
     with EnvDriver(make_env, seed) as driver:
         env = driver.env
@@ -284,7 +284,7 @@ def _others(make_env: Callable[[], Any], seed: int, steps: int, resets: int) -> 
 def _difference(
     left: list[dict[NestedKey, torch.Tensor]], right: list[dict[NestedKey, torch.Tensor]]
 ) -> NestedKey | None:
-    """The first key in which two runs differ."""
+    """Return the first key in which two runs differ."""
     for one, two in zip(left, right, strict=False):
         for key, value in one.items():
             if not same_values(value, two[key]):
@@ -333,7 +333,7 @@ def _check_following_root(driver: EnvDriver, one: TensorDictBase, two: TensorDic
 
 
 def _check_seeds(driver: EnvDriver, seed: int, steps: int, report: Report) -> None:
-    """The same seed gives the same episodes again, another seed gives other episodes."""
+    """Check that a seed repeats its episodes, and that another seed gives other ones."""
     steps = min(steps, _SHORT)
     run = _run(driver, steps, seed)
     for one, two in zip(run, _run(driver, steps, seed), strict=True):
@@ -356,7 +356,7 @@ def _check_seeds(driver: EnvDriver, seed: int, steps: int, report: Report) -> No
 
 
 def _run(driver: EnvDriver, steps: int, seed: int | None) -> list[TensorDictBase]:
-    """What the same random actions lead to after a reset; with None, the environment's generator continues."""
+    """Run the same random actions after a reset; with None, the environment's generator continues."""
     if seed is not None:
         driver.env.set_seed(seed)
     driver.rewind()

@@ -51,8 +51,8 @@ class EnvDriver:
     """An environment, and the actions that it is given.
 
     Args:
-        make_env: made by `naming_calls`.
-        seed: of the actions.
+        make_env: Function that `naming_calls` returned.
+        seed: Seed of the actions.
     """
 
     def __init__(self, make_env: Callable[[], Any], seed: int) -> None:
@@ -86,7 +86,7 @@ class EnvDriver:
         return as_tuple(self.done_keys[0])[:-1]
 
     def at_level(self, name: str) -> NestedKey:
-        """A key beside the flags that end episodes."""
+        """Return a key beside the flags that end episodes."""
         return unwrap((*self.level, name))
 
     def rewind(self) -> None:
@@ -102,21 +102,21 @@ class EnvDriver:
         return any(bool(entries.get(key).any()) for key in self.done_keys)
 
     def per_element(self, flag: Tensor) -> Tensor:
-        """A done flag ``[*B, 1]``, or one for each agent of a group ``[*B, n, 1]``, as ``[*B]``."""
+        """Return a done flag ``[*B, 1]``, or one for each agent of a group ``[*B, n, 1]``, as ``[*B]``."""
         return flag.flatten(len(self.env.batch_size)).any(-1)
 
     def per_episode(self, flag: Tensor) -> Tensor:
-        """A done flag as ``[*B]``, that of a group as ``[*B, n]``."""
+        """Return a done flag as ``[*B]``, that of a group as ``[*B, n]``."""
         return flag.any(-1) if self.level else self.per_element(flag)
 
     def of_entry(self, flag: Tensor, key: NestedKey, value: Tensor) -> Tensor:
-        """A done flag for an entry: for each agent ``[*B, n]`` if the entry is one of the group, else ``[*B]``."""
+        """Return a done flag for an entry: ``[*B, n]`` if the entry is one of the group of agents, else ``[*B]``."""
         episodes = self.per_episode(flag)
         own = as_tuple(key)[: len(self.level)] == self.level and value.shape[: episodes.ndim] == episodes.shape
         return episodes if own else self.per_element(flag)
 
     def first_element(self, root: TensorDictBase) -> Tensor:
-        """The mask of a reset of the first element of the batch, all agents of it."""
+        """Return the mask of a reset of the first element of the batch, all agents of it."""
         mask = torch.zeros_like(root.get(self.done_keys[0]))
         mask.view(self.env.batch_size.numel(), -1)[0] = True
         return mask
@@ -128,7 +128,7 @@ class EnvDriver:
         return root
 
     def step(self, root: TensorDictBase, actions: TensorDict) -> tuple[TensorDictBase, TensorDictBase]:
-        """The outcome of a step, and the following root, with finished episodes reset."""
+        """Return the outcome of a step, and the following root, with finished episodes reset."""
         stepped, following = self.env.step_and_maybe_reset(root.update(actions.clone()))
         return stepped.get("next"), following
 
@@ -143,8 +143,8 @@ class EpisodeEnds:
     """The ends of a run, element by element.
 
     Args:
-        driver: the environment.
-        time_limit: steps after which it truncates; None if that is not known.
+        driver: Environment.
+        time_limit: Steps after which it truncates; None if that is not known.
     """
 
     def __init__(self, driver: EnvDriver, time_limit: int | None) -> None:
@@ -194,7 +194,7 @@ class EpisodeEnds:
         self._age[over] = 0
 
     def _keys(self, outcome: TensorDictBase, over: Tensor) -> list[NestedKey]:
-        """The observations of each episode: those of the group, if each agent has its own."""
+        """Return the observations of each episode: those of the group, if each agent has its own."""
         values = {key: outcome.get(key) for key in self._driver.observation_keys}
         return [
             key
@@ -249,7 +249,7 @@ def _same_rows(left: Tensor, right: Tensor, batch_dims: int) -> Tensor:
 
 
 def check_inner_reset(make_env: Callable[[], Env], seed: int, steps: int) -> None:
-    """A reset inside `step` draws from the generator: the outcome of the last step then depends on the seed.
+    """Check for a reset inside `step`, which draws from the generator: the last outcome then depends on the seed.
 
     Where no other step of an episode depends on the generator, that shows that the terminal observation is one of the
     following episode.
@@ -276,7 +276,7 @@ def check_inner_reset(make_env: Callable[[], Env], seed: int, steps: int) -> Non
 
 
 def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
-    """The leaf form gives the numbers of the TensorDict form, in tensors of its own."""
+    """Check that the leaf form gives the numbers of the TensorDict form, in tensors of its own."""
     env, generic = make_env(), make_env()
     owner = env.owner
     try:

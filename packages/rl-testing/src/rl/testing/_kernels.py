@@ -37,14 +37,14 @@ def check_linear_recurrence(
     gradients in both arguments, and that the arguments stay as they were.
 
     Args:
-        recurrence: what is checked.
-        device: where.
-        dtype: of the tensors.
-        tolerance: relative and absolute.
-        gradients: whether gradients are compared; false for a part that is never called where one is needed.
+        recurrence: Implementation that is checked.
+        device: Device of the values.
+        dtype: Dtype of the tensors.
+        tolerance: Relative and absolute tolerance.
+        gradients: Whether gradients are compared; false for a part that is never called where one is needed.
 
     Raises:
-        CheckError: an `AssertionError` that says what is wrong.
+        CheckError: An `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.testing import toy_linear_recurrence
@@ -123,12 +123,12 @@ def check_row_gather(
     behind the written rows is read.
 
     Args:
-        make: answers the hook `rl_row_gather` for tensors.
-        device: where.
-        refuses: whether an index outside of the written rows raises at once; false for a device that says so later.
+        make: Function of tensors that returns what the hook `rl_row_gather` does.
+        device: Device of the values.
+        refuses: Whether an index outside of the written rows raises at once; false for a device that says so later.
 
     Raises:
-        CheckError: an `AssertionError` that says what is wrong.
+        CheckError: An `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.testing import ToyRowGather
@@ -177,7 +177,7 @@ def _compare_rows(found: list[Tensor], tensors: Sequence[Tensor], places: Tensor
 
 
 def _seen(tensor: Tensor) -> Tensor:
-    """What can be compared; torch does little with some types."""
+    """Convert a tensor to a type that torch can compare."""
     return tensor.cpu().view(torch.int16) if tensor.dtype is torch.uint16 else tensor.cpu()
 
 

@@ -40,19 +40,19 @@ def check_loss(
     - Without gradients, from a deep copy and from a pickle it returns the same; a copy has parameters of its own.
 
     Args:
-        loss: has a ``contract``, or ``in_keys`` and ``out_keys``; usually an `torch.nn.Module`.
-        batch: holds at least the keys that are read.
-        annotates: keys that the loss may add to its input.
-        frozen: what no gradient may reach: attributes of the loss, such as ``"target_network"``, and keys of the
+        loss: Loss with a ``contract``, or ``in_keys`` and ``out_keys``; usually a `torch.nn.Module`.
+        batch: Batch with at least the keys that are read.
+        annotates: Keys that the loss may add to its input.
+        frozen: Parts that no gradient may reach: attributes of the loss, such as ``"target_network"``, and keys of the
             batch, such as ``("next", "observation")`` where the bootstrapped target is a constant. None issues a
             `NotExercisedWarning` if the loss has something of that kind.
-        detached: outputs whose names start with ``loss`` and that are parts of another one, without gradient.
+        detached: Outputs whose names start with ``loss`` and that are parts of another one, without gradient.
 
     Returns:
         What the loss returned.
 
     Raises:
-        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+        CheckError: An `AssertionError` about the first promise that is broken, the reason first.
 
     Example:
         >>> from tensordict import TensorDict
@@ -156,7 +156,7 @@ def _total(out: TensorDictBase) -> Tensor:
 
 
 def _check_gradient(loss: Any, out: TensorDictBase, frozen: list[NestedKey], name: str) -> None:
-    """The gradient reaches every network with trained parameters, those that are frozen aside."""
+    """Check that the gradient reaches every network with trained parameters, except those that are frozen."""
     if not isinstance(loss, nn.Module):
         return
     still = {id(p) for entry in frozen for p in _parameters(loss, entry, name)}
@@ -258,14 +258,14 @@ def check_estimator(estimator: Estimator, batch: TensorDictBase) -> Report:
     after a terminated step, and something is after a truncated one.
 
     Args:
-        estimator: any callable with a ``contract``.
-        batch: holds the keys that are read; several rows, with ends of both kinds inside, exercise everything.
+        estimator: Callable with a ``contract``.
+        batch: Batch with the keys that are read; several rows, with ends of both kinds inside, exercise everything.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
 
     Example:
         >>> from tensordict import TensorDict
@@ -313,7 +313,7 @@ class _Shifted:
         self._done, self._terminated, self._truncated = (self._flag(flags, name) for name in _FLAGS)
 
     def _flag(self, flags: Any, name: str) -> Tensor | None:
-        """A flag as ``[*B, T]``."""
+        """Return a flag as ``[*B, T]``."""
         value = None if flags is None else flags.get(name, None)
         return None if value is None else value.reshape(*self._batch.batch_size, -1).any(-1)
 
@@ -325,7 +325,7 @@ class _Shifted:
         """Where results differ, ``[*B, T]``, if floating-point entries are shifted where `mask` is true.
 
         Args:
-            mask: bool ``[*B, T]``.
+            mask: Bool ``[*B, T]``.
             part: ``"next"`` for what is known of the following state, without rewards; ``"all"`` for all entries.
         """
         other = self._batch.clone()
@@ -354,7 +354,7 @@ class _Shifted:
         require(not leaked, "the results of a row depend on another row of the batch", self._report.owner)
 
     def check_ends(self) -> None:
-        """What follows the end of an episode has no influence on it."""
+        """Check that steps after the end of an episode have no influence on it."""
         done = self._done
         if done is None or not bool(done[..., :-1].any()):
             self._report.skip("ends of episodes: the batch has none before its last step")
@@ -366,7 +366,7 @@ class _Shifted:
         require(not leaked, reason, self._report.owner)
 
     def check_bootstraps(self) -> None:
-        """The value of the following state counts after a truncated step, not after a terminated one."""
+        """Check that the value of the following state is used after a truncated step, not after a terminated one."""
         if self._terminated is None or not bool(self._terminated.any()):
             self._report.skip("bootstraps after a terminated step: the batch has none")
         else:

@@ -31,14 +31,14 @@ def check_component(component: Component, distribution: str = "this program") ->
     """Check the declaration of a component: kind, contract version, summary, and a target that fits the kind.
 
     Args:
-        component: as a plugin declares it.
-        distribution: that declares it, for messages.
+        component: Component as a plugin declares it.
+        distribution: Distribution that declares it, for messages.
 
     Returns:
         What was not exercised: the target, if a library that its extra brings is absent.
 
     Raises:
-        CheckError: an `AssertionError` with a line for each fault, the most severe first.
+        CheckError: An `AssertionError` with a line for each fault, the most severe first.
 
     Example:
         >>> check_component(Component("tree_backend", "toy", "rl.testing:ToyPriorityTree", summary="An array."))
@@ -51,7 +51,7 @@ def check_component(component: Component, distribution: str = "this program") ->
 
 
 def declaration_faults(component: object, distribution: str, report: Report) -> list[str]:
-    """What is wrong with a declaration, the most severe first; the report takes what was not exercised."""
+    """List the faults of a declaration, the most severe first; the report takes what was not exercised."""
     if not isinstance(component, Component):
         return [f"expected an rl.core.Component, got {component!r} of type {type(component).__name__}"]
     owner, faults = report.owner, list[str]()
@@ -97,9 +97,9 @@ class Row:
     """One result.
 
     Args:
-        name: what was checked.
-        state: how it went.
-        text: what was found.
+        name: Name of what was checked.
+        state: Outcome of the check.
+        text: Details of the outcome.
     """
 
     name: str
@@ -126,7 +126,7 @@ def _entry(value: str) -> EntryPoint:
 
 
 def _declaration(value: str) -> Row:
-    """What importing the declaration costs, in a process of its own; the best of three if it is slow."""
+    """Measure the import of the declaration in a process of its own; the best of three if it is slow."""
     record, seconds = _imported(value), float("inf")
     for _ in range(3):
         seconds = min(seconds, record["import_seconds"])
@@ -191,7 +191,7 @@ def _hooks(registry: Registry) -> Iterator[Row]:
 
 
 def _checked(component: Component, target: Any) -> Report | str:
-    """The report of the check of the component's kind; a sentence if it cannot run."""
+    """Return the report of the check of the component's kind; a sentence if it cannot run."""
     kind = component.kind
     if kind in _BY_HAND:
         return f"its behaviour: needs arguments and data; call rl.testing.{_BY_HAND[kind]} in a test"
@@ -251,15 +251,15 @@ def check_plugin(module: str, distribution: str = "this program") -> Report:
     kind. ``rl doctor --plugin NAME`` does the same for an installed plugin, and prints a table.
 
     Args:
-        module: what the entry point names, ``"acme_rl.plugin"`` or ``"acme_rl.plugin:attribute"``.
-        distribution: that declares it, for messages.
+        module: Value of the entry point, ``"acme_rl.plugin"`` or ``"acme_rl.plugin:attribute"``.
+        distribution: Distribution that declares it, for messages.
 
     Returns:
         What was not exercised: a sentence for each component whose check needs arguments or data, and those of the
         checks that ran.
 
     Raises:
-        CheckError: an `AssertionError` with a line for each fault that was found.
+        CheckError: An `AssertionError` with a line for each fault that was found.
 
     Example:
         >>> check_plugin("rl.core.no_such_module")

@@ -29,11 +29,11 @@ def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.
     checked where a tree has them; `check()` is called wherever an error must come.
 
     Args:
-        make: called with a capacity and a dtype; gives a new, empty tree.
-        dtypes: to be checked.
+        make: Function of a capacity and a dtype that returns a new, empty tree.
+        dtypes: Dtypes that are checked.
 
     Raises:
-        CheckError: an `AssertionError` that says what is wrong.
+        CheckError: An `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.testing import ToyPriorityTree
@@ -145,7 +145,7 @@ def _check_zero_is_never_drawn(make: Make, dtype: torch.dtype) -> None:
 
 
 def _chi_square_bound(degrees: int) -> float:
-    """The value that chi-square exceeds once in a million (Wilson and Hilferty, 1931)."""
+    """Return the value that chi-square exceeds once in a million (Wilson and Hilferty, 1931)."""
     a = 2 / (9 * degrees)
     return degrees * (1 - a + 4.753 * sqrt(a)) ** 3
 
@@ -290,7 +290,7 @@ def _compare_errors(tree: PriorityTree, array: Tensor, raw: Tensor, largest: flo
 
 
 def _refused(tree: PriorityTree, call: Callable[[], object], error: type[Exception], what: str) -> None:
-    """Raised by the call, or by the `check()` that follows it if the tree has one."""
+    """Expect an error of the call, or of the `check()` that follows it if the tree has one."""
     try:
         call()
         getattr(tree, "check", lambda: None)()

@@ -20,15 +20,15 @@ State = tuple[Tensor, ...]
 def recurrent_reference(
     module: nn.RNNBase, inputs: Tensor, state: State, is_init: Tensor, reset_state: State | None = None
 ) -> tuple[Tensor, State]:
-    """The recurrence, one step and one layer after the other, with the equations of `torch.nn.LSTM` and `GRU`.
+    """Compute the recurrence step by step and layer by layer, with the equations of `torch.nn.LSTM` and `GRU`.
 
     Slow, and exact in the type that it is given: the measure for every back end.
 
     Args:
-        module: holds the weights.
+        module: Module with the weights.
         inputs: ``[B, T, I]``.
-        state: before the first step, ``[B, layers, H]`` each (h, or h and c).
-        is_init: bool ``[B, T]``; where true, the state before that step is `reset_state` there.
+        state: State before the first step, ``[B, layers, H]`` each (h, or h and c).
+        is_init: Bool ``[B, T]``; where true, the state before that step is `reset_state` there.
         reset_state: ``[B, T, layers, H]`` each; zero if None.
 
     Returns:
@@ -117,14 +117,14 @@ def check_recurrent_backend(
     arguments stay as they were.
 
     Args:
-        backend: what is checked.
+        backend: Implementation that is checked.
         cell: ``"lstm"`` or ``"gru"``.
-        device: where.
-        dtype: of weights and data.
-        tolerance: relative to the largest number compared, and absolute.
+        device: Device of the values.
+        dtype: Dtype of weights and data.
+        tolerance: Absolute tolerance, and that relative to the largest number.
 
     Raises:
-        CheckError: an `AssertionError` that says what is wrong.
+        CheckError: An `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.testing import ToyRecurrentBackend

@@ -77,13 +77,13 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     """Check a storage of TensorDicts: rows come back as written, nothing is half written, states are exact.
 
     Args:
-        make: a new, empty storage of the capacity that it is given.
+        make: Function of a capacity that returns a new, empty storage.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+        CheckError: An `AssertionError` about the first promise that is broken, the reason first.
 
     Example:
         >>> class Ignores:
@@ -190,13 +190,13 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     """Check a sampler: its indices are valid, its randomness is the generator's, its state is exact.
 
     Args:
-        make: a new sampler. `Sampler.extended` is called for every row before the first sample.
+        make: Function that returns a new sampler. `Sampler.extended` is called for every row before the first sample.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+        CheckError: An `AssertionError` about the first promise that is broken, the reason first.
 
     Example:
         >>> class Careless:
@@ -319,14 +319,14 @@ def check_writer(make: Callable[[], Writer]) -> Report:
     """Check a writer: it claims different places inside the storage, fills it without a gap, and resumes.
 
     Args:
-        make: a new writer. One that refuses every claim, such as a writer for datasets, must refuse each with
+        make: Function that returns a new writer. One that rejects every claim, as a writer of datasets, raises
             an `RLError`; nothing else is checked.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+        CheckError: An `AssertionError` about the first promise that is broken, the reason first.
 
     Example:
         >>> from rl.core.errors import ContractError

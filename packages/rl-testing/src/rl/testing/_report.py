@@ -21,8 +21,8 @@ class Report:
     """What a check that passed did not exercise.
 
     Args:
-        owner: the component that was checked.
-        not_exercised: one sentence each; empty if everything was exercised.
+        owner: Component that was checked.
+        not_exercised: One sentence each; empty if everything was exercised.
 
     Example:
         >>> from rl.testing import CountingEnv, check_env

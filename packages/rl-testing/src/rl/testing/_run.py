@@ -32,7 +32,7 @@ def check_recipe(recipe: Any) -> Report:
         What was not exercised: training itself.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
     """
     owner = f"recipe {getattr(recipe, 'name', recipe)!r}"
     report = Report(owner)
@@ -69,7 +69,7 @@ def _check_config(config: Any, owner: str) -> None:
 
 
 def _check_light(config: Any, owner: str) -> None:
-    """The module of the settings imports no torch: ``rl train --help`` would wait for it."""
+    """Check that the module of the settings imports no torch: ``rl train --help`` would wait for it."""
     code = f"import sys, {config.__module__}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     reason = f"{config.__module__}, the module of the settings, imports torch or does not import"
@@ -102,15 +102,15 @@ def check_logger(
     Rows are floats and integers, NaN and infinity, lack a name that an earlier one had, and repeat a step.
 
     Args:
-        make: a new logger.
-        read: what was recorded, after `close`, as value by step by name. Values that are not finite, and those of a
+        make: Function that returns a new logger.
+        read: Function that returns the records, as value by step by name. Values that are not finite, and those of a
             step that was logged twice, are not compared.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
 
     Example:
         >>> class Memory:

@@ -22,11 +22,11 @@ def check_spec(spec: TensorSpec, *, draws: int = 3) -> None:
     with torch on draws; copies are equal; discrete specs list all their values.
 
     Args:
-        spec: any spec; left as it is.
-        draws: how many random values are tried.
+        spec: Spec to check; not changed.
+        draws: Number of random values.
 
     Raises:
-        CheckError: an `AssertionError` that says what is wrong.
+        CheckError: An `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.core.specs import Bounded
@@ -152,7 +152,7 @@ def _check_algebra(spec: TensorSpec) -> None:
 
 
 def _check_slices(spec: TensorSpec) -> None:
-    """What the slices draw, stacked, is in the whole."""
+    """Check that stacked samples of the slices are in the spec."""
     try:
         parts = spec.unbind(0)
     except SpecError:  # no dimension, or one that encodes a value

@@ -29,8 +29,8 @@ class CountingEnv:
     the reset, the reward is the action.
 
     Args:
-        length: steps of an episode, >= 1. A list gives each element of the batch its own.
-        batch_size: of the environment.
+        length: Steps of an episode, >= 1. A list gives each element of the batch its own.
+        batch_size: Batch size of the environment.
 
     Keys: writes ``observation`` float32 ``[*B, 1]``; reads ``action`` int64 ``[*B]`` in {0, 1}; writes under
     ``next`` the observation, ``reward`` float32 ``[*B, 1]`` and the done flags bool ``[*B, 1]``.
@@ -85,7 +85,7 @@ class CountingEnv:
         }
 
     def lowered(self) -> LeafEnv:
-        """The leaf form: the environment itself."""
+        """Return the leaf form: the environment itself."""
         return self
 
     def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -128,9 +128,9 @@ class ToyPriorityTree:
     """A priority tree that is an array: every draw adds up all priorities.
 
     Args:
-        capacity: number of leaves, at least 1.
-        device: where priorities live.
-        dtype: of the priorities.
+        capacity: Number of leaves, at least 1.
+        device: Device of the priorities.
+        dtype: Dtype of the priorities.
 
     Example:
         >>> tree = ToyPriorityTree(4)
@@ -186,7 +186,7 @@ class ToyRecurrentBackend:
     """The reference recurrence as a back end.
 
     Args:
-        name: that it answers to.
+        name: Name by which it is selected.
     """
 
     def __init__(self, name: str = "toy") -> None:
@@ -235,9 +235,9 @@ def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """``x_t = d_t + c_t * x_{t+1}``, one step after the other.
 
     Args:
-        d: what each step adds.
-        c: weight of the step that follows; same shape.
-        time_dim: where time is.
+        d: Addend of each step.
+        c: Weight of the step that follows; same shape.
+        time_dim: Dimension of time.
 
     Example:
         >>> toy_linear_recurrence(torch.ones(3), torch.full((3,), 0.5), 0)

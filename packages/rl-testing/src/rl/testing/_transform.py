@@ -23,7 +23,7 @@ _STEPS = 8
 
 
 def copy_of(transform: Any) -> Any:
-    """A copy from ``clone()`` if the transform has it, that belongs to no environment."""
+    """Return a copy from ``clone()`` if the transform has it, that belongs to no environment."""
     clone = getattr(transform, "clone", None)
     return clone() if clone is not None else copy.deepcopy(transform)
 
@@ -89,7 +89,7 @@ def _load(other: Any, state: Any) -> None:
 
 
 def _walk(env: Any, seed: int) -> list[TensorDictBase]:
-    """The entries of a few random steps."""
+    """Return the entries of a few random steps."""
     env.set_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -154,7 +154,7 @@ def check_called_as_in_env(transform: Any, batch: TensorDictBase, report: Report
 
 
 def _list_changes(before: TensorDictBase, after: TensorDictBase) -> list[NestedKey]:
-    """The keys of entries that were changed, added or removed."""
+    """Return the keys of entries that were changed, added or removed."""
     old, new = leaf_keys(before), leaf_keys(after)
     both = [key for key in old if key in new and not same_values(before.get(key), after.get(key))]
     return [*both, *(key for key in (*old, *new) if (key in old) != (key in new))]
@@ -184,7 +184,7 @@ def _check_entries(copy: Copy, batch: TensorDictBase, report: Report) -> None:
 
 
 def _unchanged(call: Callable[[Any], Any], batch: TensorDictBase, which: str, owner: str) -> TensorDictBase:
-    """The result of a call that must change no tensor of the batch in place."""
+    """Return the result of a call that must change no tensor of the batch in place."""
     before, held = batch.clone(), dict(batch.items(include_nested=True, leaves_only=True))
     out = call(batch.copy())
     require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", owner)
@@ -196,7 +196,7 @@ def _unchanged(call: Callable[[Any], Any], batch: TensorDictBase, which: str, ow
 
 
 def _check_dimension(copy: Copy, batch: TensorDictBase, report: Report) -> None:
-    """A batch ``[1, *B]`` gives the same as ``[*B]``."""
+    """Check that a batch ``[1, *B]`` gives the same as ``[*B]``."""
     reason = f"a batch {[1, *batch.batch_size]} gives another result than the same batch {list(batch.batch_size)}"
     with raising(f"a batch {[1, *batch.batch_size]}", report.owner):
         out = copy()(batch.unsqueeze(0))
@@ -220,7 +220,7 @@ def _check_inverse(transform: Any, batch: TensorDictBase, report: Report) -> Non
 
 
 def _check_nested(transform: Any, nested: Any, batch: TensorDictBase, report: Report) -> None:
-    """The transform of nested keys does with nested entries what the other does with those at the root."""
+    """Check that the transform of nested keys does with nested entries what the other does with those at the root."""
     with raising("the transform with nested keys", report.owner):
         out = nested(_nested(batch))
     require_close(out, _nested(transform(batch.copy())), "nested keys give another result", report.owner)
@@ -306,25 +306,25 @@ def check_transform(
     ``state_dict`` continue as the transform does.
 
     Args:
-        transform: any callable from TensorDict to TensorDict. Copies of it are used, from its ``clone()`` if it has
+        transform: Callable from TensorDict to TensorDict. Copies of it are used, from its ``clone()`` if it has
             one.
-        batch: a batch on which it can run.
-        wrap: puts a copy of the transform around an environment, for example
+        batch: Batch on which it can run.
+        wrap: Function that puts a copy of the transform around an environment, for example
             ``lambda t: TransformedEnv(PendulumEnv(), t)``. A batched environment is needed for partial resets.
-        nested: the same transform with ``("nested", key)`` in place of each of its keys; it runs on a copy of `batch`
+        nested: Same transform with ``("nested", key)`` in place of each of its keys; it runs on a copy of `batch`
             with these keys.
-        seed: for the environment.
-        repeatable: false for a transform that is random, or keeps a state, on purpose; its copies are compared if it
+        seed: Seed of the environment.
+        repeatable: False for a transform that is random, or keeps a state, on purpose; its copies are compared if it
             has a ``state_dict``.
-        picklable: false for a transform that holds a function without a name.
-        compiles: false for a transform of a batch that is not for compiled code, because it reads values for example.
-        time_limit: see `check_env`.
+        picklable: False for a transform that holds a function without a name.
+        compiles: False for a transform of a batch that is not for compiled code, because it reads values for example.
+        time_limit: Argument of `check_env`.
 
     Returns:
         What was not exercised.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: An `AssertionError` with the reason first.
 
     Example:
         >>> import torch

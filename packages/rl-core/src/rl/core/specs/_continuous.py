@@ -27,8 +27,8 @@ class ContinuousBox:
     """An interval for each element.
 
     Args:
-        low: smallest values, ``[*shape]``.
-        high: largest values, ``[*shape]``; they belong to the domain.
+        low: Smallest values, ``[*shape]``.
+        high: Largest values, ``[*shape]``; they belong to the domain.
 
     Example:
         >>> box = ContinuousBox(torch.zeros(2), torch.ones(2))
@@ -60,7 +60,7 @@ class CategoricalBox:
     """The integers from 0 to ``n - 1``.
 
     Args:
-        n: how many, at least 1.
+        n: Number of classes, at least 1.
 
     Example:
         >>> CategoricalBox(3)
@@ -83,7 +83,7 @@ def _end(value: Any, dtype: torch.dtype | None) -> Tensor:
 
 
 def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
-    """An end in another dtype; an integer dtype must hold it exactly."""
+    """Return an end in another dtype; an integer dtype must hold it exactly."""
     cast = end.to(dtype)
     if not dtype.is_floating_point and bool((cast.to(end.dtype) != end).any()):
         raise SpecError(
@@ -101,15 +101,15 @@ class Bounded(LeafSpec):
     they are standard normal: always finite.
 
     Args:
-        low: smallest values, a number or anything that broadcasts to `shape`.
-        high: largest values; broadcast as `low` is.
-        shape: shape of a value; that of the ends if None.
-        device: where values live; that of `low` if it is a tensor, else the CPU.
-        dtype: a float makes it continuous, integers and bool discrete; if None that of `low` if it has one and is a
+        low: Smallest values, a number or anything that broadcasts to `shape`.
+        high: Largest values; broadcast as `low` is.
+        shape: Shape of a value; that of the ends if None.
+        device: Device of the values; that of `low` if it is a tensor, else the CPU.
+        dtype: Float makes it continuous, integers and bool discrete; if None that of `low` if it has one and is a
             float, else the default dtype.
 
     Raises:
-        SpecError: if the ends do not fit the shape or an integer dtype, `low` is above `high` somewhere, or one is NaN.
+        SpecError: If the ends do not fit the shape or an integer dtype, `low` is above `high` somewhere, or one is NaN.
 
     Example:
         >>> spec = Bounded(-1, 1, shape=(3,))
@@ -261,9 +261,9 @@ class Unbounded(LeafSpec):
     fair coins for bool.
 
     Args:
-        shape: shape of a value.
-        device: where values live; the CPU if None.
-        dtype: the default dtype if None.
+        shape: Shape of a value.
+        device: Device of the values; the CPU if None.
+        dtype: Default dtype if None.
 
     Example:
         >>> Unbounded(3).rand((2,)).shape

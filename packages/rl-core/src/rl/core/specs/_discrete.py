@@ -35,11 +35,11 @@ class ClassSpec(LeafSpec):
     """A spec whose values choose one of `n` classes.
 
     Args:
-        n: number of classes.
-        shape: shape of a value.
-        device: where values live; the CPU if None.
-        dtype: their dtype.
-        mask: bool, true where a class is allowed; all are if None.
+        n: Number of classes.
+        shape: Shape of a value.
+        device: Device of the values; the CPU if None.
+        dtype: Dtype of the values.
+        mask: Bool, true where a class is allowed; all are if None.
     """
 
     _parameters = ("mask",)
@@ -95,11 +95,11 @@ class Categorical(ClassSpec):
     """Integers from 0 to ``n - 1``, one for each element.
 
     Args:
-        n: number of classes, at least 1.
-        shape: shape of a value; there is no dimension for the classes.
-        device: where values live; the CPU if None.
-        dtype: an integer dtype, or bool for two classes.
-        mask: bool ``[*shape, n]``, true where a class is allowed; all are if None.
+        n: Number of classes, at least 1.
+        shape: Shape of a value; there is no dimension for the classes.
+        device: Device of the values; the CPU if None.
+        dtype: Integer dtype, or bool for two classes.
+        mask: Bool ``[*shape, n]``, true where a class is allowed; all are if None.
 
     Raises:
         ArgumentError: If `n` is no integer, or below 1.
@@ -170,11 +170,11 @@ class OneHot(ClassSpec):
     Numpy and Python values are the numbers of the classes (`encode`, `to_numpy`), as simulators take them.
 
     Args:
-        n: number of classes, at least 1.
-        shape: shape of a value, ends with `n`; ``(n,)`` if None.
-        device: where values live; the CPU if None.
-        dtype: any.
-        mask: bool ``[*shape]``, true where a class is allowed; all are if None.
+        n: Number of classes, at least 1.
+        shape: Shape of a value, ends with `n`; ``(n,)`` if None.
+        device: Device of the values; the CPU if None.
+        dtype: Any dtype.
+        mask: Bool ``[*shape]``, true where a class is allowed; all are if None.
 
     Raises:
         ArgumentError: If `n` is no integer, or below 1.
@@ -269,10 +269,10 @@ class Binary(LeafSpec):
     """Zeros and ones, element by element.
 
     Args:
-        n: size of the last dimension; any if None.
-        shape: shape of a value; ``(n,)`` if None, ``()`` if `n` is None too.
-        device: where values live; the CPU if None.
-        dtype: any.
+        n: Size of the last dimension; any if None.
+        shape: Shape of a value; ``(n,)`` if None, ``()`` if `n` is None too.
+        device: Device of the values; the CPU if None.
+        dtype: Any dtype.
 
     Raises:
         ArgumentError: If `n` is no integer, or below 0.
@@ -335,12 +335,12 @@ class MultiSpec(LeafSpec):
     """A spec whose values choose once for each number in `nvec`; internally, codes ``[*B, len(nvec)]``.
 
     Args:
-        nvec: numbers of classes.
-        own: the trailing dimensions of a value that encode it.
-        shape: shape of a value, ends with `own`.
-        device: where values live; the CPU if None.
-        dtype: their dtype.
-        mask: bool ``[*shape without own, sum(nvec)]``, the classes of all choices one after the other.
+        nvec: Numbers of classes.
+        own: Trailing dimensions of a value that encode it.
+        shape: Shape of a value, ends with `own`.
+        device: Device of the values; the CPU if None.
+        dtype: Dtype of the values.
+        mask: Bool ``[*shape without own, sum(nvec)]``, the classes of all choices one after the other.
     """
 
     _parameters = ("mask",)
@@ -382,7 +382,7 @@ class MultiSpec(LeafSpec):
         return torch.Size((*shape[: len(shape) - len(self._own)], len(self._sizes)))
 
     def _masks(self) -> list[Tensor | None]:
-        """The mask of each choice."""
+        """Return the mask of each choice."""
         if self.mask is None:
             return [None] * len(self._sizes)
         return list(self.mask.split(self._sizes, -1))
@@ -413,7 +413,7 @@ class MultiSpec(LeafSpec):
         return bool(mask.gather(-1, codes + self._offsets(codes.device)).all())
 
     def _offsets(self, device: torch.device) -> Tensor:
-        """The first class of each choice among all classes."""
+        """Return the first class of each choice among all classes."""
         sizes = self.nvec.flatten().to(device)
         return sizes.cumsum(0) - sizes
 
@@ -474,11 +474,11 @@ class MultiCategorical(MultiSpec):
     """Integers, each from 0 to its own ``nvec - 1``.
 
     Args:
-        nvec: numbers of classes, of any shape.
-        shape: shape of a value, ends with that of `nvec`; that if None.
-        device: where values live; the CPU if None.
-        dtype: an integer dtype.
-        mask: bool ``[*B, sum(nvec)]``, the classes of all choices one after the other; all are allowed if None.
+        nvec: Numbers of classes, of any shape.
+        shape: Shape of a value, ends with that of `nvec`; that if None.
+        device: Device of the values; the CPU if None.
+        dtype: Integer dtype.
+        mask: Bool ``[*B, sum(nvec)]``, the classes of all choices one after the other; all are allowed if None.
 
     Raises:
         ArgumentError: If `nvec` has other values than positive integers.
@@ -547,11 +547,11 @@ class MultiOneHot(MultiSpec):
     Numpy and Python values are the numbers of the classes (`encode`, `to_numpy`), as simulators take them.
 
     Args:
-        nvec: numbers of classes.
-        shape: shape of a value, ends with ``sum(nvec)``; ``(sum(nvec),)`` if None.
-        device: where values live; the CPU if None.
-        dtype: any.
-        mask: bool ``[*shape]``, true where a class is allowed; all are if None.
+        nvec: Numbers of classes.
+        shape: Shape of a value, ends with ``sum(nvec)``; ``(sum(nvec),)`` if None.
+        device: Device of the values; the CPU if None.
+        dtype: Any dtype.
+        mask: Bool ``[*shape]``, true where a class is allowed; all are if None.
 
     Raises:
         ArgumentError: If `nvec` has other values than positive integers.
@@ -593,7 +593,7 @@ class MultiOneHot(MultiSpec):
         return self._represent(torch.stack(parts, -1))
 
     def encode(self, value: Any) -> Tensor:
-        """The classes' numbers as one-hot vectors; a tensor that ends with the shape of this spec is a value of it."""
+        """Convert classes to one-hot vectors; a tensor that ends with the shape of this spec is a value of it."""
         if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
             return super().encode(value)
         codes = as_tensor(value, torch.int64, self._device)

@@ -24,8 +24,6 @@ from rl.core.errors import ArgumentError, WorkerError
 from rl.core.workers._base import Descriptor, GroupBase, Undivided, WorkerState, failure_of, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
-__all__ = ["WorkerGroup"]
-
 
 @dataclass(kw_only=True)
 class _Worker(WorkerState):
@@ -54,21 +52,21 @@ class WorkerGroup(GroupBase):
     A worker ignores Ctrl-C, and ends when its parent closes the group or ends, even if it hangs in a step.
 
     Args:
-        makers: functions that make the handlers.
-        owner: names the component in messages.
+        makers: Functions that create the handlers.
+        owner: Name of the component in messages.
         start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None. With the others the
             functions are pickled (with cloudpickle if pickle cannot), and a script guards its top level with
             ``if __name__ == "__main__"``.
-        daemon: whether the workers are daemonic: they end with this process, and have no processes of their own other
+        daemon: Whether the workers are daemonic: they end with this process, and have no processes of their own other
             than those of a `WorkerGroup`.
-        num_threads: threads of torch in each worker. With several, a fork executes commands in a thread of its own: in
+        num_threads: Threads of torch in each worker. With several, a fork executes commands in a thread of its own: in
             the one that was forked OpenMP would wait for threads of the parent for ever.
-        timeout: seconds after which a missing answer is an error; None for no limit.
-        shutdown_timeout: seconds after which `close` kills the workers.
+        timeout: Seconds after which a missing answer is an error; None for no limit.
+        shutdown_timeout: Seconds after which `close` kills the workers.
 
     Raises:
         ArgumentError: If there is no such start method, or a function cannot be pickled for it.
-        WorkerError: if a handler cannot be made.
+        WorkerError: If a handler cannot be made.
 
     Example:
         >>> class Adder:
@@ -253,7 +251,7 @@ def _end_text(code: int | None) -> str:
 
 
 def _ends_of_all() -> list[Any]:
-    """The parent's ends of the pipes of all workers of this process."""
+    """Return the parent's ends of the pipes of all workers of this process."""
     workers: list[_Worker] = [worker for group in _GROUPS for worker in group._workers]  # noqa: SLF001
     return [end for worker in workers for end in (worker.commands, worker.answers, worker.connection)]
 
@@ -271,7 +269,7 @@ def _children_allowed() -> Generator[None]:
 
 
 def _seed_of(index: int) -> int:
-    """The seed of a worker: that of this process, and its number."""
+    """Return the seed of a worker: that of this process, and its number."""
     return hash((torch.initial_seed(), index)) & ((1 << 62) - 1)
 
 
