@@ -42,7 +42,7 @@ def _flush() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that names the nearest option instead of only refusing; exit status 2."""
+    """An `argparse.ArgumentParser` that names the nearest option instead of only rejecting; exit status 2."""
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse all arguments, or leave with a sentence."""

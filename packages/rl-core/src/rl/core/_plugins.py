@@ -298,7 +298,7 @@ def admit(
     try:
         manager.register(plugin, name=record.id)
         manager.check_pending()  # a hook name that we do not know
-        _refuse_slips(manager, plugin, record)
+        _reject_slips(manager, plugin, record)
         if not manager.get_hookcallers(plugin):
             raise PluginError(
                 f"{record.value or 'it'} implements no hook: an entry point names the module (or object) with functions"
@@ -320,7 +320,7 @@ def admit(
     return staged
 
 
-def _refuse_slips(manager: pluggy.PluginManager, plugin: object, record: PluginRecord) -> None:
+def _reject_slips(manager: pluggy.PluginManager, plugin: object, record: PluginRecord) -> None:
     """Reject what pluggy accepts in silence: a hook without its mark, and wrappers, which we do not call."""
     for hook in hookspecs.__all__:
         if not hook.startswith("rl_") or not callable(getattr(plugin, hook, None)):

@@ -182,14 +182,14 @@ def foreign_arguments(
 
     Args:
         needless: Sentence by argument, followed by the values that are ignored, such as the default of
-            another library; any other value is refused with the sentence.
+            another library; any other value is rejected with the sentence.
         replaced: Replacement by argument; the argument is rejected with any value.
 
     Returns:
         The decorator; of a class it wraps ``__init__``, own or inherited.
 
     Raises:
-        UnknownArgumentError: Where the class or function is called with an argument that is refused, or that neither
+        UnknownArgumentError: Where the class or function is called with an argument that is rejected, or that neither
             the signature nor these tables know.
 
     Example:
@@ -239,7 +239,7 @@ def module_arguments(needless: dict[str, Needless]) -> Callable[[C], C]:
 
 
 def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
-    """Refuse keyword arguments that the constructor of a class decorated with `foreign_arguments` would refuse.
+    """Reject keyword arguments that the constructor of a class decorated with `foreign_arguments` would reject.
 
     Args:
         target: Class that was called.
@@ -295,7 +295,7 @@ class _Answers:
         return cls(needless, replaced, known, any(p.kind is p.VAR_KEYWORD for p in parameters))
 
     def keep(self, given: dict[str, Any], owner: str) -> dict[str, Any]:
-        """`given` without what is dropped; the first that is refused raises."""
+        """`given` without what is dropped; the first that is rejected raises."""
         return {name: value for name, value in given.items() if name in self.known or self._passes(name, value, owner)}
 
     def _passes(self, name: str, value: object, owner: str) -> bool:

@@ -418,9 +418,9 @@ def contract_of(component: Any) -> Contract:
 
 
 def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
-    """Print the writers and readers of each key of a pipeline, and refuse one that cannot run.
+    """Print the writers and readers of each key of a pipeline, and reject one that cannot run.
 
-    Refused are also components that overwrite an observation of the environment, such as a network that writes the
+    Rejected are also components that overwrite an observation of the environment, such as a network that writes the
     parameter ``loc`` where an observation has that name, and losses that would read an observation as an entry of
     their own, such as ``gamma``.
 

@@ -9,8 +9,8 @@ one that was registered last is called first: ours are registered first, then th
 distributions. In a *first result* hook None means "not me", and the first other answer ends the round.
 
 A plugin that raises, or gives an object that lacks a member of the hook's protocol, does not end the round: it is
-named in a `BrokenPluginWarning`, and the next one is called. Raise an error of `rl.core.errors` to refuse on purpose:
-it reaches the caller as it is. Hook wrappers are refused.
+named in a `BrokenPluginWarning`, and the next one is called. Raise an error of `rl.core.errors` to reject on purpose:
+it reaches the caller as it is. Hook wrappers are rejected.
 
 `rl doctor` shows all candidates for each device in the order of calls, and the attributes ``name`` and ``why`` of the
 selected answer where it has them; ``why`` is a sentence such as "AVX2 library".

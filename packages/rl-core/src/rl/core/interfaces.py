@@ -53,12 +53,12 @@ class PriorityTree(Protocol):
     - ``update_from_errors(index, error, eps, alpha, *, raw=None, largest=None, rows=None)``: sets
       ``(|error| + eps) ** alpha`` at `index` ``[n]``; of a repeated index the last one counts. If `raw` ``[capacity]``
       is given, it gets ``raw[index] = error`` too; if `largest` ``[]`` is, it becomes the larger of itself and the
-      largest ``|error|``. An index of `rows` or more is refused. `error`, `raw` and `largest` have the tree's dtype and
+      largest ``|error|``. An index of `rows` or more raises. `error`, `raw` and `largest` have the tree's dtype and
       device. Everything is checked before anything is written, into any of the three;
     - ``sample_weighted(n, beta, *, generator=None, stratified=False)``: indices ``[n]`` and their importance weights
       ``(priority / min) ** -beta`` ``[n]``;
     - ``check()``: for a tree whose device computes while the host goes on. It cannot raise at once: a batch that it
-      refuses writes nothing, and leaves an error on the device; where nothing can be drawn, indices and weights are
+      rejects writes nothing, and leaves an error on the device; where nothing can be drawn, indices and weights are
       zeros. ``check()`` waits, and raises the first error since the last ``check()``. A tree without it raises at once.
 
     With all of these, prioritized replay reads no value of a tensor on the host.

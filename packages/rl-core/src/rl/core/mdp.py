@@ -100,7 +100,7 @@ def complete_done(
     shape: Sequence[int] | None = None,
     owner: str = "the environment",
 ) -> Any:
-    """Fill in the flags of one level, in place, and refuse flags that contradict ``done = terminated | truncated``.
+    """Fill in the flags of one level, in place, and reject flags that contradict ``done = terminated | truncated``.
 
     With ``terminated`` (and perhaps ``truncated``) alone, ``done`` is either; with ``done`` alone, it counts as
     ``terminated``; with ``truncated`` alone, ``done`` is the same and nothing is terminated; a missing ``truncated``
@@ -137,7 +137,7 @@ def complete_done(
     if done is None:
         done = terminated.clone() if truncated is None else terminated | truncated
     else:
-        _refuse_contradiction(done, terminated, truncated, level, owner)
+        _reject_contradiction(done, terminated, truncated, level, owner)
     if truncated is None:
         truncated = done & ~terminated
     wanted = set(flags)
@@ -160,7 +160,7 @@ def _terminated(
     raise ShapeError(f"no flag among {[key_str(name) for name in names]}, and no shape to make one of")
 
 
-def _refuse_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | None, level: Level, owner: str) -> None:
+def _reject_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | None, level: Level, owner: str) -> None:
     wrong = terminated & ~done if truncated is None else done ^ (terminated | truncated)
     if not bool(wrong.any()):
         return

@@ -291,7 +291,7 @@ class Registry:
                 value = None
             except BaseException as error:
                 if first and isinstance(error, RLError):
-                    raise  # refused on purpose
+                    raise  # rejected on purpose
                 self._failed(record, f"{hook} raised {brief(error)}")
                 value = None
             if value is None:

@@ -232,7 +232,7 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     leaks = f"the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}"
     if ended is not None:
         alone = "" if ends == next_key(DONE) else f". If the flag is that of one agent, keep {key_str(next_key(DONE))}"
-        _refuse(
+        _reject(
             ended & continues,
             f"{owner}: an episode ends at step {{step}} of this batch ({key_str(ends)}), and {key_str(IS_INIT)} is"
             f" false at the step after it: {leaks}{alone}",
@@ -240,13 +240,13 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     ids: Tensor | None = td.get(TRAJ_IDS, None)
     if ids is not None and ids.shape == td.batch_size:
         now, following = _pairs(ids, dim)
-        _refuse(
+        _reject(
             (following != now) & continues,
             f"{owner}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
             f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample whole slices instead",
         )
     if not compared and not indexed and td.batch_dims == 1 and td.names[-1] != "time":
-        _refuse(
+        _reject(
             continues,
             f"{owner}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps shows that the step after step"
             f" {{step}} follows it in time, and {key_str(IS_INIT)} is false there: if it does not, the state"
@@ -282,7 +282,7 @@ def _check_states(td: TensorDictBase, states: Sequence[State], owner: str) -> No
 
 
 def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, owner: str) -> bool:
-    """Refuse states that differ from those under ``next`` of the step before; False if none are stored."""
+    """Reject states that differ from those under ``next`` of the step before; False if none are stored."""
     dim, compared = td.batch_dims - 1, False
     for state in states:
         stored, after = td.get(state.name, None), td.get(next_key(state.name), None)
@@ -291,7 +291,7 @@ def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, own
         compared = True
         differs = _pairs(stored, dim)[1] != _pairs(after, dim)[0]
         name = key_str(state.name)
-        _refuse(
+        _reject(
             any_of_step(differs, dim + 1) & continues,
             f"{owner}: {name} after step {{step}} of this batch differs from"
             f" {key_str((NEXT, *as_tuple(state.name)))} of that step, and {key_str(IS_INIT)} is false there: the steps"
@@ -303,7 +303,7 @@ def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, own
 
 
 def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
-    """Refuse rows that do not follow each other in their buffer; False without an ``index``.
+    """Reject rows that do not follow each other in their buffer; False without an ``index``.
 
     Rows of one environment are stored in time order, rows of other environments between them, and continue at the
     front of the storage where the ring ends.
@@ -318,13 +318,13 @@ def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
     wraps = back.cumsum(-1)
     wraps = wraps - torch.nn.functional.pad(wraps, (1, 0)).gather(-1, begins)
     jumps = f"{owner}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
-    _refuse(
+    _reject(
         back & ((wraps > 1) | (following >= index.gather(-1, begins))),
         f"{jumps} the steps were shuffled, or a slice begins there and the state of another one would leak into it."
         " Sample whole slices (SliceSampler), which set that flag, and shuffle slices, never steps",
     )
     if td.batch_dims == 1 and td.names[0] != "time":
-        _refuse(
+        _reject(
             (following != now + 1) & (following != 0) & continues,
             f"{jumps} the steps were sampled one by one, or are rows of one of several environments in a storage."
             " Sample whole slices (SliceSampler); if these are slices, name their dimension (td.names = ['time']), or"
@@ -349,7 +349,7 @@ def _first(bad: Tensor, dim: int) -> int | None:
     return int(bad.nonzero()[0, dim]) if bool(bad.any()) else None
 
 
-def _refuse(bad: Tensor, message: str) -> None:
+def _reject(bad: Tensor, message: str) -> None:
     if torch.compiler.is_compiling():
         _assert_async((~bad).all(), message.replace("step {step}", "a step"))
     elif (step := _first(bad, -1)) is not None:

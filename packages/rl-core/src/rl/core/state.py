@@ -409,7 +409,7 @@ def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _replacing(path: Path) -> Generator[IO[bytes]]:
     """Open a new file next to `path` that takes its name at the end, or is removed after an error."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
-        with suppress(OSError), left.open("rb") as other:  # in use: the lock, or Windows, refuses
+        with suppress(OSError), left.open("rb") as other:  # in use: the lock, or Windows, rejects
             if _lock(other):
                 left.unlink()
     temporary, file = _temporary(path)

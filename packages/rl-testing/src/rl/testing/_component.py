@@ -38,10 +38,10 @@ class NoBroadcast(TorchFunctionMode):
         pair = self._pair(tensors) if len(tensors) > 1 else None
         name = getattr(func, "__name__", str(func))
         if pair is not None and name.endswith("_loss"):
-            self._refuse(pair, name)
+            self._reject(pair, name)
         out = func(*args, **kwargs)
         if pair is not None and isinstance(out, Tensor) and out.shape == torch.broadcast_shapes(*pair):
-            self._refuse(pair, name)
+            self._reject(pair, name)
         return out
 
     def _pair(self, tensors: list[Tensor]) -> tuple[torch.Size, torch.Size] | None:
@@ -52,7 +52,7 @@ class NoBroadcast(TorchFunctionMode):
                     return flat, column
         return None
 
-    def _refuse(self, pair: tuple[torch.Size, torch.Size], name: str) -> None:
+    def _reject(self, pair: tuple[torch.Size, torch.Size], name: str) -> None:
         flat, column = pair
         fail(
             f"{name} broadcasts {list(flat)} with {list(column)} to {list(torch.broadcast_shapes(*pair))}: give"

@@ -144,7 +144,7 @@ def check_row_gather(
             _check_copies(gather, given, kind, generator)
             _check_changes(gather, given, kind, device)
             if refuses:
-                _check_refusals(gather, device)
+                _check_rejections(gather, device)
 
 
 def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, generator: torch.Generator) -> None:
@@ -202,7 +202,7 @@ def _check_changes(gather: RowGather, tensors: Sequence[Tensor], kind: str, devi
     _compare_rows(gather.rows(_CAPACITY, last), tensors, last, f"{kind}after more rows were written")
 
 
-def _check_refusals(gather: RowGather, device: torch.device | str) -> None:
+def _check_rejections(gather: RowGather, device: torch.device | str) -> None:
     for what, call in {
         "an index behind the written rows": lambda: gather.rows(_WRITTEN, torch.tensor([0, _WRITTEN], device=device)),
         "an index far behind": lambda: gather.rows(_WRITTEN, torch.tensor([1 << 62], device=device)),

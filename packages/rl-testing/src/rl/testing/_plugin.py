@@ -183,7 +183,7 @@ def _component(component: Component, distribution: str) -> Iterator[Row]:
 
 
 def _hooks(registry: Registry) -> Iterator[Row]:
-    """Call every hook, as ``rl doctor`` does, and report answers that it refuses and exceptions."""
+    """Call every hook, as ``rl doctor`` does, and report answers that it rejects and exceptions."""
     for finding in examine_hooks(registry):
         if finding.state == "problem":
             yield Row(finding.name, "problem", finding.value)
@@ -200,12 +200,12 @@ def _checked(component: Component, target: Any) -> Report | str:
     with TemporaryDirectory() as folder:
         given: dict[str, tuple[Any, ...]] = {"storage": (8,), "tree_backend": (8,), "logger": (Path(folder),)}
         arguments = given.get(kind, ())
-        if refusal := _refusal(target, arguments):
-            return f"its behaviour: needs arguments ({refusal}); call its check of rl.testing in a test"
+        if rejection := _rejection(target, arguments):
+            return f"its behaviour: needs arguments ({rejection}); call its check of rl.testing in a test"
         return _CHECKS[kind](target, arguments)
 
 
-def _refusal(target: Any, arguments: tuple[Any, ...]) -> str:
+def _rejection(target: Any, arguments: tuple[Any, ...]) -> str:
     """Why the target makes nothing from these arguments; an empty string if it does."""
     try:
         inspect.signature(target).bind(*arguments)

@@ -25,7 +25,7 @@ def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.
 
     Covers updates (the last of a repeated index counts), get, total, min, max, that what is zero is never
     drawn, that draws are in proportion (chi-square, one false alarm in a million), that a generator makes
-    them repeatable, stratified draws, and that a refused update writes nothing. The optional methods are
+    them repeatable, stratified draws, and that a rejected update writes nothing. The optional methods are
     checked where a tree has them; `check()` is called wherever an error must come.
 
     Args:
@@ -48,7 +48,7 @@ def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.
             _check_proportions(make, dtype)
             _check_generator(make, dtype)
             _check_stratified(make, dtype)
-            _check_refusals(make, dtype)
+            _check_rejections(make, dtype)
             if hasattr(make(1, dtype), "sample_weighted"):
                 _check_weights(make, dtype)
             if hasattr(make(1, dtype), "update_from_errors"):
@@ -78,7 +78,7 @@ def _check_empty(make: Make, capacity: int, dtype: torch.dtype) -> None:
         fail(f"{what} has the maximum {tree.max().item()}, expected 0")
     if tree.min().item() != float("inf"):
         fail(f"{what} has the minimum {tree.min().item()}, expected infinity")
-    _refused(tree, lambda: tree.sample(1), ValueError, f"sampling from {what}")
+    _rejected(tree, lambda: tree.sample(1), ValueError, f"sampling from {what}")
 
 
 def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
@@ -199,7 +199,7 @@ def _check_stratified(make: Make, dtype: torch.dtype) -> None:
                 fail(f"stratified draws: leaf {leaf} was drawn {counts[leaf]} times of {n}, expected {low} to {high}")
 
 
-def _check_refusals(make: Make, dtype: torch.dtype) -> None:
+def _check_rejections(make: Make, dtype: torch.dtype) -> None:
     array = torch.tensor([1.0, 0.0, 2.0, 4.0], dtype=dtype)
     tree = _filled(make, dtype, array)
     cases: list[tuple[str, list[int], list[float], type[Exception]]] = [
@@ -212,7 +212,7 @@ def _check_refusals(make: Make, dtype: torch.dtype) -> None:
     ]
     for what, index, priority, error in cases:
         arguments = torch.tensor(index, device=tree.device), torch.tensor(priority, dtype=dtype, device=tree.device)
-        _refused(tree, lambda given=arguments: tree.update(*given), error, f"an update with {what}")
+        _rejected(tree, lambda given=arguments: tree.update(*given), error, f"an update with {what}")
         _compare(tree, array, f"after a refused update with {what}")
 
 
@@ -266,10 +266,10 @@ def _check_errors(make: Make, dtype: torch.dtype) -> None:
     ]
     if whole:
         cases.append(("an index equal to rows", [0, rows], [9e9, 9e9], IndexError))
-    for what, places, values, refusal in cases:
+    for what, places, values, rejection in cases:
         given = torch.tensor(places, device=tree.device), torch.tensor(values, dtype=dtype, device=tree.device)
         call = partial(write, *given, _EPS, _ALPHA, **beside)
-        _refused(tree, call, refusal, f"update_from_errors with {what}")
+        _rejected(tree, call, rejection, f"update_from_errors with {what}")
         _compare_errors(tree, array, raw, largest.item(), most if whole else None)
 
 
@@ -289,7 +289,7 @@ def _compare_errors(tree: PriorityTree, array: Tensor, raw: Tensor, largest: flo
             fail(f"update_from_errors: largest is {largest}, expected {most}")
 
 
-def _refused(tree: PriorityTree, call: Callable[[], object], error: type[Exception], what: str) -> None:
+def _rejected(tree: PriorityTree, call: Callable[[], object], error: type[Exception], what: str) -> None:
     """Expect an error of the call, or of the `check()` that follows it if the tree has one."""
     try:
         call()

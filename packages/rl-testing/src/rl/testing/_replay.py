@@ -61,7 +61,7 @@ def make_rows(start: int, stop: int) -> TensorDict:
     )
 
 
-def require_refused(call: Callable[[], object], what: str, owner: str, kind: type[Exception] = RLError) -> None:
+def require_rejected(call: Callable[[], object], what: str, owner: str, kind: type[Exception] = RLError) -> None:
     """Raise a `CheckError` unless the call raises `kind`."""
     try:
         call()
@@ -106,7 +106,7 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     storage.set(torch.arange(3), make_rows(0, 3))
     _holds(storage, [0, 1, 2])
     for gap in (torch.tensor([4, 5]), torch.tensor([2, 4])):
-        require_refused(
+        require_rejected(
             lambda gap=gap: storage.set(gap, make_rows(50, 52)), "set with a gap before it", owner, IndexError
         )
     _holds(storage, [0, 1, 2])
@@ -115,7 +115,7 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     expected = [21, 1, 2, 3, 4, 5, 6, 20]
     _holds(storage, expected)
     _storage_copies(storage, expected)
-    _storage_refuses(storage, expected)
+    _storage_rejects(storage, expected)
     state = storage.state_dict()
     require_plain(state, "state_dict()", owner)
     storage.set(torch.tensor([0]), make_rows(90, 91))
@@ -125,7 +125,7 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     storage.empty()
     require(len(storage) == 0, f"empty() leaves {len(storage)} rows", owner)
     other_rows = make_rows(5, 7).exclude("wide")
-    require_refused(lambda: storage.set(torch.arange(2), other_rows), "set of other rows after empty()", owner)
+    require_rejected(lambda: storage.set(torch.arange(2), other_rows), "set of other rows after empty()", owner)
     storage.set(torch.arange(2), make_rows(5, 7))
     _holds(storage, [5, 6])
     _holds(other, expected)
@@ -150,7 +150,7 @@ def _holds(storage: Storage, numbers: list[int]) -> None:
     sparse = _stacked(storage.get(slice(0, None, 2)))["number"].tolist()
     require(sparse == numbers[::2], f"get of every other row: rows {sparse}, expected {numbers[::2]}", owner)
     for outside in (len(numbers), -1 - len(numbers)):
-        require_refused(lambda outside=outside: storage.get(outside), f"get({outside})", owner, IndexError)
+        require_rejected(lambda outside=outside: storage.get(outside), f"get({outside})", owner, IndexError)
     last = storage.get(len(numbers) - 1)
     require(last.batch_size == torch.Size([]), "get of an int returns one row, without a batch dimension", owner)
     require(int(last["number"]) == numbers[-1], "get of an int returns another row", owner)
@@ -167,7 +167,7 @@ def _storage_copies(storage: Storage, expected: list[int]) -> None:
     _holds(storage, expected)
 
 
-def _storage_refuses(storage: Storage, expected: list[int]) -> None:
+def _storage_rejects(storage: Storage, expected: list[int]) -> None:
     owner, place, good = type(storage).__name__, torch.tensor([1, 2]), make_rows(50, 52)
     bad = {
         "a missing key": good.exclude("wide"),
@@ -178,11 +178,11 @@ def _storage_refuses(storage: Storage, expected: list[int]) -> None:
         "no rows": good[:0],
     }
     for what, rows in bad.items():
-        require_refused(lambda rows=rows: storage.set(place, rows), f"set of {what}", owner)
+        require_rejected(lambda rows=rows: storage.set(place, rows), f"set of {what}", owner)
     for index in (torch.tensor([1, SIZE]), torch.tensor([-1, 1])):
-        require_refused(lambda index=index: storage.set(index, good), f"set at {index.tolist()}", owner, IndexError)
-        require_refused(lambda index=index: storage.get(index), f"get at {index.tolist()}", owner, IndexError)
-    require_refused(lambda: storage.set(torch.arange(3), good), "set of two rows at three indices", owner)
+        require_rejected(lambda index=index: storage.set(index, good), f"set at {index.tolist()}", owner, IndexError)
+        require_rejected(lambda index=index: storage.get(index), f"get at {index.tolist()}", owner, IndexError)
+    require_rejected(lambda: storage.set(torch.arange(3), good), "set of two rows at three indices", owner)
     _holds(storage, expected)
 
 
@@ -209,8 +209,8 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     """
     storage, empty = RowCount(23), RowCount(0)
     owner = type(make()).__name__
-    require_refused(lambda: make().sample(empty, 4), "sample of an empty storage", owner)
-    require_refused(lambda: _informed(make(), storage).sample(storage, 0), "sample(batch_size=0)", owner)
+    require_rejected(lambda: make().sample(empty, 4), "sample of an empty storage", owner)
+    require_rejected(lambda: _informed(make(), storage).sample(storage, 0), "sample(batch_size=0)", owner)
     _keeps_what_it_returned(_informed(make(), storage), storage)
     first, second = _informed(make(), storage), _informed(make(), storage)
     one, two = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
@@ -344,7 +344,7 @@ def check_writer(make: Callable[[], Writer]) -> Report:
     try:
         writer.claim(storage, 1)
     except RLError:
-        require_refused(lambda: make().claim(storage, 3), "claim of three rows, after it refused one,", owner)
+        require_rejected(lambda: make().claim(storage, 3), "claim of three rows, after it refused one,", owner)
         return Report(owner)
     writer = make()
     for count in (1, 3, 2, 5, 8, 1, 3):
@@ -364,8 +364,8 @@ def check_writer(make: Callable[[], Writer]) -> Report:
         )
         writer.extended(index, make_rows(0, count))
     before = writer.state_dict()
-    require_refused(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has places", owner)
-    require_refused(lambda: writer.claim(storage, 0), "claim of no rows", owner)
+    require_rejected(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has places", owner)
+    require_rejected(lambda: writer.claim(storage, 0), "claim of no rows", owner)
     require(writer.state_dict() == before, "a refused claim moved the cursor", owner)
     writer.empty()
     fresh = RowCount(0, max_size=SIZE)

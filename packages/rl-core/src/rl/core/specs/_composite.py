@@ -112,7 +112,7 @@ class Composite(TensorSpec):
         return self._is_locked
 
     def lock_(self) -> Self:
-        """Refuse changes here and in nested composites, so that cached keys stay valid."""
+        """Reject changes here and in nested composites, so that cached keys stay valid."""
         return self._set_lock(locked=True)
 
     def unlock_(self) -> Self:
@@ -161,7 +161,7 @@ class Composite(TensorSpec):
             if not isinstance(child, Composite):
                 raise SpecError(f"cannot set {key_str(key)}: {key_str(first)} is a {type(child).__name__}, a leaf")
             child.set(unwrap(rest), spec)
-            self._specs[first] = child  # only now: if the spec is refused, nothing is left behind
+            self._specs[first] = child  # only now: if the spec is rejected, nothing is left behind
         else:
             self._specs[first] = self._adopt(first, spec)
         return self

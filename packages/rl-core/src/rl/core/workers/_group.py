@@ -258,7 +258,7 @@ def _ends_of_all() -> list[Any]:
 
 @contextmanager
 def _children_allowed() -> Generator[None]:
-    """Let a daemonic process start workers, which multiprocessing refuses: they could outlive it. These end with it."""
+    """Let a daemonic process start workers, which multiprocessing rejects: they could outlive it. These end with it."""
     config: Any = getattr(multiprocessing.current_process(), "_config", {})
     daemon = config.get("daemon")
     config["daemon"] = False
