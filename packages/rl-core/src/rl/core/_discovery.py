@@ -162,7 +162,7 @@ def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord], dict[str, st
             continue
         seen[normalized(name)] = folder
         try:
-            if group in (distribution.read_text("entry_points.txt") or ""):  # parsing each would take longer
+            if group in (distribution.read_text("entry_points.txt") or ""):  # faster than parsing every file
                 if name.startswith("~"):
                     reason = f"it is what an interrupted pip left behind: delete {printable(str(folder))}"
                     damaged.append(PluginRecord(name, name, state="broken", reason=reason, remedy=""))
@@ -287,7 +287,7 @@ def _owner(folder: Path, file: Path) -> str | None:
     """Return the distribution in `folder` that brought `file`."""
     wanted = file.relative_to(folder).as_posix()
     for distribution in distributions(path=[str(folder)]):
-        with suppress(Exception):  # a damaged list of files is not this one's
+        with suppress(Exception):  # a damaged RECORD cannot list `file`
             if any(entry.as_posix() == wanted for entry in distribution.files or ()):
                 return distribution.name
     return None
@@ -318,7 +318,7 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
         for file in (folder / "rl" / "__init__.py", folder / "rl.py", *_strangers(folder / "rl")):
             try:
                 hides = file.is_file() and file.resolve() not in found
-            except OSError:  # a folder that cannot be read, or was removed, hides nothing
+            except OSError:  # an unreadable or removed folder hides no module
                 continue
             if hides:
                 found[file.resolve()] = Intruder(file.resolve(), _owner(folder, file))

@@ -37,7 +37,7 @@ def diverted_stdout() -> Generator[None]:
 
 def _flush() -> None:
     if sys.__stdout__ is not None:
-        with suppress(OSError, ValueError):  # closed
+        with suppress(OSError, ValueError):  # the stream is closed already
             sys.__stdout__.flush()
 
 
@@ -74,4 +74,4 @@ def table(rows: Sequence[Sequence[str]], *, head: bool = False) -> Iterator[str]
     for number, row in enumerate(rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         if head and number == 0:
-            yield "  ".join("-" * width for width in (*widths[:-1], len(row[-1])))  # the last column may be sentences
+            yield "  ".join("-" * width for width in (*widths[:-1], len(row[-1])))  # the last may hold sentences

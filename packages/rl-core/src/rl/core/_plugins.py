@@ -193,7 +193,7 @@ def check_kind(component: Component, target: object) -> str:
     if not callable(target):
         return f"{_shown(target)} is neither a class nor a function"
     if component.kind not in _KINDS or not isinstance(target, type):
-        return ""  # what a function returns is known when it is called
+        return ""  # the result of a function is unknown before its call
     if abstract := sorted(getattr(target, "__abstractmethods__", ())):
         return f"{_shown(target)} is abstract: it lacks {', '.join(abstract)}"
     name = _KINDS[component.kind]
@@ -297,7 +297,7 @@ def admit(
     """
     try:
         manager.register(plugin, name=record.id)
-        manager.check_pending()  # a hook name that we do not know
+        manager.check_pending()  # raises for a hook name without a specification
         _reject_slips(manager, plugin, record)
         if not manager.get_hookcallers(plugin):
             raise PluginError(

@@ -168,8 +168,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 Needless = tuple[str, *tuple[object, ...]]
-"""Why an argument is not needed, or what to use as long as it is not available; then the values that are dropped: `...`
-for any."""
+"""Message for an argument of TorchRL, followed by the values that are accepted and ignored; `...` stands for any."""
 
 
 def foreign_arguments(

@@ -63,7 +63,7 @@ def _guarded(arguments: list[str]) -> int:
         else:
             sys.stderr.write(f"rl: {error}\n")
         return 1
-    except SystemExit as error:  # argparse
+    except SystemExit as error:  # argparse exits on --help and on bad options
         if isinstance(error.code, str):
             sys.stderr.write(f"rl: {error.code}\n")
             return 1
@@ -79,7 +79,7 @@ def _guarded(arguments: list[str]) -> int:
 def _debug() -> bool:
     try:
         return settings().debug
-    except RLError:  # the message about the variable itself
+    except RLError:  # RL_DEBUG itself is malformed
         return False
 
 

@@ -284,7 +284,10 @@ def _current(name: NestedKey) -> tuple[str, ...]:
 
 
 _WHERE = "this pipeline"
-_OF_LOSSES = BUFFER_KEYS | {ADVANTAGE, VALUE_TARGET}  # what has such a name is no observation to a loss
+_OF_LOSSES = BUFFER_KEYS | {
+    ADVANTAGE,
+    VALUE_TARGET,
+}  # losses read these names as their own entries
 
 
 @dataclass
@@ -487,7 +490,7 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
             waiting = component
             for key in _env_reset_keys(component):
                 found.writes(f"{name}.reset", key)
-            states = getattr(component, "full_state_spec", None)  # a policy writes these, as the noise of gSDE
+            states = getattr(component, "full_state_spec", None)  # written by a policy, such as the noise of gSDE
             inputs = [] if states is None else leaf_keys(states)
             found.observes(name, [key for key in leaf_keys(component.observation_spec) if key not in inputs])
             continue

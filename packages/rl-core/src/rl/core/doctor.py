@@ -193,7 +193,7 @@ def examine_hooks(registry: Registry) -> list[Finding]:
 def examine_answers(registry: Registry) -> Iterator[Finding]:
     """Return the back end that is selected for each hook and device."""
     if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
-        return  # reported already: they do not import
+        return  # their failed import is reported already
     import torch
 
     kinds = ["cpu", *(["cuda"] if cuda_state()[0] else [])]
@@ -202,7 +202,7 @@ def examine_answers(registry: Registry) -> Iterator[Finding]:
             ("priority tree", "rl_priority_tree", {"capacity": 8, "device": device, "dtype": torch.float32}),
             ("linear recurrence", "rl_linear_recurrence", {"device": device, "dtype": torch.float32}),
         ]
-        if device.type == "cpu":  # elsewhere the tensors to ask with would have to be made there first
+        if device.type == "cpu":  # on other devices the hook needs tensors there
             asked.append(("row gather", "rl_row_gather", {"tensors": [torch.zeros(1, device=device)]}))
         asked += [
             (f"recurrent {cell}", "rl_recurrent_backend", {"cell": cell, "name": None, "device": device})
@@ -297,7 +297,7 @@ def _imports(registry: Registry) -> Iterator[Finding]:
             __import__(name)
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, it is reported
             remedy = f"pip install --force-reinstall {name}"
-            if isinstance(error, UnicodeDecodeError) and unreadable:  # torch reads the entry points of all
+            if isinstance(error, UnicodeDecodeError) and unreadable:  # torch reads all entry points
                 remedy = f"repair {', '.join(unreadable)} first, as the section plugins says"
             yield Finding("libraries", f"import {name}", brief(error), "problem", remedy)
 

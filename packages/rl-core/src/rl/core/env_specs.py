@@ -76,7 +76,7 @@ def check_entries(entries: Any, specs: Iterable[Composite], env: Any, owner: str
         CheckError: If an entry is missing, unknown, has another shape or dtype, lies outside of its spec, or is NaN.
     """
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
-    found = leaf_keys(entries)  # without text and other objects
+    found = leaf_keys(entries)  # tensors only: text and other objects are added below
     found += [key for key, spec in wanted.items() if spec.dtype is None and entries.get(key, None) is not None]
     lines = [line for key, spec in wanted.items() if (line := _line(key, spec, entries, found, wanted))]
     known = {*wanted, *leaf_keys(env.full_action_spec)}

@@ -2,7 +2,7 @@
 
 Everything that can be expressed without a TensorDict also has a *leaf* form, a plain call on tensors by flat key
 (`Leaves`). A component offers it through ``lowered()``; collectors and losses ask `rl.core.lowering` for it and fall
-back to the TensorDict form. Both forms give the same numbers.
+back to the TensorDict form. Both forms give the same numbers. Leaves are those of the TensorDict, not of autograd.
 """
 
 from __future__ import annotations
@@ -421,7 +421,7 @@ class Storage(Protocol):
         ...
 
     def empty(self) -> None:
-        """Forget the rows; what a row looks like stays fixed."""
+        """Remove all rows; the layout (keys, shapes, dtypes) stays."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

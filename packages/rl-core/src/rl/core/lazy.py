@@ -48,7 +48,7 @@ def lazy_exports(
         if name not in origin():
             raise _unknown(package, name)
         value = getattr(import_module(origin()[name]), name)
-        setattr(sys.modules[package], name, value)  # found at once the next time
+        setattr(sys.modules[package], name, value)  # the next access does not come here
         return value
 
     def __dir__() -> list[str]:

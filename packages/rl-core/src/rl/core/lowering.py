@@ -84,12 +84,12 @@ class WarmedUp(Generic[P, R]):
 
     def __getattr__(self, name: str) -> Any:
         if name in WarmedUp._own or (name.startswith("__") and name.endswith("__")):
-            raise AttributeError(name)  # copy and pickle ask before there is a model
+            raise AttributeError(name)  # copy and pickle look attributes up before __init__
         return getattr(self._model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__") and name.endswith("__"):
-            vars(self)[name] = value  # name, signature and text of a function
+            vars(self)[name] = value  # __name__, __wrapped__ and __doc__ of a function
         else:
             setattr(self._model, name, value)
 

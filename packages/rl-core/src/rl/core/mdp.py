@@ -225,6 +225,7 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
     out: dict[Any, Any] = {}
     for key, value in fresh.items():
         path = as_tuple(key)
+        # The innermost level that holds the entry: that of the longest prefix of its key.
         levels = [level for level in masks if path[: len(level)] == level and len(path) > len(level)]
         level = max(levels, key=len, default=None)
         if level not in partial:
@@ -243,7 +244,7 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
     return out
 
 
-_Tree = dict[str, Any]  # what to leave out: the key itself (None), or a tree of what to leave out below it
+_Tree = dict[str, Any]  # keys to leave out: None for the whole entry, or a tree of the keys below it
 _NOTHING: _Tree = {}
 
 

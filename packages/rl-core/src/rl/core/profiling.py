@@ -151,7 +151,7 @@ class timeit:  # noqa: N801  # TorchRL's name
         total = sum(cls._seconds.values()) or 1.0
         for name, seconds in sorted(cls._seconds.items(), key=lambda item: -item[1]):
             count = cls._counts[name]
-            print(  # noqa: T201  # that is what it is for
+            print(  # noqa: T201  # printing is its purpose
                 f"{'' if prefix is None else prefix}{name:<32} {count:>8} x {seconds / count:.3e} s = {seconds:9.3f} s"
                 f" {seconds / total:7.1%}"
             )

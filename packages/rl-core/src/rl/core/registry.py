@@ -85,7 +85,7 @@ class Registry:
         for record in registry.plugins:
             if problem := doubled.get(normalized(record.distribution)):
                 record.problems.append(problem)
-                record.remedy = ""  # of two mixed versions; it comes before any other
+                record.remedy = ""  # the doubled distribution is to be repaired first
         return registry
 
     # ------------------------------------------------------------------ filling
@@ -291,7 +291,7 @@ class Registry:
                 value = None
             except BaseException as error:
                 if first and isinstance(error, RLError):
-                    raise  # rejected on purpose
+                    raise  # a plugin that rejects the call on purpose
                 self._failed(record, f"{hook} raised {brief(error)}")
                 value = None
             if value is None:

@@ -119,6 +119,7 @@ def check_time_order(
     }
     if mask is None and is_init is None and not ids:
         return
+    # Compare each step t with t + 1: tensors below have T - 1 steps along `dim`.
     length = shape[dim] - 1
     unended = ~any_of_step(done, len(shape)).narrow(dim, 0, length)
     if mask is not None:
@@ -133,6 +134,7 @@ def check_time_order(
     for key, value in ids.items():
         now, following = _pairs(value, dim)
         broken = (now != following) & unended
+        # Rows of a buffer increase by one, or wrap to 0 at the end of the ring; trajectory ids stay the same.
         broken = broken & (following != now + 1) & (following != 0) if key == INDEX else _without_end(td, dim, broken)
         if _first(broken, dim) is not None:
             raise ContractError(
@@ -172,7 +174,7 @@ class OrderWatch:
 
 
 def _without_end(td: TensorDictBase, dim: int, steps: Tensor) -> Tensor:
-    """Those of `steps` (all but the last) at which no ``done`` of the batch is true, of whatever group of agents."""
+    """Mask out those of `steps` (all but the last) at which a ``done`` of any group of agents is true."""
     if not bool(steps.any()):
         return steps
     keys = [key for key in leaf_keys(td) if as_tuple(key)[0] == NEXT and as_tuple(key)[-1] == DONE]
@@ -312,8 +314,10 @@ def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
     if index is None or index.shape != td.batch_size:
         return False
     now, following = _pairs(index, -1)
+    # Position of the first step of each sequence, carried along by the running maximum.
     places = torch.arange(1, index.shape[-1], device=index.device)
-    begins = torch.where(continues, 0, places).cummax(-1).values  # first step of the sequence of `following`
+    begins = torch.where(continues, 0, places).cummax(-1).values
+    # A step back is the end of the ring, at most once in a sequence, and never past the sequence's own first row.
     back = (following <= now) & continues
     wraps = back.cumsum(-1)
     wraps = wraps - torch.nn.functional.pad(wraps, (1, 0)).gather(-1, begins)
@@ -334,7 +338,7 @@ def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
 
 
 def _pairs(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """All steps but the last, and all but the first."""
+    """Split `x` into all steps but the last, and all but the first."""
     length = x.shape[dim] - 1
     return x.narrow(dim, 0, length), x.narrow(dim, 1, length)
 

@@ -172,7 +172,7 @@ def _reachable(device: torch.device) -> torch.device:
     """`device`, or the CPU on a machine without it: a state that was saved with a GPU loads without one, too."""
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError):  # the first from a torch that was built without it
+    except (AssertionError, RuntimeError):  # AssertionError: torch was built without the device
         return torch.device("cpu")
     return device
 
@@ -409,7 +409,7 @@ def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _replacing(path: Path) -> Generator[IO[bytes]]:
     """Open a new file next to `path` that takes its name at the end, or is removed after an error."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
-        with suppress(OSError), left.open("rb") as other:  # in use: the lock, or Windows, rejects
+        with suppress(OSError), left.open("rb") as other:  # another writer holds the lock, or Windows its handle
             if _lock(other):
                 left.unlink()
     temporary, file = _temporary(path)
@@ -428,7 +428,7 @@ def _temporary(path: Path) -> tuple[Path, IO[bytes]]:
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
         file = temporary.open("xb")
-        if _lock(file) and temporary.exists():  # else another writer took it for a remainder
+        if _lock(file) and temporary.exists():  # else another writer has removed it as a leftover
             return temporary, file
         file.close()
         temporary.unlink(missing_ok=True)

@@ -102,7 +102,7 @@ def _check_order(found: list[TensorDictBase], owner: str) -> bool:
     tensors: Any = found  # torch.cat is typed for tensors alone
     steps: Any = torch.cat(tensors, dim=-1)
     if next_key("done") not in leaf_keys(steps):
-        return True  # several levels: ends are not those of elements
+        return True  # flags of groups: ends are not those of batch elements
     done = steps.get(next_key("done")).flatten(steps.ndim).any(-1)
     either = [steps.get(next_key(flag), None) for flag in FLAGS[1:]]
     union = torch.stack([flag.flatten(steps.ndim).any(-1) for flag in either if flag is not None]).any(0)

@@ -122,7 +122,7 @@ class Tried:
             return
         keys = [key for key in self._contract.out_keys if key in leaf_keys(self.out)]
         if not _same(self.out, seeded(component, self.given), keys):
-            return  # not repeatable: nothing can be compared
+            return  # results are random beyond the seed: they cannot be compared
         if _same(self.out, seeded(component, batch), keys):
             return
         read = [key for key in self._extra if not _same(self.out, seeded(component, self._with(batch, key)), keys)]
@@ -230,7 +230,7 @@ def check_contract(component: Any, td: TensorDictBase) -> TensorDictBase:
     for entries in (out, tried.handed):
         undeclared = set(leaf_keys(entries)) - declared - set(leaf_keys(tried.before))
         require(not undeclared, f"{_sorted(undeclared)} was written and is not declared", name)
-    require_kept(tried.before, tried.given, (), name)  # nothing in place
+    require_kept(tried.before, tried.given, (), name)  # the input itself must not change either
     for entries in (out, tried.handed):
         require_kept(tried.before, entries, declared, name)
     letters: dict[str, int] = {}

@@ -363,7 +363,7 @@ def _run(driver: EnvDriver, steps: int, seed: int | None) -> list[TensorDictBase
     td = driver.env.reset()
     seen = [td.clone()]
     for _ in range(steps):
-        outcome, td = driver.step(td, driver.act())  # drawn here: which are legal may depend on the state
+        outcome, td = driver.step(td, driver.act())  # sampled at each step: legal actions may depend on the state
         seen += [outcome.clone(), td.select(*driver.observation_keys).clone()]
     return seen
 

@@ -149,7 +149,7 @@ class EpisodeEnds:
 
     def __init__(self, driver: EnvDriver, time_limit: int | None) -> None:
         self._driver, self._limit = driver, time_limit
-        self._age = torch.zeros((), dtype=torch.int64)  # of each episode, from the first step on
+        self._age = torch.zeros((), dtype=torch.int64)  # steps of each running episode
         self._truncated: list[int] = []
         self._kept = self._moved = False
         self._alike = 0

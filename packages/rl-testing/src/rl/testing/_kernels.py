@@ -55,7 +55,7 @@ def check_linear_recurrence(
         for shape, time_dim in _SHAPES:
             d = torch.randn(shape, generator=generator)
             random = torch.rand(shape, generator=generator)
-            cut = torch.where(random < 0.3, torch.zeros(()), random)  # episode ends
+            cut = torch.where(random < 0.3, torch.zeros(()), random)  # d = 0 where an episode ends
             for name, c in {
                 "random weights": cut,
                 "weights of one": torch.ones(shape),

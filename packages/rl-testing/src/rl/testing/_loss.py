@@ -359,7 +359,7 @@ class _Shifted:
         if done is None or not bool(done[..., :-1].any()):
             self._report.skip("ends of episodes: the batch has none before its last step")
             return
-        ended = done.int().cumsum(-1) - done.int()  # ends before each step
+        ended = done.int().cumsum(-1) - done.int()  # number of ends before each step
         mask = ended >= 1
         leaked = bool((self._changed(mask, "all") & ~mask).any())
         reason = "what follows the end of an episode has an influence on the results before it"

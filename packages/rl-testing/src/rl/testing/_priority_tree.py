@@ -275,7 +275,7 @@ def _check_errors(make: Make, dtype: torch.dtype) -> None:
 
 def _compare_errors(tree: PriorityTree, array: Tensor, raw: Tensor, largest: float, most: float | None) -> None:
     stored = tree.get(torch.arange(len(array), device=tree.device)).cpu().double()
-    expected = torch.where(stored == 0, 0.0, (array.double().abs() + _EPS) ** _ALPHA)  # zero: never written
+    expected = torch.where(stored == 0, 0.0, (array.double().abs() + _EPS) ** _ALPHA)  # 0: a row that was never written
     if not ((stored != 0) | (array == 0)).all():
         fail("update_from_errors left a priority of zero where it was to write")
     worst = ((stored - expected).abs() / (expected + 1e-30)).max().item()

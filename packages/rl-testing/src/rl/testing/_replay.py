@@ -101,7 +101,7 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     require(storage.count(make_rows(0, 3)) == 3, "count must return the number of rows", owner)
     require(len(storage) == 0, "count must not write", owner)
     fresh = make(SIZE)
-    fresh.load_state_dict(make(SIZE).state_dict())  # before anything is written there is a state, too
+    fresh.load_state_dict(make(SIZE).state_dict())  # the state of an empty storage loads, too
     require(len(fresh) == 0, f"{len(fresh)} rows after load_state_dict of a new storage's state", owner)
     storage.set(torch.arange(3), make_rows(0, 3))
     _holds(storage, [0, 1, 2])
@@ -223,7 +223,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
             owner,
         )
     require(torch.equal(before, torch.get_rng_state()), "uses the global generator in addition to the given one", owner)
-    _takes_priorities(first, storage)  # so that the state holds more than what a new sampler has
+    _takes_priorities(first, storage)  # so that the state differs from that of a new sampler
     state, random = first.state_dict(), one.get_state()
     require_plain(state, "state_dict()", owner)
     expected = [_draw(first, storage, one) for _ in range(9)]
@@ -239,7 +239,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     _sampler_passes(_informed(make(), storage), storage)
     _reaches_all(_informed(make(), storage), storage)
     first.empty()
-    fewer = RowCount(7)  # what it knew of the other rows is void
+    fewer = RowCount(7)  # the sampler must drop what it knew of the other rows
     _informed(first, fewer)
     for _ in range(9):
         _draw(first, fewer, one)

@@ -155,7 +155,7 @@ def _check_slices(spec: TensorSpec) -> None:
     """Check that stacked samples of the slices are in the spec."""
     try:
         parts = spec.unbind(0)
-    except SpecError:  # no dimension, or one that encodes a value
+    except SpecError:  # there is no dimension to slice, or it encodes a value
         return
     if parts and -1 not in spec.shape:
         drawn = [part.rand() for part in parts]

@@ -58,10 +58,11 @@ def take(parameter: Tensor, positions: Tensor, ndim: int) -> Tensor:
     shape = positions.shape + rest
     if parameter.numel() == 0 or positions.numel() == 0:
         return parameter.new_zeros(shape)
-    if not any(parameter.stride()):  # one number for all elements stays one number
+    if not any(parameter.stride()):  # an expanded scalar stays one
         return parameter.reshape(-1)[0].clone().expand(shape)
     flat = parameter.reshape(prod(parameter.shape[:ndim]), *rest)
-    taken = flat.index_select(0, positions.reshape(-1).to(parameter.device))  # indexing with a scalar gives a view
+    # index_select copies; indexing with a scalar would return a view.
+    taken = flat.index_select(0, positions.reshape(-1).to(parameter.device))
     return taken.reshape(shape)
 
 

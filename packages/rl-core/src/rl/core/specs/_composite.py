@@ -161,7 +161,7 @@ class Composite(TensorSpec):
             if not isinstance(child, Composite):
                 raise SpecError(f"cannot set {key_str(key)}: {key_str(first)} is a {type(child).__name__}, a leaf")
             child.set(unwrap(rest), spec)
-            self._specs[first] = child  # only now: if the spec is rejected, nothing is left behind
+            self._specs[first] = child  # after the check, so that a rejected spec leaves no empty level
         else:
             self._specs[first] = self._adopt(first, spec)
         return self
@@ -285,7 +285,7 @@ class Composite(TensorSpec):
             return Fault((), "a TensorDict", f"{type(value).__name__} {value!r}"[:200])
         if self.data_cls is not None and type(value) is not self.data_cls:
             return Fault((), f"a {self.data_cls.__name__}", f"a {type(value).__name__}")
-        if is_tensorclass(value):  # whose `get` unwraps Python data
+        if is_tensorclass(value):  # `get` of a tensorclass unwraps Python data
             value = value._tensordict
         if lead is None:
             size = value.batch_size
@@ -670,7 +670,7 @@ class Stacked(TensorSpec):
         if not positions.ndim or self._places(positions, ndim).unique().numel() == 1:
             return self._gather_one(positions, ndim)
         along = 0
-        for dim in range(positions.ndim):  # the dimension along which the specs differ, if there is one
+        for dim in range(positions.ndim):  # find the dimension along which the specs differ
             if all(self._places(part, ndim).unique().numel() == 1 for part in positions.unbind(dim)):
                 along = dim
                 break

@@ -232,9 +232,10 @@ class OneHot(ClassSpec):
         """
         if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
             return super().encode(value)
-        if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:  # what most simulators give
+        # Fast path: a Python integer, as most simulators return it.
+        if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:
             out = torch.zeros(self._shape, dtype=self._dtype, device=self._device)
-            out[int(value)] = 1  # a bool would be taken as a mask
+            out[int(value)] = 1  # int(): a bool would index as a mask
             return out
         codes = self._check_encoded(as_tensor(value, torch.int64, self._device), self._shape[:-1])
         if not bool(((codes >= 0) & (codes < self.n)).all()):

@@ -155,7 +155,7 @@ class LeafSpec(TensorSpec):
         """Describe what is outside of the domain: the value if it is small, else its first such element."""
         if value.numel() <= _SHOWN:
             return repr(value.tolist())
-        outside = (self._nearest(value) != value).nonzero()  # a NaN differs from whatever it becomes
+        outside = (self._nearest(value) != value).nonzero()  # NaN != NaN, so that NaN counts as outside
         place = tuple(outside[0].tolist())
         return f"{value[place].item()!r} at {place}, one of {len(outside)} outside of {value.numel()}"
 
@@ -226,7 +226,7 @@ class LeafSpec(TensorSpec):
         return f"{self._label}(\n{indent(rows, '    ')})"
 
 
-_MOST = 2**24  # as many rows as a table of choices can sensibly have
+_MOST = 2**24  # rows of a table of choices that still fits in memory
 
 
 def check_count(spec: TensorSpec) -> int:
@@ -441,6 +441,7 @@ def draw_codes(
     """Random classes, int64 ``[*shape]``; uniform among those that `mask` ``[*shape[-k:], n]`` allows."""
     if mask is None:
         return torch.randint(n, shape, device=device, generator=generator)
+    # The argmax of independent uniform keys is uniform among the allowed classes.
     keys = torch.rand(*shape, n, device=device, generator=generator)
     return keys.masked_fill(~mask, -1.0).argmax(-1)
 
@@ -450,6 +451,7 @@ def nearest_codes(codes: Tensor, n: int, mask: Tensor | None) -> Tensor:
     codes = codes.clamp(0, n - 1)
     if mask is None:
         return codes
+    # [*B, n]; argmin returns the first, so that the lower of two equally near classes is chosen.
     distance = (codes.unsqueeze(-1) - torch.arange(n, device=codes.device)).abs()
     return distance.masked_fill(~mask.to(codes.device), n).argmin(-1)
 

@@ -49,7 +49,7 @@ class Undivided:
         self._handler: Any = None
         self._came: tuple[Any, Any] | None = None
         if threading.get_ident() != threading.main_thread().ident:
-            return  # no other thread is interrupted
+            return  # only the main thread is interrupted
         handler = _signal.getsignal(signal.SIGINT)
         if callable(handler):
             self._handler = handler
@@ -155,7 +155,7 @@ class GroupBase(ABC):
             self.request(index, method, *args)
             return self.result(index)
         except BaseException as error:
-            if not isinstance(error, WorkerError) or isinstance(error, WorkerTimeoutError):  # the answer is to come
+            if not isinstance(error, WorkerError) or isinstance(error, WorkerTimeoutError):  # an answer will come
                 self.drop([index])
             raise
 

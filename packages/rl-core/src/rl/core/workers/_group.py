@@ -145,7 +145,7 @@ class WorkerGroup(GroupBase):
         with (
             _children_allowed(),
             warnings.catch_warnings(),
-        ):  # of forks beside threads: torch's threads hold no lock here
+        ):  # Python warns of a fork in a process with threads; torch's hold no lock here
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         for end in (theirs, answering, connection):
@@ -158,7 +158,7 @@ class WorkerGroup(GroupBase):
         try:
             os.write(self._workers[index].commands.number, command.to_bytes())
         except OSError:
-            while self._read(index):  # what it has answered before
+            while self._read(index):  # read the answers that were sent before its end
                 pass
             self._note_end(index)
             self._raise_failure(index)
@@ -185,7 +185,7 @@ class WorkerGroup(GroupBase):
                     continue
                 if not self._workers[index].failures:
                     self._note_end(index)
-                self._forget(index)  # else it could not make its handler, and has said why
+                self._forget(index)  # with a failure: its handler could not be created
         return bool(ready)
 
     def _read(self, index: int) -> bool:
@@ -200,12 +200,12 @@ class WorkerGroup(GroupBase):
                 message = worker.connection.recv_bytes()
             except EOFError:  # it was killed before it had sent it
                 return False
-            except BaseException:  # the rest of the result would be read in the place of the next one
+            except BaseException:  # the rest would be read as the next result
                 self._abandon(index)
                 raise
             try:
-                content = pickle.loads(message)  # of our own worker
-            except BaseException as error:  # of the class of a result, or a second Ctrl-C
+                content = pickle.loads(message)  # pickled by our own worker
+            except BaseException as error:  # raised by the result's class, or a second Ctrl-C
                 name, text, trace = failure_of(error)
                 failed, content = True, (name, f"{text} (while its result was unpickled)", trace)
                 if not isinstance(error, Exception):

@@ -64,7 +64,7 @@ def serve(
     """
     _end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    if hasattr(signal, "SIGHUP"):  # so is the end of the terminal
+    if hasattr(signal, "SIGHUP"):  # so is the hang-up of the terminal
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for end in unused:
         end.close()
@@ -91,7 +91,7 @@ def _end_with_parent(parent: int | None) -> None:
         return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it has ended before
+    if os.getppid() != parent:  # the parent ended before prctl
         os._exit(1)
 
 
@@ -224,7 +224,7 @@ class ThreadGroup(GroupBase):
         self._workers[index].tasks.put((method, args))
 
     def _receive(self, limit: float | None) -> bool:
-        if not self._answers or not self._calls.empty():  # a token, also of an answer that was read before
+        if not self._answers or not self._calls.empty():  # consume a token, also that of an answer read before
             try:
                 self._calls.get(timeout=None if limit is None else max(0.0, limit - monotonic()))
             except Empty:
