@@ -18,6 +18,7 @@ EXTRA_MODULES = {
     "rl.core": [
         "rl.core.backends",
         "rl.core.component",
+        "rl.core.env_specs",
         "rl.core.interfaces",
         "rl.core.hookspecs",
         "rl.core.keys",
@@ -27,7 +28,6 @@ EXTRA_MODULES = {
         "rl.core.settings",
         "rl.core.state",
         "rl.core.targets",
-        "rl.core.testing",
     ],
     "rl.objectives": ["rl.objectives.value", "rl.objectives.value.functional"],
 }

@@ -79,7 +79,7 @@ BREAKS = {
     ),
     "output-of-a-loss": (PPO, 'scalar("loss_entropy"', 'scalar("entropy_loss"', "PPOLoss: outputs"),
     "variable": (CORE + "settings.py", '"RL_DATASETS"', '"RL_DATA"', "environment variable RL_DATASETS was removed"),
-    "option": (CORE + "_doctor.py", '"--quick"', '"--fast"', "argument --quick of rl doctor was removed"),
+    "option": (CORE + "doctor.py", '"--quick"', '"--fast"', "argument --quick of rl doctor was removed"),
     "own-command": (CORE + "cli.py", '"rl plugins", desc', '"rl list", desc', "subcommand rl plugins was removed"),
     "command": (
         ENVS + "src/rl/plugins/envs.py",

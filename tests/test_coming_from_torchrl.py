@@ -17,7 +17,7 @@ from rl.core._torchrl import _INSTEAD
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
 BEGIN, END = "<!-- arguments: begin -->", "<!-- arguments: end -->"
-PACKAGES = ["rl.core", "rl.core.testing", "rl.collectors", "rl.envs", "rl.modules", "rl.replay", "rl.objectives"]
+PACKAGES = ["rl.core", "rl.testing", "rl.collectors", "rl.envs", "rl.modules", "rl.replay", "rl.objectives"]
 PACKAGES += ["rl.objectives.value", "rl.objectives.value.functional"]
 
 

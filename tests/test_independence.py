@@ -29,7 +29,7 @@ td = actor(TensorDict(observation=torch.zeros(3, 4), batch_size=[3]))
 assert td["action"].shape == (3,) and td["chosen_action_value"].shape == (3, 1)
 """,
     "collectors": """
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 from rl.collectors import Collector
 collector = Collector(CountingEnv(length=3), frames_per_batch=4, total_frames=8)
 batches = list(collector)
@@ -90,7 +90,15 @@ if not why_not("cpu"):
 else:
     assert "needs Triton" in why_not("cpu")
 """,
+    "testing": """
+import warnings
+from rl.testing import CountingEnv, check_env
+warnings.simplefilter("ignore")  # what was not exercised is in the report
+assert check_env(lambda: CountingEnv(length=3, batch_size=(2,)), steps=10).owner == "CountingEnv"
+""",
 }
+COMPANIONS = {"collectors": ("rl-testing",)}
+"""Packages of ours that the smallest job of a package needs in addition to it."""
 MORE_NEEDS = {"recurrent_triton": ("triton",)}
 """Dependencies of a package in addition to rl-core."""
 SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
@@ -105,7 +113,7 @@ def distribution(name: str) -> str:
 def alone(request, wheels: Path, tmp_path_factory) -> tuple[str, FreshEnv]:
     """The name of a package and an environment that holds it, rl-core and rl-core's needs."""
     env = fresh_env(tmp_path_factory.mktemp(request.param), (*CORE_NEEDS, *MORE_NEEDS.get(request.param, ())))
-    env.install(wheels, distribution(request.param))
+    env.install(wheels, distribution(request.param), *COMPANIONS.get(request.param, ()))
     return request.param, env
 
 
@@ -119,8 +127,9 @@ def test_it_lists_its_components_and_no_others(alone):
     done = env.rl("plugins", "--json")
     assert done.returncode == 0, done.stderr
     plugins = {record["distribution"]: record for record in json.loads(done.stdout)}
-    assert set(plugins) == ({distribution(name)} if name != "core" else set())
-    if name != "core":
+    declares = name not in ("core", "testing")
+    assert set(plugins) == ({distribution(name)} if declares else set())
+    if declares:
         assert plugins[distribution(name)]["state"] == "loaded"
         assert plugins[distribution(name)]["components"]
 
@@ -129,7 +138,7 @@ def test_no_sibling_and_no_simulator_came_along(alone):
     name, env = alone
     installed = env.script("from importlib.metadata import distributions as d; print(*(x.name for x in d()))").split()
     ours = {dist for dist in installed if dist.startswith("rl-")}
-    assert ours == {"rl-core", distribution(name)}
+    assert ours == {"rl-core", distribution(name), *COMPANIONS.get(name, ())}
     assert not {"gymnasium", "pytest", "rich", "jsonargparse"} & set(installed)
 
 

@@ -31,7 +31,7 @@ def test_no_package_owns_the_namespace(package):
 def test_each_package_is_complete(package):
     for name in ("README.md", "CHANGELOG.md", "LICENSE", f"src/rl/{short(package)}/py.typed"):
         assert (package / name).is_file(), f"{package.name} lacks {name}"
-    if short(package) != "core":
+    if short(package) not in ("core", "testing"):  # these declare no components
         assert (package / "src" / "rl" / "plugins" / f"{short(package)}.py").is_file()
 
 

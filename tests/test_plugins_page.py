@@ -20,7 +20,7 @@ USE = """
 import torch
 from acme_rl.mse import ValueMSE
 from rl.core import load
-from rl.core.testing import check_env, check_loss
+from rl.testing import check_env, check_loss
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 

@@ -22,7 +22,7 @@ MARKED = [
     "../tests/test_recorded_steps.py",
     "../tests/test_states_and_devices.py",
     "rl-collectors/tests/test_settings.py",
-    "rl-core/tests/testing/env/test_check_transform.py",
+    "rl-testing/tests/test_check_transform.py",
     "rl-envs/tests/base/test_options.py",
 ]
 """Tests with the mark `gpu` outside of the packages for CUDA, whose tests are in the section "kernels"."""

@@ -19,7 +19,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.collectors import MultiAsyncCollector
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 
 def resident(pid: int) -> float:

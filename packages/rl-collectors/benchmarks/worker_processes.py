@@ -21,7 +21,7 @@ from torch import nn
 
 from rl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from rl.core.interfaces import Leaves
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 STEPS = 32
 

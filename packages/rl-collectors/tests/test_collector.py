@@ -16,7 +16,7 @@ import rl.collectors
 from rl.collectors import Collector, MultiSyncCollector, SyncDataCollector
 from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Binary, Categorical, Composite, OneHot, Unbounded
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 
 def test_every_exported_name_resolves():

@@ -6,7 +6,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.collectors import Collector
-from rl.core.testing import CountingEnv, check_collector
+from rl.testing import CountingEnv, check_collector
 
 
 class Slow(CountingEnv):

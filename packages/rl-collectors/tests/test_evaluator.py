@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule
 
 from rl.collectors import Evaluator
 from rl.core.errors import RLError, SpecError, WorkerError
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 BACKENDS = ["foreground", "thread", "process"]
 

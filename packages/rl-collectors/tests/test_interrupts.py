@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule
 from rl.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from rl.core import recurrent_mode, set_recurrent_mode
 from rl.core.errors import RLError
-from rl.core.testing import CountingEnv, interrupt_at
+from rl.testing import CountingEnv, interrupt_at
 
 envs = pytest.importorskip("rl.envs")
 

@@ -8,7 +8,7 @@ import torch
 
 from rl.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector, RayCollector
 from rl.core.errors import SpecError
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 EPISODE = 3  # steps of `CountingEnv`
 

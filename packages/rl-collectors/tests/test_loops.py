@@ -251,7 +251,7 @@ def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, fo
 
 
 def test_the_toy_environment_of_core(make_policy):
-    from rl.core.testing import CountingEnv
+    from rl.testing import CountingEnv
 
     batch = Collector(CountingEnv([2, 3], (2,)), frames_per_batch=8, debug=True).collect()
     assert batch["observation"][..., 0].tolist() == [[0, 1, 0, 1], [0, 1, 2, 0]]

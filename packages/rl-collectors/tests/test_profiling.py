@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule
 from rl.collectors import Collector, MultiSyncCollector, ProfileConfig
 from rl.core import set_profiling_enabled
 from rl.core.errors import SpecError
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 
 def names(path):

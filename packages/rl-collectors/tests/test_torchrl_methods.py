@@ -24,7 +24,7 @@ from rl.collectors import (
     split_trajectories,
 )
 from rl.core.errors import ArgumentError, SpecError, WorkerError
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 KINDS = pytest.mark.parametrize("kind", [Collector, MultiSyncCollector, MultiAsyncCollector])
 

@@ -1,11 +1,11 @@
-"""Checks of arguments."""
+"""Integers as arguments and as sizes of specs."""
 
 import numpy as np
 import pytest
 import torch
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Binary, Categorical, MultiCategorical, OneHot, Unbounded
 
 INTEGERS = [3, np.int64(3), np.uint8(3), np.array(3), torch.tensor(3), torch.tensor(3, dtype=torch.int8)]
@@ -24,20 +24,20 @@ def test_every_kind_of_integer_becomes_one_of_python(value):
 
 
 @pytest.mark.parametrize("value", OTHERS, ids=repr)
-def test_what_is_no_integer_is_refused(value):
-    with pytest.raises(SpecError, match="MLP: depth must be an integer, got"):
+def test_other_values_than_integers_are_rejected(value):
+    with pytest.raises(ArgumentError, match="MLP: depth must be an integer, got"):
         as_integer(value, "MLP", "depth")
-    for make in (Categorical, OneHot):
-        with pytest.raises(SpecError, match="n must be an integer"):
-            make(value)
+    for create in (Categorical, OneHot):
+        with pytest.raises(ArgumentError, match="n must be an integer"):
+            create(value)
 
 
-def test_an_integer_below_the_least_is_refused():
-    with pytest.raises(SpecError, match="MLP: depth must be at least 0, got -1"):
+def test_an_integer_below_the_least_is_rejected():
+    with pytest.raises(ArgumentError, match="MLP: depth must be at least 0, got -1"):
         as_integer(np.int64(-1), "MLP", "depth", least=0)
 
 
 @pytest.mark.parametrize("shape", [True, (2, True), 2.0, (2.0,)], ids=repr)
-def test_a_shape_of_something_else_is_refused(shape):
-    with pytest.raises(SpecError, match="a shape is an integer or a sequence of integers"):
+def test_other_values_than_sizes_are_rejected_as_a_shape(shape):
+    with pytest.raises(ArgumentError, match="a shape is an integer or a sequence of integers"):
         Unbounded(shape)

@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 
 GAE = Contract(
     reads=(
@@ -74,11 +74,11 @@ def test_all_absent_keys_of_a_batch_are_named_at_once():
 
 @pytest.mark.parametrize("name", [3, None, (), ("a", 3)], ids=str)
 def test_what_is_no_key_is_refused(name):
-    with pytest.raises(ContractError, match="a key is a string or a tuple of strings"):
+    with pytest.raises(ArgumentError, match="a key is a string or a tuple of strings"):
         Key(name)
 
 
 @pytest.mark.parametrize("reads", [["a"], ("a",), Key("a")], ids=["list", "strings", "no-tuple"])
 def test_a_contract_holds_keys(reads):
-    with pytest.raises(ContractError, match="reads of a Contract is a tuple of Key objects"):
+    with pytest.raises(ArgumentError, match="reads of a Contract is a tuple of Key objects"):
         Contract(reads=reads)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.core import _doctor as doctor
+from rl.core import doctor
 from rl.core._discovery import installed_version, requirements
 from rl.core.registry import Registry
 
@@ -88,7 +88,7 @@ def test_commands_work_beside_it(site):
 def test_torch_that_fails_on_it_is_no_fault_of_torch(site):
     install(site, "bad", points=b"[rl.plugins]\n\xff\xfe")
     code = (
-        "from rl.core._doctor import examine\n[print(f.name, f.remedy) for f in examine() if f.section == 'libraries']"
+        "from rl.core.doctor import examine\n[print(f.name, f.remedy) for f in examine() if f.section == 'libraries']"
     )
     env = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)

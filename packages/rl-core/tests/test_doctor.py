@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl.core import _doctor as doctor
+from rl.core import doctor
 from rl.core._discovery import requirements, satisfies
 from rl.core.component import Command, Component
-from rl.core.errors import BackendError
+from rl.core.errors import BackendError, MissingExtraError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
-from rl.core.testing import ToyPriorityTree
+from rl.testing import ToyPriorityTree
 
 
 def of(findings, section):
@@ -362,3 +362,11 @@ def test_a_command_that_does_not_import_is_a_problem():
     found = {f.name: f for f in doctor.examine(registry=registry(Offers()))}
     assert found["command play"].state == "problem"
     assert "no_such_function" in found["command play"].value
+
+
+def test_checks_of_a_plugin_need_the_conformance_kit(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rl.testing", None)  # an import of it fails
+    monkeypatch.setattr("rl.core.targets.installed_version", lambda _: None)
+    made = registry(Trees())
+    with pytest.raises(MissingExtraError, match=r"rl doctor --plugin .* needs rl-testing, .*pip install rl-testing"):
+        doctor.examine_plugin("trees", registry=made)

@@ -9,8 +9,8 @@ from torch import nn
 
 from rl.core import Bounded, Categorical, Composite, State, Unbounded
 from rl.core.contract import Contract, Key, check_pipeline, explain
-from rl.core.errors import ContractError
-from rl.core.testing import CountingEnv
+from rl.core.errors import ArgumentError, ContractError
+from rl.testing import CountingEnv
 
 
 class Part:
@@ -97,8 +97,8 @@ def test_an_output_that_is_thrown_away_is_no_key():
     assert list(check_pipeline(module).uses) == ["action"]
 
 
-def test_a_class_in_place_of_an_object_is_named():
-    with pytest.raises(ContractError, match="CountingEnv is a class"):
+def test_a_class_instead_of_an_object_is_named():
+    with pytest.raises(ArgumentError, match="CountingEnv is a class"):
         check_pipeline(CountingEnv, policy())
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import rl.core
+from rl.core.errors import MissingExtraError
 from rl.core.keys import nearest
 
 ROOT = """
@@ -40,9 +41,22 @@ def test_a_name_of_torchrl_that_is_not_there_says_what_to_use():
     assert not hasattr(rl.core, "TargetNetUpdater")
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         from rl.core import nothing  # noqa: F401
-    from rl.core import testing  # a module, which is there only after its import
+    from rl.core import doctor  # a module, which is there only after its import
 
-    assert testing is sys.modules["rl.core.testing"]
+    assert doctor is sys.modules["rl.core.doctor"]
+
+
+def test_the_old_path_of_the_conformance_kit_forwards_to_rl_testing():
+    from rl.core.testing import check_env
+
+    assert check_env is importlib.import_module("rl.testing").check_env
+
+
+def test_the_old_path_of_the_conformance_kit_names_its_distribution(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rl.testing", None)  # an import of it fails
+    monkeypatch.delitem(sys.modules, "rl.core.testing", raising=False)
+    with pytest.raises(MissingExtraError, match="pip install rl-testing"):
+        importlib.import_module("rl.core.testing")
 
 
 def test_every_import_for_type_checkers_is_exported_and_none_is_loaded_before(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from rl.core.component import Command
 from rl.core.errors import BackendError, BrokenPluginWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
-from rl.core.testing import (
+from rl.testing import (
     ToyPriorityTree,
     ToyRecurrentBackend,
     ToyRowGather,

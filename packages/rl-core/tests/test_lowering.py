@@ -19,7 +19,7 @@ from torch.distributions import Categorical, Independent, Normal
 from rl.core import compile_with_warmup
 from rl.core.errors import ContractError
 from rl.core.lowering import Lowered, chain, lower, lower_distribution, lower_env
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 
 class Split(nn.Module):

@@ -8,7 +8,7 @@ from tensordict.nn import set_interaction_type
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 
-from rl.core import ContractError, SpecError, State, recurrent_mode, set_recurrent_mode, states_of
+from rl.core import ArgumentError, ContractError, State, recurrent_mode, set_recurrent_mode, states_of
 from rl.core.recurrent import keep_modes
 
 
@@ -95,8 +95,8 @@ def test_it_decorates_functions():
     assert recurrent_mode() is None
 
 
-def test_another_word_is_refused():
-    with pytest.raises(SpecError, match="'recurrent'"):
+def test_other_recurrent_modes_are_rejected():
+    with pytest.raises(ArgumentError, match="'recurrent'"):
         set_recurrent_mode("sequence")
 
 

@@ -9,7 +9,7 @@ from rl.core import backends, hookimpl
 from rl.core.backends import NATIVE, Accelerator, missing_native, report_missing, select, warn_slow
 from rl.core.errors import BackendError, BrokenPluginWarning, SlowBackendWarning
 from rl.core.registry import Registry
-from rl.core.testing.toys._backends import ToyPriorityTree
+from rl.testing import ToyPriorityTree
 
 CUDA = Accelerator("rl-prio-cuda", "pip install rl-prio-cuda", "cuda")
 

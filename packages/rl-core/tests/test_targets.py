@@ -89,7 +89,7 @@ def test_a_target_that_does_not_fit_its_kind_is_refused_with_distribution_and_re
         ("writer", "made_with_options"),
         ("recipe", "recipe"),
         ("module", "torch.nn:Linear"),
-        ("tree_backend", "rl.core.testing:ToyPriorityTree"),
+        ("tree_backend", "rl.testing:ToyPriorityTree"),
     ],
 )
 def test_a_target_that_may_fit_is_returned(kind, name):

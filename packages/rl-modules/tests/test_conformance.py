@@ -8,8 +8,8 @@ from torch import nn
 
 from rl.core.errors import ShapeError
 from rl.core.specs import Bounded
-from rl.core.testing import check_module
 from rl.modules import MLP, GRUModule, LSTMModule, NormalParamExtractor, ProbabilisticActor, ValueOperator
+from rl.testing import check_module
 
 
 def test_a_policy_conforms(make_policy, batch):

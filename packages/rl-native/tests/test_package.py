@@ -10,15 +10,15 @@ import torch
 
 import rl.native
 from rl.core import backends
-from rl.core._doctor import examine
+from rl.core.doctor import examine
 from rl.core.errors import RLError, SlowBackendWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry, discovered
-from rl.core.testing import ToyPriorityTree
 from rl.native import NativePriorityTree, _build, _library, isa, why_not
 from rl.native._build import COMMAND
 from rl.native._library import ISAS, use_isa
 from rl.plugins import native as plugin
+from rl.testing import ToyPriorityTree
 
 
 @pytest.mark.parametrize("name", rl.native.__all__)

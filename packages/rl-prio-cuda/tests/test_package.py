@@ -10,7 +10,7 @@ import torch
 
 import rl.prio_cuda
 from rl.core import backends
-from rl.core._doctor import examine
+from rl.core.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning, SpecError
 from rl.plugins import prio_cuda as plugin
 from rl.prio_cuda import CudaPriorityTree, _calls, _library, _tree
@@ -111,8 +111,8 @@ def test_off_gives_none_without_a_warning(pretend):
 
 
 def test_the_note_names_library_driver_and_devices(pretend):
-    _library_is(pretend, "")
-    pretend.setattr(_tree, "why", lambda: "compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)")
+    pretend.setattr(_library, "why_not", lambda: "")
+    pretend.setattr(_library, "why", lambda: "compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)")
     assert plugin.rl_notes() == ["compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)"]
 
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rl.core.testing import check_priority_tree
 from rl.prio_cuda import CudaPriorityTree
+from rl.testing import check_priority_tree
 
 DTYPES = [torch.float32, torch.float64]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)

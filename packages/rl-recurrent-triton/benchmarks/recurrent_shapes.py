@@ -12,8 +12,8 @@ from recurrent_sides import Problem, Size
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core.testing import recurrent_reference
 from rl.recurrent_triton import TritonBackend
+from rl.testing import recurrent_reference
 
 MODES: dict[str, tuple[torch.dtype, str]] = {
     "tf32": (torch.float32, "tf32"),

@@ -12,7 +12,7 @@ from torch import nn
 
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
 from rl.core.errors import BackendError
-from rl.core.testing import check_recurrent_backend, recurrent_reference
+from rl.testing import check_recurrent_backend, recurrent_reference
 
 pytest.importorskip("triton", reason="the kernels need triton")
 

@@ -14,9 +14,9 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
 from rl.core.errors import BackendError
-from rl.core.testing import check_recurrent_backend, recurrent_reference
 from rl.recurrent_triton import TritonBackend, _layers
 from rl.recurrent_triton._device import interpreted
+from rl.testing import check_recurrent_backend, recurrent_reference
 
 # The interpreter computes with numpy, which warns of masked places.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -8,8 +8,8 @@ from torch.library import opcheck
 
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
-from rl.core.testing import check_recurrent_backend, recurrent_reference
 from rl.recurrent_triton import _layers, _ops
+from rl.testing import check_recurrent_backend, recurrent_reference
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 each_cell = pytest.mark.parametrize("cell", CELLS)

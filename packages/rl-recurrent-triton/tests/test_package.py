@@ -10,7 +10,7 @@ import torch
 
 import rl.recurrent_triton
 from rl.core import backends, registry
-from rl.core._doctor import examine
+from rl.core.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.plugins import recurrent_triton as plugin
 from rl.recurrent_triton import _device, why_not

@@ -7,7 +7,6 @@ from importlib import import_module
 import pytest
 
 import rl.replay
-from rl.core.testing import check_sampler, check_storage, check_writer
 from rl.plugins.replay import rl_components
 from rl.replay import (
     ImmutableDatasetWriter,
@@ -22,6 +21,7 @@ from rl.replay import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
+from rl.testing import check_sampler, check_storage, check_writer
 
 COMPONENTS = list(rl_components())
 

@@ -7,10 +7,10 @@ from tensordict import TensorDict
 from rl.core.errors import BrokenPluginWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
-from rl.core.testing import ToyRowGather, check_sampler
 from rl.plugins import replay as replay_plugin
 from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
 from rl.replay.storages import _successors as _row_gather
+from rl.testing import ToyRowGather, check_sampler
 
 
 class Proportional:

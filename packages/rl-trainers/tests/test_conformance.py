@@ -3,7 +3,7 @@
 import pytest
 
 from rl.core import components, load
-from rl.core.testing import check_logger, check_recipe
+from rl.testing import check_logger, check_recipe
 from rl.trainers.loggers import CSVLogger, TensorBoardLogger, read_metrics
 
 

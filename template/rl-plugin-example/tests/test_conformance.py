@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import ContractError, RLError
 from rl.core.registry import Registry
-from rl.core.testing import check_env, check_loss, check_plugin
+from rl.testing import check_env, check_loss, check_plugin
 
 
 def make_actor(length: int = 6) -> ProbabilisticTensorDictSequential:

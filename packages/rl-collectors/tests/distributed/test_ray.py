@@ -12,7 +12,7 @@ from torch import nn
 
 from rl.collectors import Collector, RayCollector, RayWeightUpdater
 from rl.core.errors import MissingExtraError, RLError, SpecError, WorkerError, WorkerTimeoutError
-from rl.core.testing import CountingEnv
+from rl.testing import CountingEnv
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch):

@@ -24,7 +24,7 @@ from rl.core.specs import (
     Stacked,
     Unbounded,
 )
-from rl.core.testing import check_spec
+from rl.testing import check_spec
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]

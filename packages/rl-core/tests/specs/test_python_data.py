@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Categorical, Choice, Composite, MultiOneHot, NonTensor, OneHot, Unbounded
-from rl.core.testing import check_spec
+from rl.testing import check_spec
 
 OBJECTS = {
     "text": ("a", "b"),

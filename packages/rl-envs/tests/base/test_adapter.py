@@ -9,8 +9,8 @@ from tensordict import TensorDict
 from rl.core.errors import SpecError
 from rl.core.mdp import StepMDP
 from rl.core.specs import Categorical, Composite, Unbounded
-from rl.core.testing import CountingEnv, check_env
 from rl.envs import EnvAdapter, EnvBase, PendulumEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv, as_env
+from rl.testing import CountingEnv, check_env
 
 
 class Line:

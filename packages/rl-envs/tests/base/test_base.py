@@ -8,8 +8,8 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, OneHot, Unbounded
-from rl.core.testing import check_env
 from rl.envs import EnvBase, PendulumEnv, RandomPolicy, check_env_specs
+from rl.testing import check_env
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 

@@ -13,7 +13,6 @@ from tensordict import LazyStackedTensorDict, TensorDict
 
 from rl.core.errors import ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.core.specs import Categorical, Composite, NonTensor, Unbounded
-from rl.core.testing import check_env
 from rl.envs import (
     AsyncEnvPool,
     EnvBase,
@@ -25,6 +24,7 @@ from rl.envs import (
     ThreadingAsyncEnvPool,
     TransformedEnv,
 )
+from rl.testing import check_env
 
 BACKENDS = pytest.mark.parametrize("backend", ["multiprocessing", "threading"])
 

@@ -6,8 +6,8 @@ from tensordict import TensorDict
 
 from rl.core.errors import RLError
 from rl.core.specs import Composite, Unbounded
-from rl.core.testing import interrupt_at
 from rl.envs import AsyncEnvPool, EnvBase, ParallelEnv, PendulumEnv, SerialEnv
+from rl.testing import interrupt_at
 
 OURS = ("/core/workers/_", "/envs/batched/_")
 

@@ -15,7 +15,6 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError, WorkerError
 from rl.core.specs import Categorical, Composite, Unbounded
-from rl.core.testing import check_env
 from rl.envs import (
     AsyncEnvPool,
     Compose,
@@ -28,6 +27,7 @@ from rl.envs import (
     StepCounter,
     TransformedEnv,
 )
+from rl.testing import check_env
 
 
 def cartpole():

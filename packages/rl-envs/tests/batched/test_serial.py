@@ -6,8 +6,8 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.core.specs import Unbounded
-from rl.core.testing import check_env
 from rl.envs import Compose, GymEnv, GymWrapper, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv
+from rl.testing import check_env
 
 
 @pytest.mark.parametrize(

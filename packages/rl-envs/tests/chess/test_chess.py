@@ -7,8 +7,8 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import MissingExtraError, SpecError
-from rl.core.testing import check_env
 from rl.envs import ActionMask, ChessEnv, SerialEnv, TransformedEnv
+from rl.testing import check_env
 
 chess = pytest.importorskip("chess")
 

@@ -10,8 +10,8 @@ import torch
 
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
-from rl.core.testing import check_env
 from rl.envs import DMControlEnv, DMControlWrapper, SerialEnv
+from rl.testing import check_env
 
 os.environ.setdefault("MUJOCO_GL", "egl")
 pytest.importorskip("dm_control")

@@ -8,8 +8,8 @@ import torch
 
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
 from rl.core.specs import Unbounded
-from rl.core.testing import check_env
 from rl.envs import EnvPoolEnv, MultiThreadedEnv
+from rl.testing import check_env
 
 envpool = pytest.importorskip("envpool")
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")

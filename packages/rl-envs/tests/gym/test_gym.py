@@ -19,9 +19,9 @@ from rl.core.specs import (
     OneHot,
     Unbounded,
 )
-from rl.core.testing import check_env
 from rl.envs import GymEnv, GymWrapper, register_gym_spec_conversion
 from rl.envs.gym._spaces import places, space_spec
+from rl.testing import check_env
 
 
 def to_gym(env, action):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.core.errors import SpecError
-from rl.core.testing import check_env
 from rl.envs import GymWrapper, StepCounter, TransformedEnv
+from rl.testing import check_env
 
 patterns = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=3)
 MODES = {"list": None, **{mode.name: mode for mode in AutoresetMode}}

@@ -9,8 +9,8 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.core.specs import Unbounded
-from rl.core.testing import check_env
 from rl.envs import GymEnv, GymWrapper, StepCounter
+from rl.testing import check_env
 
 
 def test_native_cart_poles_follow_gymnasium_with_resets_that_are_no_steps():

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
-from rl.core.testing import check_env
 from rl.envs import (
     LineariseRewards,
     MetaWorldEnv,
@@ -22,6 +21,7 @@ from rl.envs import (
     SerialEnv,
     TransformedEnv,
 )
+from rl.testing import check_env
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
-from rl.core.testing import check_env
 from rl.envs import IsaacLabEnv, IsaacLabWrapper, StepCounter, TransformedEnv, isaac_lab_env
+from rl.testing import check_env
 
 COUNT = 3
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
-from rl.core.testing import check_env
 from rl.envs import (
     ActionMask,
     BraxEnv,
@@ -21,6 +20,7 @@ from rl.envs import (
     MujocoPlaygroundWrapper,
     TransformedEnv,
 )
+from rl.testing import check_env
 
 jax = pytest.importorskip("jax")
 pytestmark = [

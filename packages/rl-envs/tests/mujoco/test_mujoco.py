@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rl.core.errors import MissingExtraError, RLError, SpecError
-from rl.core.testing import check_env
 from rl.envs import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, MujocoEnv, Walker2dEnv
+from rl.testing import check_env
 
 pytest.importorskip("mujoco")
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rl.core.errors import SpecError
-from rl.core.testing import check_env
 from rl.envs import (
     AcrobotEnv,
     BanditEnv,
@@ -17,6 +16,7 @@ from rl.envs import (
     TicTacToeEnv,
     TransformedEnv,
 )
+from rl.testing import check_env
 
 CLASSIC = [(CartPoleEnv, "CartPole-v1"), (MountainCarEnv, "MountainCar-v0"), (AcrobotEnv, "Acrobot-v1")]
 ALL = [AcrobotEnv, BanditEnv, CartPoleEnv, GridWorldEnv, MountainCarEnv, TicTacToeEnv]

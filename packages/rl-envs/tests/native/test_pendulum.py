@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.core.errors import SpecError
-from rl.core.testing import check_env
 from rl.envs import PendulumEnv, StepCounter, TransformedEnv
+from rl.testing import check_env
 
 
 @given(

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
-from rl.core.testing import check_env
 from rl.envs import ActionMask, Compose, MarlGroupMapType, OpenSpielEnv, OpenSpielWrapper, SerialEnv, TransformedEnv
+from rl.testing import check_env
 
 pyspiel = pytest.importorskip("pyspiel")
 

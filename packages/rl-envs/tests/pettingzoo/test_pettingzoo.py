@@ -10,8 +10,8 @@ import torch
 
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Categorical, OneHot
-from rl.core.testing import check_env
 from rl.envs import ActionMask, MarlGroupMapType, PettingZooEnv, PettingZooWrapper, SerialEnv, TransformedEnv
+from rl.testing import check_env
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 pettingzoo = pytest.importorskip("pettingzoo")

@@ -9,7 +9,6 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.core.errors import RLError, SpecError
-from rl.core.testing import check_transform
 from rl.envs import (
     ActionChunkTransform,
     ActionDiscretizer,
@@ -57,6 +56,7 @@ from rl.envs import (
     UnsqueezeTransform,
     VecNorm,
 )
+from rl.testing import check_transform
 
 F32, F64 = torch.float32, torch.float64
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rl.core.errors import SpecError
-from rl.core.testing import check_transform
 from rl.envs import GymEnv, TransformedEnv
 from rl.envs.transforms import atari
+from rl.testing import check_transform
 
 ale_py = pytest.importorskip("ale_py")
 gymnasium.register_envs(ale_py)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl.core.testing import CountingEnv, check_transform
 from rl.envs import (
     CatFrames,
     Compose,
@@ -23,6 +22,7 @@ from rl.envs import (
     TrajCounter,
     TransformedEnv,
 )
+from rl.testing import CountingEnv, check_transform
 
 
 def upside_down(entries):

@@ -9,8 +9,8 @@ from tensordict import TensorDict
 
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Unbounded
-from rl.core.testing import check_transform
 from rl.envs import CenterCrop, Compose, Crop, GrayScale, GymWrapper, Resize, ToTensorImage, TransformedEnv
+from rl.testing import check_transform
 
 FRONT = ToTensorImage(dtype=torch.uint8, from_int=False)
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from rl.core.errors import RLError, SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
-from rl.core.testing import check_transform
 from rl.envs import (
     Compose,
     EnvBase,
@@ -21,6 +20,7 @@ from rl.envs import (
     TransformedEnv,
     get_primers_from_module,
 )
+from rl.testing import check_transform
 
 
 def networks():

@@ -6,8 +6,8 @@ import torch
 from rl.core import recurrent_mode, set_recurrent_mode
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
-from rl.core.testing import check_env
 from rl.envs import InitTracker, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv, gSDENoise
+from rl.testing import check_env
 
 H, C = ("recurrent_state", "h"), "c"
 

@@ -10,7 +10,6 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Composite, NonTensor, Unbounded
-from rl.core.testing import check_transform
 from rl.envs import (
     ActionChunkTransform,
     CatFrames,
@@ -26,6 +25,7 @@ from rl.envs import (
     TransformedEnv,
     cat_frames,
 )
+from rl.testing import check_transform
 
 IDS = ("collector", "traj_ids")
 

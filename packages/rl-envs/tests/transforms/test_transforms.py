@@ -10,7 +10,6 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
-from rl.core.testing import check_env, check_transform
 from rl.envs import (
     ActionMask,
     ActionScaling,
@@ -37,6 +36,7 @@ from rl.envs import (
     UnaryTransform,
     UnsqueezeTransform,
 )
+from rl.testing import check_env, check_transform
 
 
 class Scale(Transform):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
-from rl.core.testing import check_env
 from rl.envs import SerialEnv, UnityMLAgentsEnv, UnityMLAgentsWrapper
+from rl.testing import check_env
 
 
 class ActionTuple(NamedTuple):

@@ -7,9 +7,9 @@ import torch
 
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Categorical, MultiOneHot, OneHot
-from rl.core.testing import check_env
 from rl.envs import MarlGroupMapType, SerialEnv, VmasEnv, VmasWrapper
 from rl.envs._libraries import unknown_id
+from rl.testing import check_env
 
 vmas = pytest.importorskip("vmas")
 EACH = MarlGroupMapType.ONE_GROUP_PER_AGENT

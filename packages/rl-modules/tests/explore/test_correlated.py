@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from rl.core import lower, states_of
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, OneHot, Unbounded
-from rl.core.testing import check_module
 from rl.modules import (
     AdditiveGaussianModule,
     EGreedyModule,
@@ -21,6 +20,7 @@ from rl.modules import (
     set_exploration_modules_spec_from_env,
     set_exploration_type,
 )
+from rl.testing import check_module
 
 
 def start(module, action):

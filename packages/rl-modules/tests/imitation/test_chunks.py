@@ -10,8 +10,8 @@ from torch import nn
 
 from rl.core.errors import ShapeError, SpecError
 from rl.core.specs import Bounded
-from rl.core.testing import check_module
 from rl.modules import ACTModel, DiffusionActor
+from rl.testing import check_module
 
 OBS, ACT, CHUNK = 3, 2, 4
 

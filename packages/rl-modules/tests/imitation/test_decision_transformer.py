@@ -8,7 +8,6 @@ from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded
-from rl.core.testing import check_module
 from rl.modules import (
     DecisionTransformer,
     DecisionTransformerInferenceWrapper,
@@ -19,6 +18,7 @@ from rl.modules import (
     TanhDelta,
     TanhNormal,
 )
+from rl.testing import check_module
 
 SMALL = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 32}
 STATE, ACTION, STEPS = 3, 2, 6

@@ -5,8 +5,8 @@ from torch.testing import assert_close
 
 from rl.core import lower
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.testing import check_module
 from rl.modules import ConsistentDropout, ConsistentDropoutModule
+from rl.testing import check_module
 
 
 def test_the_mask_keeps_the_mean_and_is_returned():

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from rl.core import lower, states_of
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
-from rl.core.testing import check_module
 from rl.modules import Actor, MultiStepActorWrapper, TanhModule, VmapModule
+from rl.testing import check_module
 
 LOW, HIGH = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0])
 

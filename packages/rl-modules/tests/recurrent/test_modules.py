@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from rl.core import BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
 from rl.core.lowering import lower
 from rl.core.registry import Registry
-from rl.core.testing import recurrent_reference
 from rl.modules import (
     Actor,
     ActorValueOperator,
@@ -27,6 +26,7 @@ from rl.modules import (
 )
 from rl.modules.recurrent._layout import concrete
 from rl.plugins import modules as declaration
+from rl.testing import recurrent_reference
 
 H, C = ("recurrent_state", "h"), ("recurrent_state", "c")
 MODULES = {"lstm": LSTMModule, "gru": GRUModule}

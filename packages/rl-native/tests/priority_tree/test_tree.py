@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 from rl.core.errors import SpecError
-from rl.core.testing import check_priority_tree
 from rl.native import NativePriorityTree
 from rl.native._library import ISAS, use_isa
+from rl.testing import check_priority_tree
 
 _ops = torch.ops.rl_native
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core._doctor import examine
+from rl.core.doctor import examine
 from rl.core.errors import ShapeError, SpecError
 from rl.core.registry import default
-from rl.core.testing import check_recurrent_backend
 from rl.native import _recurrent
 from rl.native._library import ISAS, isa, use_isa
 from rl.native._recurrent import NativeKernels
 from rl.plugins import native as plugin
+from rl.testing import check_recurrent_backend
 
 CPU = torch.device("cpu")
 BOUND = {torch.float32: 3e-6, torch.float64: 1e-13}

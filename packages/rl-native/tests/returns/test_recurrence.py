@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from rl.core.errors import ShapeError, SpecError
 from rl.core.registry import Registry
-from rl.core.testing import check_linear_recurrence
 from rl.native._library import ISAS, use_isa
 from rl.native._returns import NativeRecurrence
 from rl.plugins import native
+from rl.testing import check_linear_recurrence
 
 recurrence = NativeRecurrence()
 

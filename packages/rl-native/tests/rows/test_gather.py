@@ -9,11 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from rl.core.registry import Registry
-from rl.core.testing import check_row_gather
 from rl.native import _rows as _gather
 from rl.native._library import library
 from rl.native._rows import NativeRowGather
 from rl.plugins import native as plugin
+from rl.testing import check_row_gather
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library is not built")
 

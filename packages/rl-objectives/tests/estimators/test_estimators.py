@@ -10,7 +10,6 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.testing import check_estimator
 from rl.objectives.estimators import estimator_class
 from rl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, ValueEstimators
 from rl.objectives.value.functional import (
@@ -20,6 +19,7 @@ from rl.objectives.value.functional import (
     td_lambda_return_estimate,
     vec_td_lambda_return_estimate,
 )
+from rl.testing import check_estimator
 
 
 class Counting(nn.Module):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from rl.core.errors import ShapeError, SpecError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
-from rl.core.testing import check_linear_recurrence
 from rl.objectives.functional import _recurrence
 from rl.objectives.functional._recurrence import (
     linear_recurrence,
@@ -18,6 +17,7 @@ from rl.objectives.functional._recurrence import (
 )
 from rl.objectives.value import functional
 from rl.plugins import objectives
+from rl.testing import check_linear_recurrence
 
 
 def naive_gae(gamma, lmbda, value, next_value, reward, done, terminated):

@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
 from rl.core.errors import ShapeError, SpecError
-from rl.core.testing import check_loss
 from rl.objectives import GAE, A2CLoss, ClipPPOLoss, KLPENPPOLoss, PPOLoss, ReinforceLoss, SoftUpdate
+from rl.testing import check_loss
 
 HEADS = ["move", ("arm", "force")]
 

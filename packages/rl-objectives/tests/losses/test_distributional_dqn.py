@@ -9,9 +9,9 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
-from rl.core.testing import check_loss
 from rl.objectives import DistributionalDQNLoss, SoftUpdate
 from rl.objectives.functional import categorical_divergence, project_distribution
+from rl.testing import check_loss
 
 ATOMS, ACTIONS = 7, 3
 SUPPORT = torch.linspace(-2, 4, ATOMS)

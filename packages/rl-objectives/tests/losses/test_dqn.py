@@ -10,9 +10,9 @@ from torch import nn
 
 from rl.core import specs
 from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
-from rl.core.testing import check_loss
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate, ValueEstimators
 from rl.objectives.value.functional import td_lambda_return_estimate
+from rl.testing import check_loss
 
 
 class Table(nn.Module):

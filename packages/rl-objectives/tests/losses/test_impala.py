@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.testing import check_loss
 from rl.objectives import A2CLoss, ImpalaLoss, VTrace
+from rl.testing import check_loss
 
 
 def networks(kind=Categorical):

@@ -16,9 +16,9 @@ from torch import nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.testing import check_loss
 from rl.objectives import KLPENPPOLoss, PPOLoss
 from rl.objectives.functional import adapted_penalty, penalized_surrogate
+from rl.testing import check_loss
 
 
 class DiagonalNormal(Independent):

@@ -21,7 +21,6 @@ from torch.nn.functional import mse_loss, one_hot, smooth_l1_loss
 
 from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
 from rl.core.specs import Bounded, Composite
-from rl.core.testing import check_loss
 from rl.objectives import (
     CrossQLoss,
     DDPGLoss,
@@ -35,6 +34,7 @@ from rl.objectives import (
     TQCLoss,
     ValueEstimators,
 )
+from rl.testing import check_loss
 
 OBS, ACT, N = 3, 2, 4
 

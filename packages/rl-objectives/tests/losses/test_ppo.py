@@ -18,9 +18,9 @@ from torch.distributions.transforms import TanhTransform
 from torch.nn.functional import smooth_l1_loss
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.testing import check_loss
 from rl.objectives import GAE, A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss, ValueEstimators
 from rl.objectives.functional import clipped_surrogate, surrogate
+from rl.testing import check_loss
 
 
 class DiagonalNormal(Independent):

@@ -7,9 +7,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
-from rl.core.testing import check_loss
 from rl.objectives import QRDQNLoss
 from rl.objectives.functional import quantile_huber
+from rl.testing import check_loss
 
 ACTIONS, QUANTILES = 3, 5
 

@@ -9,9 +9,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.core.errors import ContractError, ShapeError
-from rl.core.testing import check_loss
 from rl.objectives import RNDLoss
 from rl.objectives.functional import scale_by_returns
+from rl.testing import check_loss
 
 
 def make_loss(**options):

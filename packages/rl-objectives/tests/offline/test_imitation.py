@@ -17,8 +17,8 @@ from torch.distributions import Independent, Normal, TransformedDistribution, kl
 from torch.distributions.transforms import TanhTransform
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.testing import check_loss
 from rl.objectives import ACTLoss, DiffusionBCLoss, DTLoss, GAILLoss, OnlineDTLoss
+from rl.testing import check_loss
 
 B, T, OBS, ACT, CHUNK, STEPS = 6, 5, 3, 2, 4, 10
 

@@ -13,11 +13,11 @@ from rl.core.errors import BackendError, BrokenPluginWarning, SlowBackendWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.core.settings import Settings
-from rl.core.testing import ToyPriorityTree
 from rl.plugins import replay as plugin
 from rl.replay import PrioritizedSampler
 from rl.replay._priorities import large_zeros
 from rl.replay._priority_tree import PrefixTree
+from rl.testing import ToyPriorityTree
 
 
 class Trees:

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.core.testing import ToyPriorityTree, check_priority_tree
 from rl.plugins.replay import rl_priority_tree
 from rl.replay._priorities import _last_of_each
 from rl.replay._priority_tree import PrefixTree
+from rl.testing import ToyPriorityTree, check_priority_tree
 
 
 def blocks(capacity, device="cpu", dtype=torch.float32):

@@ -20,10 +20,10 @@ from rl.core.errors import (
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.core.settings import Settings
-from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, StepScheduler, TensorStorage
 from rl.replay._priority_tree import PrefixTree
+from rl.testing import ToyPriorityTree, check_sampler
 
 
 class FusedTree(ToyPriorityTree):

@@ -8,7 +8,6 @@ import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
 
 from rl.core.errors import ContractError, ShapeError
-from rl.core.testing import ToyRowGather, check_row_gather
 from rl.replay import (
     LazyTensorStorage,
     ListStorage,
@@ -20,6 +19,7 @@ from rl.replay import (
 )
 from rl.replay.storages import _rows as _tensor
 from rl.replay.storages._successors import TorchRowGather
+from rl.testing import ToyRowGather, check_row_gather
 
 
 def rows(start, stop, episode=10):

@@ -10,7 +10,6 @@ import torch
 from tensordict import NonTensorStack, TensorClass, TensorDict
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
-from rl.core.testing import check_storage
 from rl.replay import (
     CompressedListStorage,
     ConsumingSampler,
@@ -22,6 +21,7 @@ from rl.replay import (
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
 )
+from rl.testing import check_storage
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int64, torch.float16),

@@ -3,8 +3,8 @@
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
-from rl.core.testing import check_storage
 from rl.replay import LazyStackStorage, TensorDictReplayBuffer
+from rl.testing import check_storage
 
 
 def test_batches_are_lazy_stacks_and_states_continue():

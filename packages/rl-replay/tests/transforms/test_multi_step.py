@@ -8,8 +8,8 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
-from rl.core.testing import check_transform
 from rl.replay import LazyTensorStorage, MultiStep, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.testing import check_transform
 
 GAMMA = 0.9
 

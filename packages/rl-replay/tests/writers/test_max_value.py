@@ -5,7 +5,6 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import CheckpointError, ContractError, SpecError
-from rl.core.testing import check_writer
 from rl.replay import (
     LazyTensorStorage,
     ListStorage,
@@ -13,6 +12,7 @@ from rl.replay import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
+from rl.testing import check_writer
 
 STORAGES = {"tensor": LazyTensorStorage, "list": ListStorage}
 

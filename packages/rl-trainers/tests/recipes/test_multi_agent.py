@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from rl.core.cli import main
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
-from rl.core.testing import check_env
+from rl.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, load_run, make_env
 from rl.trainers.algorithms.maddpg import MADDPG
 from rl.trainers.algorithms.mappo import IPPO, MAPPO

@@ -303,7 +303,7 @@ class BackgroundCollector(CollectorBase):
 
         Example:
             >>> from rl.collectors import Collector
-            >>> from rl.core.testing import CountingEnv
+            >>> from rl.testing import CountingEnv
             >>> class Buffer(list):
             ...     def extend(self, batch):
             ...         self.append(batch)

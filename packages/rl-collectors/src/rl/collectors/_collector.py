@@ -121,7 +121,7 @@ class Collector(BackgroundCollector):
             device than `policy_device`, or `create_env_fn` does not return an environment.
 
     Example:
-        >>> from rl.core.testing import CountingEnv  # episodes of three steps
+        >>> from rl.testing import CountingEnv  # episodes of three steps
         >>> collector = Collector(CountingEnv(), frames_per_batch=4, total_frames=8)
         >>> for batch in collector:
         ...     print(batch["observation"].flatten().tolist(), batch["collector", "traj_ids"].tolist())
@@ -461,7 +461,7 @@ class Collector(BackgroundCollector):
         """Return a description to print: stages, devices, casts, and the writers and readers of each key.
 
         Example:
-            >>> from rl.core.testing import CountingEnv
+            >>> from rl.testing import CountingEnv
             >>> print(Collector(CountingEnv, frames_per_batch=4, storing_device="cpu").explain())
             Collector(env=CountingEnv, batch=[4], frames=0/-1, path='leaves')
             environment  CountingEnv, batch [], on cpu

@@ -96,7 +96,7 @@ class RayCollector(WorkersBase):
         WorkerError: if an actor cannot be started.
 
     Example:
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> with RayCollector([CountingEnv] * 2, frames_per_batch=4, total_frames=12) as collector:  # doctest: +SKIP
         ...     sum(batch.numel() for batch in collector)
         12

@@ -134,7 +134,7 @@ class Evaluator:
 
     Example:
         >>> import torch
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> from tensordict.nn import TensorDictModule
         >>> one = lambda x: torch.ones(x.shape[:-1], dtype=torch.int64)
         >>> always = TensorDictModule(one, ["observation"], ["action"])

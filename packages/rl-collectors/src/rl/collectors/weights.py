@@ -223,7 +223,7 @@ class WeightUpdaterBase:
 
     Example:
         >>> from rl.collectors import Collector
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> updater = VanillaWeightUpdater()
         >>> collector = Collector(CountingEnv(), frames_per_batch=4, weight_updater=updater)
         >>> updater.update_weights()

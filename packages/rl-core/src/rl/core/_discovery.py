@@ -37,7 +37,7 @@ def is_version(text: object) -> bool:
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version of a distribution, or None if it is not installed; ``unreadable`` if its metadata is damaged.
+    """Return the version of a distribution, or None if it is not installed; ``unreadable`` if its metadata is damaged.
 
     Example:
         >>> installed_version("no-such-distribution") is None
@@ -107,7 +107,7 @@ def is_below(installed: str, wanted: str) -> bool:
 
 
 def requirements(distribution: str | Distribution) -> list[Requirement]:
-    """What a distribution asks for; nothing if it is not installed."""
+    """List the requirements of a distribution; none if it is not installed."""
     try:
         lines = (requires(distribution) if isinstance(distribution, str) else distribution.requires) or []
     except Exception:  # noqa: BLE001  not installed, or its metadata is damaged, which is reported elsewhere
@@ -135,6 +135,7 @@ FIRST_PARTY = (
     "rl-native",
     "rl-prio-cuda",
     "rl-recurrent-triton",
+    "rl-testing",
 )
 """Distributions that are listed first, and whose components keep their plain names."""
 
@@ -142,7 +143,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord], dict[str, str]]:
-    """The entry points of a group, a broken record for each distribution without readable ones, and doubled names.
+    """Scan the entry points of a group: readable ones, a broken record for each other distribution, and doubled names.
 
     Of distributions with one name the first on the search path counts, as for `importlib.metadata.entry_points`. For
     two of them in one folder, which an installer left, there is a sentence by name.
@@ -161,7 +162,7 @@ def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord], dict[str, st
             continue
         seen[normalized(name)] = folder
         try:
-            if group in (distribution.read_text("entry_points.txt") or ""):  # parsing each would take longer
+            if group in (distribution.read_text("entry_points.txt") or ""):  # faster than parsing every file
                 if name.startswith("~"):
                     reason = f"it is what an interrupted pip left behind: delete {printable(str(folder))}"
                     damaged.append(PluginRecord(name, name, state="broken", reason=reason, remedy=""))
@@ -176,7 +177,7 @@ def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord], dict[str, st
 
 
 def record_of(entry: EntryPoint, disabled: Iterable[str] = ()) -> PluginRecord:
-    """The record of an entry point that has not been imported; broken if its distribution is damaged."""
+    """Return the record of an entry point that has not been imported; broken if its distribution is damaged."""
     distribution, version, damage = _identity(entry.dist)
     record = PluginRecord(printable(entry.name), distribution, version, printable(entry.value))
     if damage:
@@ -198,7 +199,7 @@ def _misfit(distribution: Any, name: str) -> tuple[str, str] | None:
 
 
 def disable(record: PluginRecord, disabled: Iterable[str]) -> PluginRecord:
-    """The record, marked if it is one that the user left out."""
+    """Return the record, marked if it is one that the user left out."""
     names = {"*", normalized(record.name), normalized(record.distribution)}
     if hit := names & {normalized(name) for name in disabled}:
         record.state = "disabled"
@@ -235,7 +236,7 @@ def _identity(distribution: Any) -> tuple[str, str, str]:
 
 
 def _folder_name(distribution: Any) -> str:
-    """The name in the folder ``NAME-VERSION.dist-info``, for a distribution that may not be able to say it."""
+    """Return the name in the folder ``NAME-VERSION.dist-info``, for a distribution that may not be able to say it."""
     stem, _, suffix = getattr(_folder(distribution), "name", "").rpartition(".")
     return printable(stem.partition("-")[0]) if suffix in ("dist-info", "egg-info") else "?"
 
@@ -259,8 +260,8 @@ class Intruder:
     """A file that turns ``rl`` into something else than our namespace.
 
     Args:
-        path: the file.
-        owner: the distribution that installed it, or None if none did.
+        path: File.
+        owner: Distribution that installed it, or None if none did.
     """
 
     path: Path
@@ -283,10 +284,10 @@ class Intruder:
 
 
 def _owner(folder: Path, file: Path) -> str | None:
-    """The distribution in `folder` that brought `file`."""
+    """Return the distribution in `folder` that brought `file`."""
     wanted = file.relative_to(folder).as_posix()
     for distribution in distributions(path=[str(folder)]):
-        with suppress(Exception):  # a damaged list of files is not this one's
+        with suppress(Exception):  # a damaged RECORD cannot list `file`
             if any(entry.as_posix() == wanted for entry in distribution.files or ()):
                 return distribution.name
     return None
@@ -305,7 +306,7 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
     """Look for what hides our packages in the folders that Python imports from.
 
     Args:
-        paths: folders; if None, the current folder and `sys.path`.
+        paths: Folders; if None, the current folder and `sys.path`.
 
     Example:
         >>> intruders([])
@@ -317,7 +318,7 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
         for file in (folder / "rl" / "__init__.py", folder / "rl.py", *_strangers(folder / "rl")):
             try:
                 hides = file.is_file() and file.resolve() not in found
-            except OSError:  # a folder that cannot be read, or was removed, hides nothing
+            except OSError:  # an unreadable or removed folder hides no module
                 continue
             if hides:
                 found[file.resolve()] = Intruder(file.resolve(), _owner(folder, file))
@@ -325,7 +326,7 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
 
 
 def hint(missing: str) -> str:
-    """What to add to a message about the absent module `missing`: the intruder that hides it, or nothing."""
+    """Return what to add to a message about the absent module `missing`: the intruder that hides it, or nothing."""
     if missing.partition(".")[0] != "rl":
         return ""
     return "".join(f". {found.problem}: {found.remedy}" for found in intruders())

@@ -37,12 +37,12 @@ def diverted_stdout() -> Generator[None]:
 
 def _flush() -> None:
     if sys.__stdout__ is not None:
-        with suppress(OSError, ValueError):  # closed
+        with suppress(OSError, ValueError):  # the stream is closed already
             sys.__stdout__.flush()
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that names the nearest option instead of only refusing; exit status 2."""
+    """An `argparse.ArgumentParser` that names the nearest option instead of only rejecting; exit status 2."""
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse all arguments, or leave with a sentence."""
@@ -60,11 +60,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def table(rows: Sequence[Sequence[str]], *, head: bool = False) -> Iterator[str]:
-    """The rows as lines, with columns aligned.
+    """Return the rows as lines, with columns aligned.
 
     Args:
-        rows: of one length.
-        head: underline the first row.
+        rows: Rows of one length.
+        head: Whether to underline the first row.
 
     Example:
         >>> print(*table([("kind", "name"), ("env", "gym")], head=True), sep="|")
@@ -74,4 +74,4 @@ def table(rows: Sequence[Sequence[str]], *, head: bool = False) -> Iterator[str]
     for number, row in enumerate(rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         if head and number == 0:
-            yield "  ".join("-" * width for width in (*widths[:-1], len(row[-1])))  # the last column may be sentences
+            yield "  ".join("-" * width for width in (*widths[:-1], len(row[-1])))  # the last may hold sentences

@@ -32,18 +32,18 @@ class PluginRecord:
     """One plugin, usable or not.
 
     Args:
-        name: of the entry point.
-        distribution: that declares it.
-        version: of the distribution.
-        value: of the entry point, ``module`` or ``module:attribute``.
+        name: Name of the entry point.
+        distribution: Distribution that declares it.
+        version: Version of the distribution.
+        value: Value of the entry point, ``module`` or ``module:attribute``.
         state: ``loaded``; ``broken`` (it raised or breaks a rule); ``incompatible`` (it was written for
             another rl-core); ``disabled`` (the user left it out). All but the first offer nothing.
-        reason: why it is not loaded.
-        components: what it declares; offered only if the plugin is loaded.
-        problems: what went wrong later, when one of its hooks was called.
-        notes: what is worth knowing though the plugin works: names that other plugins offer too.
-        import_seconds: time to import its declaration and to list its components and commands.
-        imports: which of torch and tensordict its declaration imported first in this process.
+        reason: Reason why it is not loaded.
+        components: Components that it declares; offered only if the plugin is loaded.
+        problems: Failures after the import, when one of its hooks was called.
+        notes: Remarks on a plugin that works, such as names that other plugins offer too.
+        import_seconds: Time to import its declaration and to list its components and commands.
+        imports: Those of torch and tensordict that its declaration imported first in this process.
         remedy: Advice about it; an empty string if `reason` or `problems` says it, None if only what helps with any
             plugin does, to upgrade it or to leave it out.
     """
@@ -112,9 +112,9 @@ class Answer:
     """What a plugin gave when a hook was called.
 
     Args:
-        value: the answer.
-        plugin: the plugin that gave it.
-        passed: ids of the plugins that were called before and gave None, or failed.
+        value: Value that the hook returned.
+        plugin: Plugin that gave it.
+        passed: Ids of the plugins that were called before and gave None, or failed.
     """
 
     value: Any
@@ -186,14 +186,14 @@ _HOOKS = {
 
 
 def check_kind(component: Component, target: object) -> str:
-    """What keeps `target` from being a target of the component's kind; an empty string if nothing does."""
+    """Return why `target` does not fit the component's kind; an empty string if it fits."""
     if component.kind == "recipe":
         absent = [name for name in _RECIPE if not hasattr(target, name)]
         return f"{_shown(target)} is no rl.trainers.Algorithm: it lacks {', '.join(absent)}" if absent else ""
     if not callable(target):
         return f"{_shown(target)} is neither a class nor a function"
     if component.kind not in _KINDS or not isinstance(target, type):
-        return ""  # what a function returns is known when it is called
+        return ""  # the result of a function is unknown before its call
     if abstract := sorted(getattr(target, "__abstractmethods__", ())):
         return f"{_shown(target)} is abstract: it lacks {', '.join(abstract)}"
     name = _KINDS[component.kind]
@@ -206,7 +206,7 @@ def check_kind(component: Component, target: object) -> str:
 
 
 def check_answer(hook: str, value: object) -> str:
-    """What keeps `value` from being an answer of `hook`; an empty string if nothing does."""
+    """Return why `value` is no answer of `hook`; an empty string if it is one."""
     name = _HOOKS.get(hook)
     if name is None:
         return ""
@@ -282,23 +282,23 @@ def admit(
     """Register a plugin and all its components, or nothing.
 
     Args:
-        manager: gets the plugin.
-        plugin: holds the hook implementations.
-        record: of the plugin; gets its components.
-        offers: of the plugins before it; left as they are.
-        share_names: see `add_offer`.
+        manager: Manager to which the plugin is added.
+        plugin: Object or module with the hook implementations.
+        record: Record of the plugin, which gets its components.
+        offers: Offers of the plugins before it; not changed.
+        share_names: Argument of `add_offer`.
 
     Returns:
         The offers with those of the plugin.
 
     Raises:
-        PluginError: if it breaks a rule, or was written for another rl-core.
-        DuplicateComponentError: if one of its components exists.
+        PluginError: If it breaks a rule, or was written for another rl-core.
+        DuplicateComponentError: If one of its components exists.
     """
     try:
         manager.register(plugin, name=record.id)
-        manager.check_pending()  # a hook name that we do not know
-        _refuse_slips(manager, plugin, record)
+        manager.check_pending()  # raises for a hook name without a specification
+        _reject_slips(manager, plugin, record)
         if not manager.get_hookcallers(plugin):
             raise PluginError(
                 f"{record.value or 'it'} implements no hook: an entry point names the module (or object) with functions"
@@ -320,8 +320,8 @@ def admit(
     return staged
 
 
-def _refuse_slips(manager: pluggy.PluginManager, plugin: object, record: PluginRecord) -> None:
-    """What pluggy accepts in silence: a hook without its mark, and wrappers, which we do not call."""
+def _reject_slips(manager: pluggy.PluginManager, plugin: object, record: PluginRecord) -> None:
+    """Reject what pluggy accepts in silence: a hook without its mark, and wrappers, which we do not call."""
     for hook in hookspecs.__all__:
         if not hook.startswith("rl_") or not callable(getattr(plugin, hook, None)):
             continue
@@ -350,14 +350,14 @@ def add_offer(component: Component, record: PluginRecord, offers: Offers, *, sha
     """Add a component to the offers, if it can be served.
 
     Args:
-        component: what is offered.
-        record: of the plugin that offers it.
-        offers: gets the component.
-        share_names: whether another distribution may offer a component of that kind and name.
+        component: Component that is offered.
+        record: Record of the plugin that offers it.
+        offers: Offers to which the component is added.
+        share_names: Whether another distribution may offer a component of that kind and name.
 
     Raises:
-        PluginError: if its kind or its contract version is not served.
-        DuplicateComponentError: if the name is not free.
+        PluginError: If its kind or its contract version is not served.
+        DuplicateComponentError: If the name is not free.
     """
     _check_served(component, record)
     key = (component.kind, component.name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["instead_of"]
-
 _HOWTO = "docs/howto/"
 _NOT_YET = "it is not available; docs/coming-from-torchrl.md lists what is not"
 
@@ -114,7 +112,7 @@ _INSTEAD = {
 
 
 def instead_of(name: str) -> str | None:
-    """What to use or to read instead of a name of TorchRL; None for any other name.
+    """Return what to use or to read instead of a name of TorchRL; None for any other name.
 
     Example:
         >>> instead_of("TargetNetUpdater")

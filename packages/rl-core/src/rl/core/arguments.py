@@ -142,10 +142,10 @@ def same_shape(**tensors: Tensor) -> None:
     """Raise unless all tensors have one shape.
 
     Args:
-        tensors: by the name that the message shall use.
+        tensors: Tensors by the name that the message uses.
 
     Raises:
-        ShapeError: if two shapes differ.
+        ShapeError: If two shapes differ.
 
     Example:
         >>> import torch
@@ -168,8 +168,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 Needless = tuple[str, *tuple[object, ...]]
-"""Why an argument is not needed, or what to use as long as it is not available; then the values that are dropped: `...`
-for any."""
+"""Message for an argument of TorchRL, followed by the values that are accepted and ignored; `...` stands for any."""
 
 
 def foreign_arguments(
@@ -181,15 +180,15 @@ def foreign_arguments(
     with ``**kwargs`` are answered by the class that they reach.
 
     Args:
-        needless: by argument, a sentence and the values that are dropped without a word, such as the default of
-            another library; any other value is refused with the sentence.
-        replaced: by argument, what to use instead; refused with any value.
+        needless: Sentence by argument, followed by the values that are ignored, such as the default of
+            another library; any other value is rejected with the sentence.
+        replaced: Replacement by argument; the argument is rejected with any value.
 
     Returns:
         The decorator; of a class it wraps ``__init__``, own or inherited.
 
     Raises:
-        UnknownArgumentError: Where the class or function is called with an argument that is refused, or that neither
+        UnknownArgumentError: Where the class or function is called with an argument that is rejected, or that neither
             the signature nor these tables know.
 
     Example:
@@ -239,15 +238,15 @@ def module_arguments(needless: dict[str, Needless]) -> Callable[[C], C]:
 
 
 def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
-    """Refuse keyword arguments that the constructor of a class decorated with `foreign_arguments` would refuse.
+    """Reject keyword arguments that the constructor of a class decorated with `foreign_arguments` would reject.
 
     Args:
-        target: the class.
-        given: the arguments, which reach it later, for example in another process.
-        owner: names the component that was given them.
+        target: Class that was called.
+        given: Arguments, which reach it later, for example in another process.
+        owner: Component that was given them, for messages.
 
     Raises:
-        UnknownArgumentError: as the constructor would raise it.
+        UnknownArgumentError: As the constructor would raise it.
     """
     constructor: Any = target.__init__
     constructor.answers.keep(dict(given), owner)
@@ -276,7 +275,7 @@ def _movable(target: C) -> C:
 
 
 def _start(self: object) -> None:
-    """The constructor of a class that has none."""
+    """Return the constructor of a class that has none."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +294,7 @@ class _Answers:
         return cls(needless, replaced, known, any(p.kind is p.VAR_KEYWORD for p in parameters))
 
     def keep(self, given: dict[str, Any], owner: str) -> dict[str, Any]:
-        """`given` without what is dropped; the first that is refused raises."""
+        """`given` without what is dropped; the first that is rejected raises."""
         return {name: value for name, value in given.items() if name in self.known or self._passes(name, value, owner)}
 
     def _passes(self, name: str, value: object, owner: str) -> bool:
@@ -317,7 +316,7 @@ class _Answers:
 
 
 def _answering(function: Callable[..., Any], answers: _Answers, owner: str | None) -> Callable[..., Any]:
-    """`function` behind its answers; without `owner`, a method, named by its object's class."""
+    """Wrap `function` with its answers; without `owner` it is a method, named by its object's class."""
     known = answers.known
 
     def keep(given: dict[str, Any], owner: str) -> dict[str, Any]:  # torch.compile takes functions out of closures only

@@ -29,8 +29,8 @@ class Backend:
 
     Args:
         name: ``"native"``, ``"torch"``, ``"scan"``, or the name that a plugin's implementation gives itself.
-        distribution: the package that it comes from.
-        why: the reason, as a sentence.
+        distribution: Package that it comes from.
+        why: Reason, as a sentence.
 
     Example:
         >>> str(Backend("torch", "rl-replay", "asked for by name"))
@@ -50,9 +50,9 @@ class Accelerator:
     """A back end that another distribution brings, for the message that it is absent.
 
     Args:
-        distribution: that has it.
-        install: the command that installs it.
-        device: the type of device that it needs.
+        distribution: Distribution that has it.
+        install: Command that installs it.
+        device: Type of device that it needs.
     """
 
     distribution: str
@@ -77,20 +77,20 @@ def select(
     """Ask a hook for an implementation.
 
     Args:
-        owner: the component that needs it, for messages.
-        hook: name of the hook.
-        arguments: of the hook.
-        where: device, dtype or cell that it is for, for messages.
-        fallback: the distribution whose implementation answers for everything.
-        name: of one implementation, or `AUTO` for the first that answers.
-        kind: of the components that list such back ends by name.
-        accelerators: by name, the back ends of other distributions.
+        owner: Component that needs it, for messages.
+        hook: Name of the hook.
+        arguments: Arguments of the hook.
+        where: Device, dtype or cell that it is for, for messages.
+        fallback: Distribution whose implementation answers for everything.
+        name: Name of one implementation, or `AUTO` for the first that answers.
+        kind: Kind of the components that list such back ends by name.
+        accelerators: Back ends of other distributions by name.
 
     Returns:
         The implementation, its `Backend`, and the registry's answer.
 
     Raises:
-        BackendError: if none answers, or not the one that was asked for; with the command that installs it.
+        BackendError: If none answers, or not the one that was asked for; with the command that installs it.
 
     Example:
         >>> import torch
@@ -122,7 +122,7 @@ def missing_native(owner: str, hook: str, *, install: str = NATIVE.install) -> s
     """Why rl-native did not answer `hook`, where something slower was selected.
 
     Raises:
-        BackendError: if ``RL_NATIVE`` is ``require``.
+        BackendError: If ``RL_NATIVE`` is ``require``.
     """
     mode = settings().native
     if mode == "off":
@@ -137,11 +137,11 @@ def report_missing(reason: str, instead: str) -> None:
     """Report that a plugin's implementation cannot be used here: a warning, once; none with ``RL_NATIVE=off``.
 
     Args:
-        reason: what is missing and how to get it.
-        instead: what is used, as a sentence.
+        reason: Sentence that says what is missing and how to install it.
+        instead: Sentence that says what is used instead.
 
     Raises:
-        BackendError: if ``RL_NATIVE`` is ``require``.
+        BackendError: If ``RL_NATIVE`` is ``require``.
     """
     mode = settings().native
     if mode == "require":

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rl ARGUMENTS``.
 
     Args:
-        argv: the arguments; if None, those of the process.
+        argv: Arguments; if None, those of the process.
 
     Returns:
         Exit status: 0 if it worked, 1 if it did not (one message on standard error; a traceback with
@@ -63,7 +63,7 @@ def _guarded(arguments: list[str]) -> int:
         else:
             sys.stderr.write(f"rl: {error}\n")
         return 1
-    except SystemExit as error:  # argparse
+    except SystemExit as error:  # argparse exits on --help and on bad options
         if isinstance(error.code, str):
             sys.stderr.write(f"rl: {error.code}\n")
             return 1
@@ -79,7 +79,7 @@ def _guarded(arguments: list[str]) -> int:
 def _debug() -> bool:
     try:
         return settings().debug
-    except RLError:  # the message about the variable itself
+    except RLError:  # RL_DEBUG itself is malformed
         return False
 
 
@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _found() -> tuple[Registry, dict[str, tuple[Command, PluginRecord]]]:
-    """What is installed, and its subcommands; what plugins print meanwhile goes to standard error."""
+    """Return the registry and its subcommands; what plugins print meanwhile goes to standard error."""
     with diverted_stdout():
         registry = discovered()
         return registry, registry.commands()
@@ -183,7 +183,7 @@ def _row(record: PluginRecord) -> tuple[str, ...]:
 
 
 def _doctor(arguments: list[str]) -> int:
-    from rl.core import _doctor as doctor
+    from rl.core import doctor
 
     return doctor.main(arguments)
 

@@ -63,15 +63,15 @@ class Component:
     """One thing that a distribution offers; imported on first use, not when it is listed.
 
     Args:
-        kind: one of the keys of `CONTRACTS`.
-        name: lower case, words joined by hyphens; a slash may separate a family: ``example/chain``.
+        kind: One of the keys of `CONTRACTS`.
+        name: Lower case, words joined by hyphens; a slash may separate a family: ``example/chain``.
         target: ``"module:attribute"``.
-        summary: one line for listings.
-        extra: the extra of the distribution that installs what the target imports, or None.
-        contract: version of the kind's contract that the component was written for.
+        summary: One line for listings.
+        extra: Extra of the distribution that installs what the target imports, or None.
+        contract: Version of the kind's contract that the component was written for.
 
     Raises:
-        PluginError: if the name or the target cannot be one, or a text is no string.
+        PluginError: If the name or the target cannot be one, or a text is no string.
 
     Example:
         >>> Component("env", "gym", "rl.envs:GymEnv", summary="Any Gymnasium environment.", extra="gym").name
@@ -98,13 +98,13 @@ class Command:
     """A subcommand of ``rl``.
 
     Args:
-        name: what is typed after ``rl``.
+        name: Word after ``rl`` on the command line.
         target: ``"module:function"``; called with the list of the remaining arguments, returns the exit
             status or None for 0.
-        summary: one line for ``rl --help``.
+        summary: One line for ``rl --help``.
 
     Raises:
-        PluginError: if the name or the target cannot be one, or a text is no string.
+        PluginError: If the name or the target cannot be one, or a text is no string.
 
     Example:
         >>> Command("train", "rl.trainers.cli:train", "Train an agent.").name

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import (
     ADVANTAGE,
     BUFFER_KEYS,
@@ -50,14 +50,14 @@ class Key:
     """One entry that a component reads or writes.
 
     Args:
-        name: a string or a tuple of strings.
-        shape: dimensions behind the batch, letters or numbers: ``("O",)``, ``(1,)``, ``()``; None if it
+        name: String or a tuple of strings.
+        shape: Dimensions behind the batch, letters or numbers: ``("O",)``, ``(1,)``, ``()``; None if it
             is not known. Of an entry of a group of agents, ``("agents", "action")``, those behind the agents.
-        doc: what it is, with unit or range.
+        doc: Description with unit or range.
         dtype: None if any.
-        optional: a reader does without it.
-        remedy: what to do when nothing writes it; ends up in the error message.
-        batched: whether the batch stands in front of `shape`; false for the scalars of a loss.
+        optional: Reader does without it.
+        remedy: Remedy if nothing writes it, part of the error message.
+        batched: Whether the batch stands in front of `shape`; false for the scalars of a loss.
     """
 
     name: NestedKey
@@ -71,7 +71,7 @@ class Key:
     def __post_init__(self) -> None:
         parts = (self.name,) if isinstance(self.name, str) else self.name
         if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
-            raise ContractError(f"a key is a string or a tuple of strings, got {self.name!r}")
+            raise ArgumentError(f"a key is a string or a tuple of strings, got {self.name!r}")
         object.__setattr__(self, "name", unwrap(self.name))
 
 
@@ -80,9 +80,9 @@ class MissingKey:
     """A key that is read and that nothing wrote before.
 
     Args:
-        owner: the component that reads it.
-        key: what is read.
-        present: what was written before.
+        owner: Component that reads it.
+        key: Key that is read.
+        present: Keys that were written before.
     """
 
     owner: str
@@ -97,7 +97,7 @@ class MissingKey:
 
 
 def missing_key_message(owner: str, key: Key, present: Iterable[NestedKey], where: str = "this batch") -> str:
-    """The sentence that names a missing key, its reader, the keys that are present, and the remedy."""
+    """Return the sentence that names a missing key, its reader, the keys that are present, and the remedy."""
     return missing_keys_message([MissingKey(owner, key, tuple(present))], where)
 
 
@@ -129,8 +129,8 @@ class Contract:
     """Keys read and keys written, in the order in which they are documented.
 
     Args:
-        reads: what the component takes from its input.
-        writes: what it adds, or returns.
+        reads: Keys that the component reads from its input.
+        writes: Keys that it adds, or returns.
 
     Example:
         >>> contract = Contract(reads=(Key("reward", (1,)),), writes=(Key("advantage", (1,)),))
@@ -145,7 +145,7 @@ class Contract:
     def __post_init__(self) -> None:
         for role, keys in (("reads", self.reads), ("writes", self.writes)):
             if not isinstance(keys, tuple) or not all(isinstance(key, Key) for key in keys):
-                raise ContractError(f"{role} of a Contract is a tuple of Key objects, got {keys!r}")
+                raise ArgumentError(f"{role} of a Contract is a tuple of Key objects, got {keys!r}")
         required = [key.name for key in self.reads if not key.optional]
         object.__setattr__(self, "_names", (required, [key.name for key in self.writes]))
 
@@ -160,10 +160,10 @@ class Contract:
         return list(self._names[1])
 
     def rename(self, names: Mapping[NestedKey, NestedKey]) -> Contract:
-        """The same contract under other names.
+        """Return the same contract under other names.
 
         Raises:
-            ContractError: if a name to be replaced is not in the contract.
+            ContractError: If a name to be replaced is not in the contract.
         """
         known = {key.name for key in (*self.reads, *self.writes)}
         for old in names:
@@ -179,10 +179,10 @@ class Contract:
         return Contract(reads=renamed(self.reads), writes=renamed(self.writes))
 
     def read(self, td: TensorDictBase, owner: object) -> list[Tensor]:
-        """The tensors under `in_keys`, in order.
+        """Return the tensors under `in_keys`, in order.
 
         Raises:
-            ContractError: if one is absent; the message names the key, the reader and the nearest key.
+            ContractError: If one is absent; the message names the key, the reader and the nearest key.
         """
         values: list[Any] = [td.get(name, None) for name in self._names[0]]
         for value, name in zip(values, self._names[0], strict=True):
@@ -194,7 +194,7 @@ class Contract:
         """Raise the error about the absent key `name`; it also names all others that are required and absent.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         key = next((key for key in self.reads if key.name == name), Key(name))
         who = owner if isinstance(owner, str) else type(owner).__name__
@@ -213,7 +213,7 @@ class Shapes:
     dimension of agents, recurrent states excepted.
 
     Args:
-        envs: the environments of the pipeline.
+        envs: Environments of the pipeline.
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:
@@ -237,7 +237,7 @@ class Shapes:
                     self._groups[group] = n if any(len(shape) > 1 for shape in inside.values()) else None
 
     def of(self, component: Any, contract: Contract) -> Contract:
-        """The contract of a component, with the shapes of all agents; without those that are not known."""
+        """Return the contract of a component, with the shapes of all agents; without those that are not known."""
         modules = component.modules() if isinstance(component, nn.Module) else [component]
         names = [state.name for module in modules for state in declared_states(module)]
         exact = {*names, *map(next_key, names)}
@@ -252,7 +252,7 @@ class Shapes:
         return Contract(shown(contract.reads), shown(contract.writes))
 
     def _group(self, key: Key) -> tuple[str, ...]:
-        """The group of agents that a key is in; all that stands before its name where no environment says it."""
+        """Return the group of agents that a key is in; all that stands before its name where no environment says it."""
         path = _current(key.name)
         for group in self._groups:
             if path[: len(group)] == group:
@@ -263,8 +263,8 @@ class Shapes:
         """Shape of an entry, None if it is not known.
 
         Args:
-            key: of a contract.
-            mixed: whether the component has entries of agents: those outside may be for each agent or for all.
+            key: Key of a contract.
+            mixed: Whether the component has entries of agents: those outside may be for each agent or for all.
         """
         if not key.batched:
             return key.shape
@@ -278,13 +278,16 @@ class Shapes:
 
 
 def _current(name: NestedKey) -> tuple[str, ...]:
-    """The key without ``next``."""
+    """Return the key without ``next``."""
     path = as_tuple(name)
     return path[1:] if path[0] == NEXT else path
 
 
 _WHERE = "this pipeline"
-_OF_LOSSES = BUFFER_KEYS | {ADVANTAGE, VALUE_TARGET}  # what has such a name is no observation to a loss
+_OF_LOSSES = BUFFER_KEYS | {
+    ADVANTAGE,
+    VALUE_TARGET,
+}  # losses read these names as their own entries
 
 
 @dataclass
@@ -316,8 +319,8 @@ class Explanation:
     """What `explain` found; prints as a table.
 
     Args:
-        uses: by key, in the order in which the pipeline meets them.
-        missing: the keys that are read before a component writes them.
+        uses: Uses by key, in the order of the pipeline.
+        missing: Keys that are read before a component writes them.
         clashes: Messages about observations that a component overwrites, or reads as an entry of its own.
     """
 
@@ -394,16 +397,17 @@ class Explanation:
 
 
 def contract_of(component: Any) -> Contract:
-    """What a component reads and writes.
+    """Return the contract of a component.
 
     Args:
-        component: has a ``contract``, or ``in_keys`` and ``out_keys``.
+        component: Object with a ``contract``, or ``in_keys`` and ``out_keys``.
 
     Raises:
-        ContractError: if it has neither.
+        ContractError: If it has neither.
+        ArgumentError: If it is a class.
     """
     if isinstance(component, type):
-        raise ContractError(f"{component.__name__} is a class; what reads and writes is an object of it")
+        raise ArgumentError(f"{component.__name__} is a class: give an object of it, which reads and writes")
     own = getattr(component, "contract", None)
     if isinstance(own, Contract):
         return own
@@ -417,23 +421,23 @@ def contract_of(component: Any) -> Contract:
 
 
 def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
-    """Print the writers and readers of each key of a pipeline, and refuse one that cannot run.
+    """Print the writers and readers of each key of a pipeline, and reject one that cannot run.
 
-    Refused are also components that overwrite an observation of the environment, such as a network that writes the
+    Rejected are also components that overwrite an observation of the environment, such as a network that writes the
     parameter ``loc`` where an observation has that name, and losses that would read an observation as an entry of
     their own, such as ``gamma``.
 
     Args:
-        components: in the order in which data flows: an environment, a policy, an estimator, a loss; any of them
+        components: Components in the order of data: an environment, a policy, an estimator, a loss; any of them
             may be left out. An environment is anything with the specs of `rl.core.interfaces.Env`. What a policy behind
             one carries from step to step counts as written by the collector.
-        file: where the table goes; standard output if None.
+        file: File to which the table is printed; standard output if None.
 
     Returns:
         The table as an object.
 
     Raises:
-        ContractError: if a key is read that nothing before wrote, or an observation is overwritten or read as
+        ContractError: If a key is read that nothing before wrote, or an observation is overwritten or read as
             something else. The table is printed first.
 
     Example:
@@ -462,7 +466,7 @@ def check_pipeline(*components: Any) -> Explanation:
     """`explain` without the printing: what collectors, trainers and losses call once, at construction.
 
     Raises:
-        ContractError: as of `explain`.
+        ContractError: As of `explain`.
     """
     found = _trace(components)
     _raise_problems(found)
@@ -486,7 +490,7 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
             waiting = component
             for key in _env_reset_keys(component):
                 found.writes(f"{name}.reset", key)
-            states = getattr(component, "full_state_spec", None)  # a policy writes these, as the noise of gSDE
+            states = getattr(component, "full_state_spec", None)  # written by a policy, such as the noise of gSDE
             inputs = [] if states is None else leaf_keys(states)
             found.observes(name, [key for key in leaf_keys(component.observation_spec) if key not in inputs])
             continue
@@ -505,7 +509,7 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
 
 
 def _begin_states(found: Explanation, policy: Any) -> None:
-    """What a collector writes at the root for a policy that carries state, unless the environment does."""
+    """List the entries that a collector writes at the root for a recurrent policy, unless the environment does."""
     states = states_of(policy)
     keys = [Key(state.name, state.shape, dtype=state.dtype) for state in states]
     for key in [*keys, Key(IS_INIT, (1,))] if states else []:
@@ -539,7 +543,7 @@ def _is_env(component: Any) -> bool:
 
 
 def _names(components: tuple[Any, ...]) -> dict[int, str]:
-    """A name for each component, by identity: its class, with a number if it is not the first of that class."""
+    """Return a name for each component, by identity: its class, with a number if it is not the first of that class."""
     names: dict[int, str] = {}
     count: dict[str, int] = {}
     for component in components:

@@ -105,7 +105,7 @@ class CheckpointError(RLError, ValueError):
 
 
 class CheckError(RLError, AssertionError):
-    """A component breaks a promise of its kind; raised by the checks of `rl.core.testing`."""
+    """A component breaks a promise of its kind; raised by the checks of `rl.testing`."""
 
 
 class WorkerError(RLError, RuntimeError):
@@ -130,15 +130,15 @@ class SlowBackendWarning(UserWarning):
 
 
 class NotExercisedWarning(UserWarning):
-    """A check of `rl.core.testing` passed without trying everything; the message says what and how to try it."""
+    """A check of `rl.testing` passed without trying everything; the message says what and how to try it."""
 
 
 def issue_warning(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning that points at the first caller outside the toolkit.
 
     Args:
-        message: text of the warning.
-        category: class of the warning.
+        message: Text of the warning.
+        category: Class of the warning.
     """
     level, frame = 2, sys._getframe(1)  # noqa: SLF001  as `warnings` itself
     while frame is not None and frame.f_globals.get("__name__", "").startswith("rl."):

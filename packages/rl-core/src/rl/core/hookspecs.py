@@ -9,8 +9,8 @@ one that was registered last is called first: ours are registered first, then th
 distributions. In a *first result* hook None means "not me", and the first other answer ends the round.
 
 A plugin that raises, or gives an object that lacks a member of the hook's protocol, does not end the round: it is
-named in a `BrokenPluginWarning`, and the next one is called. Raise an error of `rl.core.errors` to refuse on purpose:
-it reaches the caller as it is. Hook wrappers are refused.
+named in a `BrokenPluginWarning`, and the next one is called. Raise an error of `rl.core.errors` to reject on purpose:
+it reaches the caller as it is. Hook wrappers are rejected.
 
 `rl doctor` shows all candidates for each device in the order of calls, and the attributes ``name`` and ``why`` of the
 selected answer where it has them; ``why`` is a sentence such as "AVX2 library".
@@ -70,9 +70,9 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     ``trylast`` and answers for everything.
 
     Args:
-        capacity: number of leaves, at least 1.
-        device: where priorities live.
-        dtype: of the priorities; `torch.float32` or `torch.float64`.
+        capacity: Number of leaves, at least 1.
+        device: Device of the priorities.
+        dtype: Dtype of the priorities; `torch.float32` or `torch.float64`.
     """
     raise NotImplementedError
 
@@ -85,8 +85,8 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     answers for everything.
 
     Args:
-        device: where the tensors live.
-        dtype: of the tensors.
+        device: Device of the tensors.
+        dtype: Dtype of the tensors.
     """
     raise NotImplementedError
 
@@ -101,9 +101,9 @@ def rl_recurrent_backend(
 
     Args:
         cell: ``"lstm"`` or ``"gru"``.
-        name: the back end that was asked for, ``"pad"``, ``"scan"``, ``"triton"``, ...; answer only if it is
+        name: Back end that was asked for, ``"pad"``, ``"scan"``, ``"triton"``, ...; answer only if it is
             yours. None asks for the best one; answer if yours runs on `device` and is worth it there.
-        device: where weights and data live.
+        device: Device of weights and data.
     """
     raise NotImplementedError
 
@@ -130,7 +130,7 @@ def rl_commands(registry: Any) -> Command | Iterable[Command]:
     in ``rl plugins`` keeps it and the other is named in a warning.
 
     Args:
-        registry: the `rl.core.registry.Registry` of installed plugins.
+        registry: `rl.core.registry.Registry` of installed plugins.
     """
     raise NotImplementedError
 

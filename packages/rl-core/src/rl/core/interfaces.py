@@ -2,7 +2,7 @@
 
 Everything that can be expressed without a TensorDict also has a *leaf* form, a plain call on tensors by flat key
 (`Leaves`). A component offers it through ``lowered()``; collectors and losses ask `rl.core.lowering` for it and fall
-back to the TensorDict form. Both forms give the same numbers.
+back to the TensorDict form. Both forms give the same numbers. Leaves are those of the TensorDict, not of autograd.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class PriorityTree(Protocol):
     - ``update_from_errors(index, error, eps, alpha, *, raw=None, largest=None, rows=None)``: sets
       ``(|error| + eps) ** alpha`` at `index` ``[n]``; of a repeated index the last one counts. If `raw` ``[capacity]``
       is given, it gets ``raw[index] = error`` too; if `largest` ``[]`` is, it becomes the larger of itself and the
-      largest ``|error|``. An index of `rows` or more is refused. `error`, `raw` and `largest` have the tree's dtype and
+      largest ``|error|``. An index of `rows` or more raises. `error`, `raw` and `largest` have the tree's dtype and
       device. Everything is checked before anything is written, into any of the three;
     - ``sample_weighted(n, beta, *, generator=None, stratified=False)``: indices ``[n]`` and their importance weights
       ``(priority / min) ** -beta`` ``[n]``;
     - ``check()``: for a tree whose device computes while the host goes on. It cannot raise at once: a batch that it
-      refuses writes nothing, and leaves an error on the device; where nothing can be drawn, indices and weights are
+      rejects writes nothing, and leaves an error on the device; where nothing can be drawn, indices and weights are
       zeros. ``check()`` waits, and raises the first error since the last ``check()``. A tree without it raises at once.
 
     With all of these, prioritized replay reads no value of a tensor on the host.
@@ -72,8 +72,8 @@ class PriorityTree(Protocol):
         """Set priorities ``[n]`` at ``[n]`` int64; of a repeated index the last one counts.
 
         Raises:
-            IndexError: if an index is outside ``[0, capacity)``.
-            ValueError: if a priority is negative, infinite or not a number. Nothing is written then.
+            IndexError: If an index is outside ``[0, capacity)``.
+            ValueError: If a priority is negative, infinite or not a number. Nothing is written then.
         """
         ...
 
@@ -83,7 +83,7 @@ class PriorityTree(Protocol):
         """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
 
         Raises:
-            ValueError: if the total is zero.
+            ValueError: If the total is zero.
         """
         ...
 
@@ -139,7 +139,7 @@ class LinearRecurrence(Protocol):
     """
 
     def __call__(self, d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-        """Same shape as `d`; `c` has that shape too."""
+        """Return ``y`` of the shape of `d` and `c`."""
         ...
 
 
@@ -157,20 +157,20 @@ class RecurrentBackend(Protocol):
         reset_state: tuple[Tensor, ...] | None = None,
         options: RecurrentOptions = ...,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Outputs ``[B, T, H]`` and the states ``[B, T, layers, H]`` after each step.
+        """Compute outputs ``[B, T, H]`` and the states ``[B, T, layers, H]`` after each step.
 
         Args:
-            module: holds the weights under the names of `torch.nn.LSTM` or `torch.nn.GRU`, batch first; its ``mode``,
+            module: Module with weights named as those of `torch.nn.LSTM` or `torch.nn.GRU`, batch first; its ``mode``,
                 ``"LSTM"`` or ``"GRU"``, says which, as it need not inherit from either.
             inputs: ``[B, T, I]``.
-            state: the state before the first step, ``[B, layers, H]`` each (h, or h and c).
-            is_init: bool ``[B, T]``; where true, the state before that step is `reset_state` there, also before the
+            state: State before the first step, ``[B, layers, H]`` each (h, or h and c).
+            is_init: Bool ``[B, T]``; where true, the state before that step is `reset_state` there, also before the
                 first step.
             reset_state: ``[B, T, layers, H]`` each, read where `is_init` is true, with gradient; zero if None.
-            options: how to compute.
+            options: Options of the computation.
 
         Raises:
-            BackendError: if it does not serve this module (bidirectional, a projection, ...) or these options. It
+            BackendError: If it does not serve this module (bidirectional, a projection, ...) or these options. It
                 never computes something else instead.
         """
         ...
@@ -188,15 +188,15 @@ class RowGather(Protocol):
         `index` may be a view, whose numbers lie apart.
 
         Raises:
-            IndexError: if an index is outside of them. An accelerator may leave that to its device.
+            IndexError: If an index is outside of them. An accelerator may leave that to its device.
         """
         ...
 
     def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
-        """The `steps` rows from each of `begin` int64 ``[n]`` on, one run behind the other: ``[n * steps, ...]``.
+        """Gather `steps` rows from each of `begin` int64 ``[n]`` on, one run after the other: ``[n * steps, ...]``.
 
         Raises:
-            IndexError: if a run is outside of the first `written` rows. An accelerator may leave that to its device.
+            IndexError: If a run is outside of the first `written` rows. An accelerator may leave that to its device.
         """
         ...
 
@@ -231,16 +231,16 @@ class LeafEnv(Protocol):
     batch_size: torch.Size
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
-        """The root entries (observations, done flags, state) after a reset.
+        """Return the root entries (observations, done flags, state) after a reset.
 
         Args:
-            current: root entries of the elements that are not reset; needed with `mask`.
-            mask: bool ``[*B, 1]``, the elements to reset; all of them if None.
+            current: Root entries of the elements that are not reset; needed with `mask`.
+            mask: Bool ``[*B, 1]``, the elements to reset; all of them if None.
         """
         ...
 
     def step_leaves(self, root: Leaves) -> Leaves:
-        """What a step writes under ``next``, keyed without the ``next``: observations, reward, flags."""
+        """Return what a step writes under ``next``, keyed without the ``next``: observations, reward, flags."""
         ...
 
 
@@ -396,18 +396,18 @@ class Storage(Protocol):
 
     def __len__(self) -> int: ...
     def count(self, data: Any) -> int:
-        """Number of rows in a batch; does not compare them with what is stored.
+        """Count the rows of a batch; they are not compared with what is stored.
 
         Raises:
-            RLError: if `data` is no batch of rows.
+            RLError: If `data` is no batch of rows.
         """
         ...
 
     def get(self, index: Tensor | int | slice) -> Any:
-        """The rows under `index`, stacked or as a list; one row for an int. A copy, never a view.
+        """Return the rows under `index`, stacked or as a list; one row for an int. A copy, never a view.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: If an index is outside of what is stored.
         """
         ...
 
@@ -415,13 +415,13 @@ class Storage(Protocol):
         """Write rows. Everything is checked before anything is written.
 
         Raises:
-            RLError: if a key is missing or new, a shape or dtype differs, or the numbers of rows and indices do.
-            IndexError: if an index is outside ``[0, max_size)``, or rows before it would stay unwritten.
+            RLError: If a key is missing or new, a shape or dtype differs, or the numbers of rows and indices do.
+            IndexError: If an index is outside ``[0, max_size)``, or rows before it would stay unwritten.
         """
         ...
 
     def empty(self) -> None:
-        """Forget the rows; what a row looks like stays fixed."""
+        """Remove all rows; the layout (keys, shapes, dtypes) stays."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -472,7 +472,8 @@ class Sampler(Protocol):
         one if it is None.
 
         Raises:
-            ContractError: if the storage is empty or `batch_size` is below 1.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1.
         """
         ...
 
@@ -481,10 +482,10 @@ class Sampler(Protocol):
         ...
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
-        """New priorities; a sampler without priorities refuses.
+        """Set new priorities; a sampler without priorities raises.
 
         Raises:
-            ContractError: if there are no priorities.
+            ContractError: If there are no priorities.
         """
         ...
 
@@ -509,10 +510,10 @@ class Writer(Protocol):
     """
 
     def claim(self, storage: Storage, count: int) -> Tensor:
-        """Indices ``[count]`` int64, all different, for `count` new rows; moves nothing.
+        """Return indices ``[count]`` int64, all different, for `count` new rows; the cursor stays.
 
         Raises:
-            RLError: if the rows cannot be placed.
+            RLError: If the rows cannot be placed.
         """
         ...
 
@@ -521,7 +522,7 @@ class Writer(Protocol):
         ...
 
     def empty(self) -> None:
-        """The storage is about to be emptied: start again, or refuse."""
+        """Prepare for an emptied storage: start again, or raise."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

@@ -70,7 +70,7 @@ BUFFER_KEYS: frozenset[NestedKey] = frozenset(
 
 
 def as_tuple(key: NestedKey) -> tuple[str, ...]:
-    """The key as a tuple.
+    """Return the key as a tuple.
 
     Example:
         >>> as_tuple("reward"), as_tuple(("next", "reward"))
@@ -80,7 +80,7 @@ def as_tuple(key: NestedKey) -> tuple[str, ...]:
 
 
 def unwrap(key: Iterable[str] | str) -> NestedKey:
-    """The shortest form of a key: a string if it has one part, else a tuple.
+    """Return the shortest form of a key: a string if it has one part, else a tuple.
 
     Example:
         >>> unwrap(("reward",)), unwrap(["next", "reward"])
@@ -93,7 +93,7 @@ def unwrap(key: Iterable[str] | str) -> NestedKey:
 
 
 def next_key(key: NestedKey) -> tuple[str, ...]:
-    """The key under `next`.
+    """Return the key under `next`.
 
     Example:
         >>> next_key("reward")
@@ -103,7 +103,7 @@ def next_key(key: NestedKey) -> tuple[str, ...]:
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:
-    """The leaf keys of a TensorDict, a composite spec or a flat dict, each in its shortest form.
+    """Return the leaf keys of a TensorDict, a composite spec or a flat dict, each in its shortest form.
 
     Example:
         >>> from tensordict import TensorDict
@@ -115,7 +115,7 @@ def leaf_keys(entries: Any) -> list[NestedKey]:
 
 
 def key_str(key: NestedKey) -> str:
-    """The key as messages and tables print it.
+    """Return the key as messages and tables print it.
 
     Example:
         >>> key_str("reward"), key_str(("next", "reward"))
@@ -125,7 +125,7 @@ def key_str(key: NestedKey) -> str:
 
 
 def nearest(key: NestedKey, candidates: Iterable[NestedKey]) -> NestedKey | None:
-    """The candidate that a misspelt or misplaced key most likely meant, or None.
+    """Return the candidate that a misspelt or misplaced key most likely meant, or None.
 
     In this order: a key of similar spelling in the same group, the same name in another group, a similar path.
 

@@ -21,8 +21,8 @@ def lazy_exports(
     """Make the `__getattr__` and `__dir__` of a package root.
 
     Args:
-        package: the root's ``__name__``.
-        sources: for each module that defines public names, those names; if None, the imports below
+        package: Root's ``__name__``.
+        sources: Public names by the module that defines them; if None, the imports below
             ``if TYPE_CHECKING:`` in the source of the root, absolute or relative, which are read at the first use
             of a name.
 
@@ -48,7 +48,7 @@ def lazy_exports(
         if name not in origin():
             raise _unknown(package, name)
         value = getattr(import_module(origin()[name]), name)
-        setattr(sys.modules[package], name, value)  # found at once the next time
+        setattr(sys.modules[package], name, value)  # the next access does not come here
         return value
 
     def __dir__() -> list[str]:
@@ -58,7 +58,7 @@ def lazy_exports(
 
 
 def _unknown(package: str, name: str) -> Exception:
-    """The error about a name that is not there; for one of TorchRL it says what to use or to read.
+    """Return the error about a name that is not there; for one of TorchRL it says what to use or to read.
 
     ``from package import name`` first asks whether the name is there, and would replace the text of an
     `AttributeError`: it gets an `ImportError`, while `hasattr` and attribute access get an `AttributeError`.

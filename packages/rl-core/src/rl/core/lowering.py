@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
-from operator import index
 from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -29,7 +28,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import linear
 from torch.nn.modules import module as _module
 
-from rl.core.errors import ContractError, RLError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap
 
@@ -56,9 +56,9 @@ class WarmedUp(Generic[P, R]):
     Attributes that are read or set (``parameters()``, ``in_keys``, ``training``, ...) are those of the model.
 
     Args:
-        model: a function or a module.
-        warmup: number of calls that run eagerly.
-        options: arguments of `torch.compile`.
+        model: Function or a module.
+        warmup: Number of calls that run eagerly.
+        options: Arguments of `torch.compile`.
     """
 
     _own = ("_calls", "_compiled", "_model", "_options", "_warmup")
@@ -84,12 +84,12 @@ class WarmedUp(Generic[P, R]):
 
     def __getattr__(self, name: str) -> Any:
         if name in WarmedUp._own or (name.startswith("__") and name.endswith("__")):
-            raise AttributeError(name)  # copy and pickle ask before there is a model
+            raise AttributeError(name)  # copy and pickle look attributes up before __init__
         return getattr(self._model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__") and name.endswith("__"):
-            vars(self)[name] = value  # name, signature and text of a function
+            vars(self)[name] = value  # __name__, __wrapped__ and __doc__ of a function
         else:
             setattr(self._model, name, value)
 
@@ -112,12 +112,12 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
     `torch.nn.Module`: within a module, where its parameters would not be found, compile the outer one.
 
     Args:
-        model: what to compile; if None, a decorator is returned.
-        warmup: number of calls that run eagerly; 0 compiles at the first call.
-        compile_kwargs: for `torch.compile`: ``mode``, ``fullgraph``, ``dynamic``, ``backend``, ...
+        model: Function or module to compile; if None, a decorator is returned.
+        warmup: Number of calls that run eagerly; 0 compiles at the first call.
+        compile_kwargs: Arguments of `torch.compile`: ``mode``, ``fullgraph``, ``dynamic``, ``backend``, ...
 
     Raises:
-        RLError: if `warmup` is negative or `model` cannot be called.
+        ArgumentError: If `warmup` is no integer or negative, or `model` cannot be called.
 
     Example:
         >>> @compile_with_warmup(warmup=2)
@@ -129,26 +129,25 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
         >>> len(list(net.parameters()))
         2
     """
-    if not hasattr(warmup, "__index__") or index(warmup) < 0:
-        raise RLError(f"compile_with_warmup got warmup={warmup}; it counts calls: give 0 or more")
+    warmup = as_integer(warmup, "compile_with_warmup", "warmup", least=0)
     if model is None:
         return partial(compile_with_warmup, warmup=warmup, **compile_kwargs)
     if not callable(model):
-        raise RLError(
+        raise ArgumentError(
             f"compile_with_warmup got {type(model).__name__}, which cannot be called: give a function or a module"
         )
     return WarmedUp(model, warmup, compile_kwargs)
 
 
 def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
-    """What ``layers(x)`` of a plain `torch.nn.Sequential` gives, several microseconds earlier.
+    """Compute ``layers(x)`` of a plain `torch.nn.Sequential`, several microseconds faster.
 
     A layer of a class that is not known here, one with hooks, and a compiled one are called as they are; so are all of
     them while anything is hooked onto every module, or the call is being compiled.
 
     Args:
-        layers: any sequence of modules with one input and one output.
-        x: the input of the first.
+        layers: Sequence of modules with one input and one output.
+        x: Input of the first layer.
 
     Example:
         >>> layers = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
@@ -215,9 +214,9 @@ class Lowered:
     """A plain function with the keys of its arguments and results.
 
     Args:
-        fn: takes the tensors under `in_keys` in order, returns a tuple of those under `out_keys` in order.
-        in_keys: what is read.
-        out_keys: what is written.
+        fn: Function of the tensors under `in_keys` in order that returns a tuple of those under `out_keys` in order.
+        in_keys: Keys that are read.
+        out_keys: Keys that are written.
 
     Example:
         >>> import torch
@@ -249,8 +248,8 @@ class LoweredDistribution:
     """A stochastic policy as a function from observations to its action distribution.
 
     Args:
-        fn: takes the tensors under `in_keys` in order, returns a `torch.distributions.Distribution`.
-        in_keys: what is read.
+        fn: Function that takes the tensors under `in_keys` in order, returns a `torch.distributions.Distribution`.
+        in_keys: Keys that are read.
     """
 
     __slots__ = ("fn", "in_keys")
@@ -264,10 +263,10 @@ class LoweredDistribution:
 
 
 def lower(module: Any) -> LoweredModule | None:
-    """The plain form of a TensorDict module, or None if it has none.
+    """Return the plain form of a TensorDict module, or None if it has none.
 
     Args:
-        module: anything with ``in_keys`` and ``out_keys``. A method ``lowered()`` of its class is called first;
+        module: Module with ``in_keys`` and ``out_keys``. A method ``lowered()`` of its class is called first;
             of the classes of `tensordict.nn`, `TensorDictModule`, `TensorDictSequential` and their probabilistic
             forms are known. A subclass that overrides ``forward``, a module with hooks or an own ``forward``, and a
             compiled one have none. What is changed after this call (a hook, another network) the form does not see.
@@ -296,10 +295,10 @@ def lower(module: Any) -> LoweredModule | None:
 
 
 def lower_distribution(actor: Any) -> LoweredDistribution | None:
-    """The plain form of ``actor.get_dist``, or None if it has none.
+    """Return the plain form of ``actor.get_dist``, or None if it has none.
 
     Args:
-        actor: a `ProbabilisticTensorDictSequential` whose last module holds the distribution, or anything with
+        actor: `ProbabilisticTensorDictSequential` whose last module holds the distribution, or anything with
             a method ``lowered_distribution()``.
     """
     if _offers(actor, "lowered_distribution"):
@@ -310,7 +309,7 @@ def lower_distribution(actor: Any) -> LoweredDistribution | None:
 
 
 def lower_actor_distribution(actor: ProbabilisticTensorDictSequential) -> LoweredDistribution | None:
-    """What `lower_distribution` does for a sequence that ends in one probabilistic module."""
+    """Lower the distribution of a sequence that ends in one probabilistic module."""
     *body, head = _parts(actor)
     if not isinstance(head, ProbabilisticTensorDictModule) or not unhooked(head):
         return None
@@ -327,7 +326,7 @@ def lower_actor_distribution(actor: ProbabilisticTensorDictSequential) -> Lowere
 
 
 def lower_env(env: Any) -> LeafEnv | None:
-    """The leaf form of an environment, or None if it has none."""
+    """Return the leaf form of an environment, or None if it has none."""
     return env.lowered() if _offers(env, "lowered") else None
 
 
@@ -345,8 +344,8 @@ def chain(parts: Sequence[LoweredModule], out_keys: Sequence[NestedKey] | None =
     """One function for several in a row, each reading what those before it wrote or what was put in.
 
     Args:
-        parts: in the order in which they run.
-        out_keys: which results to hand out; all that are written, in order of first writing, if None.
+        parts: Functions in the order in which they run.
+        out_keys: Keys of the results that are returned; all that are written, in order of first writing, if None.
 
     Returns:
         None if `out_keys` asks for something that is neither read nor written.

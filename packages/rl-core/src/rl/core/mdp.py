@@ -75,7 +75,7 @@ def done_levels(done_keys: Keys) -> list[Level]:
 
 
 def _flag(td: Any, key: NestedKey, shape: Sequence[int] | None, owner: str) -> Tensor | None:
-    """A flag as bool of the right shape; None if it is absent."""
+    """Return a flag as bool of the right shape; None if it is absent."""
     value = td.get(key, None)
     if value is None:
         return None
@@ -100,24 +100,24 @@ def complete_done(
     shape: Sequence[int] | None = None,
     owner: str = "the environment",
 ) -> Any:
-    """Fill in the flags of one level, in place, and refuse flags that contradict ``done = terminated | truncated``.
+    """Fill in the flags of one level, in place, and reject flags that contradict ``done = terminated | truncated``.
 
     With ``terminated`` (and perhaps ``truncated``) alone, ``done`` is either; with ``done`` alone, it counts as
     ``terminated``; with ``truncated`` alone, ``done`` is the same and nothing is terminated; a missing ``truncated``
     is what is done but not terminated. Without any flag all are false.
 
     Args:
-        tensordict: a TensorDict, or leaves by flat key.
-        level: where the flags stand.
-        flags: those that shall be there in the end.
-        shape: of a flag, ``[*B, 1]``; flags of another shape are reshaped; that of the flags found if None.
-        owner: the component that wrote the flags, for messages.
+        tensordict: TensorDict, or leaves by flat key.
+        level: Level of the flags.
+        flags: Flags that are there in the end.
+        shape: Shape of a flag, ``[*B, 1]``; flags of another shape are reshaped; that of the flags found if None.
+        owner: Component that wrote the flags, for messages.
 
     Raises:
-        ContractError: if ``done`` and ``truncated`` are there without ``terminated``: it is not known which ends are
+        ContractError: If ``done`` and ``truncated`` are there without ``terminated``: it is not known which ends are
             terminal. Also if ``done`` is not ``terminated | truncated``.
-        ShapeError: if a flag does not fit `shape`, or there is no flag and no shape.
-        SpecError: if a flag has a value other than 0 and 1.
+        ShapeError: If a flag does not fit `shape`, or there is no flag and no shape.
+        SpecError: If a flag has a value other than 0 and 1.
 
     Example:
         >>> from tensordict import TensorDict
@@ -137,7 +137,7 @@ def complete_done(
     if done is None:
         done = terminated.clone() if truncated is None else terminated | truncated
     else:
-        _refuse_contradiction(done, terminated, truncated, level, owner)
+        _reject_contradiction(done, terminated, truncated, level, owner)
     if truncated is None:
         truncated = done & ~terminated
     wanted = set(flags)
@@ -150,7 +150,7 @@ def complete_done(
 def _terminated(
     td: Any, done: Tensor | None, truncated: Tensor | None, names: Sequence[NestedKey], shape: Sequence[int] | None
 ) -> Tensor:
-    """The flag ``terminated`` where it is absent."""
+    """Return the flag ``terminated`` where it is absent."""
     if done is not None:
         return done.clone()
     if truncated is not None:
@@ -160,7 +160,7 @@ def _terminated(
     raise ShapeError(f"no flag among {[key_str(name) for name in names]}, and no shape to make one of")
 
 
-def _refuse_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | None, level: Level, owner: str) -> None:
+def _reject_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | None, level: Level, owner: str) -> None:
     wrong = terminated & ~done if truncated is None else done ^ (terminated | truncated)
     if not bool(wrong.any()):
         return
@@ -176,7 +176,7 @@ def _refuse_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | 
 
 
 def reset_masks(tensordict: Any, done_keys: Keys = DONE) -> dict[Level, Tensor]:
-    """The masks ``_reset`` by level; a mask at the root overrides those below. No mask means: all of that level."""
+    """Return the masks ``_reset`` by level. A mask at the root overrides those below; without one, all is reset."""
     root = tensordict.get(RESET, None)
     if root is not None:
         return {(): root}
@@ -188,12 +188,12 @@ def where_reset(mask: Tensor, fresh: Any, current: Any) -> Any:
     """`fresh` where the mask is set, else `current`.
 
     Args:
-        mask: bool ``[*B, 1]``.
+        mask: Bool ``[*B, 1]``.
         fresh: ``[*B, ...]``, a tensor or non-tensor data.
-        current: the same shape.
+        current: Same shape.
 
     Raises:
-        ShapeError: if the shapes do not agree.
+        ShapeError: If the shapes do not agree.
     """
     mask = mask.squeeze(-1)
     if fresh.shape != current.shape or fresh.shape[: mask.ndim] != mask.shape:
@@ -213,18 +213,19 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
     """Fresh leaves where masks are set, current ones elsewhere: what a partial reset returns, on leaves.
 
     Args:
-        current: leaves by flat key, with the data of all that is not reset.
-        fresh: leaves by flat key, as a full reset gives them.
-        masks: by level, from `reset_masks`; an entry obeys the mask of the innermost level that holds it.
+        current: Leaves by flat key, with the data of all that is not reset.
+        fresh: Leaves by flat key, as a full reset gives them.
+        masks: Masks by level, from `reset_masks`; an entry obeys the mask of the innermost level that holds it.
 
     Raises:
-        ContractError: if an entry is absent in `current` though not everything is reset.
+        ContractError: If an entry is absent in `current` though not everything is reset.
     """
     # A mask on a CUDA device is not read, which would wait for all work before it: `where_reset` is right for any mask.
     partial = {level: mask for level, mask in masks.items() if mask.is_cuda or not bool(mask.all())}
     out: dict[Any, Any] = {}
     for key, value in fresh.items():
         path = as_tuple(key)
+        # The innermost level that holds the entry: that of the longest prefix of its key.
         levels = [level for level in masks if path[: len(level)] == level and len(path) > len(level)]
         level = max(levels, key=len, default=None)
         if level not in partial:
@@ -243,7 +244,7 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
     return out
 
 
-_Tree = dict[str, Any]  # what to leave out: the key itself (None), or a tree of what to leave out below it
+_Tree = dict[str, Any]  # keys to leave out: None for the whole entry, or a tree of the keys below it
 _NOTHING: _Tree = {}
 
 
@@ -299,14 +300,14 @@ class StepMDP:
     with the input, non-tensor entries are copied.
 
     Args:
-        reward_keys: left out if `exclude_reward`, but for those that are in `state_keys`.
-        done_keys: left out if `exclude_done`; their levels say where masks ``_reset`` stand.
-        action_keys: left out of the root if `exclude_action`.
-        state_keys: what the environment reads besides actions; it is never left out.
-        keep_other: keep root entries that ``next`` does not have, such as what the policy wrote.
-        exclude_reward: see `reward_keys`.
-        exclude_done: see `done_keys`.
-        exclude_action: see `action_keys`.
+        reward_keys: Keys of rewards, left out if `exclude_reward`, but for those that are in `state_keys`.
+        done_keys: Keys of done flags, left out if `exclude_done`; their levels say where masks ``_reset`` stand.
+        action_keys: Keys of actions, left out of the root if `exclude_action`.
+        state_keys: Keys that the environment reads besides actions, which are never left out.
+        keep_other: Whether to keep root entries that ``next`` does not have, such as what the policy wrote.
+        exclude_reward: Whether to leave out `reward_keys`.
+        exclude_done: Whether to leave out `done_keys`.
+        exclude_action: Whether to leave out `action_keys`.
 
     Example:
         >>> step = StepMDP()
@@ -345,7 +346,7 @@ class StepMDP:
 
     @classmethod
     def from_env(cls, env: Env, *, state_keys: Keys = (), keep_other: bool = True) -> StepMDP:
-        """The stepper of an environment, from the keys of its specs; actions stay."""
+        """Return the stepper of an environment, from the keys of its specs; actions stay."""
         return cls(
             reward_keys=leaf_keys(env.full_reward_spec),
             done_keys=leaf_keys(env.full_done_spec),
@@ -355,10 +356,10 @@ class StepMDP:
         )
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The root of the following step, from a step with ``next``; `tensordict` is left as it is.
+        """Return the root of the following step, from a step with ``next``; `tensordict` is left as it is.
 
         Raises:
-            ContractError: if there is no ``next``.
+            ContractError: If there is no ``next``.
         """
         if isinstance(tensordict, LazyStackedTensorDict):
             parts = [self(part) for part in tensordict.unbind(tensordict.stack_dim)]
@@ -376,7 +377,7 @@ class StepMDP:
         return TensorDict(entries, batch_size=tensordict.batch_size, device=tensordict.device, names=names)
 
     def leaves(self, root: Leaves, following: Leaves) -> Leaves:
-        """The same on leaves: root entries, and what the step wrote, keyed without ``next``."""
+        """Return the same on leaves: root entries, and what the step wrote, keyed without ``next``."""
         out = {}
         if self._keep_other:
             out = {key: value for key, value in root.items() if key not in self._root_keys}
@@ -398,23 +399,23 @@ def step_mdp(
     done_keys: Keys = DONE,
     action_keys: Keys = ACTION,
 ) -> TensorDictBase:
-    """The root of the following step: the root entries of this one, and over them those of ``next``.
+    """Return the root of the following step: the root entries of this one, and over them those of ``next``.
 
     `StepMDP` does the same many times at less cost.
 
     Args:
-        tensordict: a step, with ``next``; left as it is.
-        next_tensordict: updated with the result and returned, if given.
-        keep_other: keep root entries that ``next`` does not have, such as what the policy wrote.
-        exclude_reward: leave rewards out.
-        exclude_done: leave the flags under `done_keys` out.
-        exclude_action: leave actions out.
-        reward_keys: one or several.
-        done_keys: one or several.
-        action_keys: one or several.
+        tensordict: Step, with ``next``; left as it is.
+        next_tensordict: TensorDict that is updated with the result and returned; None for a new one.
+        keep_other: Whether to keep root entries that ``next`` does not have, such as what the policy wrote.
+        exclude_reward: Whether to leave out rewards.
+        exclude_done: Whether to leave out the flags under `done_keys`.
+        exclude_action: Whether to leave out actions.
+        reward_keys: One or several.
+        done_keys: One or several.
+        action_keys: One or several.
 
     Raises:
-        ContractError: if there is no ``next``.
+        ContractError: If there is no ``next``.
 
     Example:
         >>> import torch

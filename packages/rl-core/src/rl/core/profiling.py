@@ -30,7 +30,7 @@ def set_profiling_enabled(enabled: bool = True) -> None:  # noqa: FBT001, FBT002
     processes too.
 
     Args:
-        enabled: whether to record them.
+        enabled: Whether to record them.
 
     Example:
         >>> set_profiling_enabled(True)
@@ -52,7 +52,7 @@ def profiled(name: str) -> AbstractContextManager[Any]:
     """Return a context manager that is a named range of the trace, if `set_profiling_enabled` was called.
 
     Args:
-        name: shown in the trace.
+        name: Name in the trace.
 
     Example:
         >>> with profiled("simulate"):
@@ -71,7 +71,7 @@ class timeit:  # noqa: N801  # TorchRL's name
     Calls on a CUDA device are not waited for: the time of a kernel is that of its launch.
 
     Args:
-        name: of the piece; all pieces of a name are added up, in the whole process.
+        name: Name of the piece of code; all pieces of a name are added up, in the whole process.
 
     Example:
         >>> timeit.erase()
@@ -136,8 +136,8 @@ class timeit:  # noqa: N801  # TorchRL's name
         """Return seconds by name.
 
         Args:
-            percall: the mean of a run, instead of the sum.
-            prefix: put in front of each name, with a slash.
+            percall: Mean of a run, instead of the sum.
+            prefix: Prefix of each name, followed by a slash.
         """
         front = "" if prefix is None else f"{prefix}/"
         return {
@@ -151,7 +151,7 @@ class timeit:  # noqa: N801  # TorchRL's name
         total = sum(cls._seconds.values()) or 1.0
         for name, seconds in sorted(cls._seconds.items(), key=lambda item: -item[1]):
             count = cls._counts[name]
-            print(  # noqa: T201  # that is what it is for
+            print(  # noqa: T201  # printing is its purpose
                 f"{'' if prefix is None else prefix}{name:<32} {count:>8} x {seconds / count:.3e} s = {seconds:9.3f} s"
                 f" {seconds / total:7.1%}"
             )
@@ -161,10 +161,10 @@ class timeit:  # noqa: N801  # TorchRL's name
         """Print in the first of every ``total_count / num_prints`` calls.
 
         Args:
-            num_prints: tables in `total_count` calls.
-            total_count: number of calls of this method.
-            erase: forget the times after a table.
-            prefix: see `print`.
+            num_prints: Tables in `total_count` calls.
+            total_count: Number of calls of this method.
+            erase: Whether to erase the times after a table.
+            prefix: Argument of `print`.
         """
         every = max(1, total_count // num_prints)
         cls._printed["calls"] += 1

@@ -14,7 +14,7 @@ from tensordict.nn import set_interaction_type
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import NestedKey, key_str, unwrap
 
 __all__ = ["RecurrentOptions", "State", "keep_modes", "recurrent_mode", "set_recurrent_mode", "states_of"]
@@ -45,11 +45,11 @@ class State:
     puts `initial` at the root of the first step of each trajectory.
 
     Args:
-        name: key at the root.
-        shape: behind the batch, ``(layers, hidden)`` for recurrent cells.
-        dtype: of the entry.
-        initial: every element of it before the first step.
-        owner: class of the module, for messages.
+        name: Key at the root.
+        shape: Shape without the batch, ``(layers, hidden)`` for recurrent cells.
+        dtype: Dtype of the entry.
+        initial: Value of every element before the first step.
+        owner: Class of the module, for messages.
 
     Example:
         >>> State(("recurrent_state", "h"), (1, 4)).start((2,)).shape
@@ -66,7 +66,7 @@ class State:
         object.__setattr__(self, "name", unwrap(self.name))
 
     def start(self, batch_size: tuple[int, ...] = (), device: torch.device | str | None = None) -> Tensor:
-        """The entry before the first step, ``[*batch_size, *shape]``."""
+        """Return the entry before the first step, ``[*batch_size, *shape]``."""
         return torch.full((*batch_size, *self.shape), self.initial, dtype=self.dtype, device=device)
 
 
@@ -76,7 +76,7 @@ class RecurrentOptions:
 
     Args:
         recompute: ``"none"`` keeps the gates of the forward pass for the backward pass, ``"full"`` computes them again.
-        compute_dtype: of products and gates; that of the inputs if None.
+        compute_dtype: Dtype of products and gates; that of the inputs if None.
         matmul_precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; what torch is set to if None, for matrix
             products or for its own recurrent layers.
     """
@@ -87,13 +87,13 @@ class RecurrentOptions:
 
 
 def states_of(component: Any) -> tuple[State, ...]:
-    """What a policy or a critic carries from step to step; empty if it is stateless.
+    """List the recurrent states of a policy or a critic; none if it is stateless.
 
     Args:
-        component: anything; its own ``states``, a tuple of `State`, and for an `nn.Module` those of its parts.
+        component: Component; its own ``states``, a tuple of `State`, and for an `nn.Module` those of its parts.
 
     Raises:
-        ContractError: if two parts declare one key.
+        ContractError: If two parts declare one key.
 
     Example:
         >>> states_of(nn.Linear(3, 2))
@@ -114,10 +114,10 @@ def states_of(component: Any) -> tuple[State, ...]:
 
 
 def declared_states(part: nn.Module) -> tuple[State, ...]:
-    """What a module itself declares; wrappers that pass on the attributes of what they hold declare nothing.
+    """List the states that a module itself declares; a wrapper that passes attributes on declares none.
 
     Args:
-        part: without regard to its parts.
+        part: Module, without regard to its parts.
     """
     return _tuple_of_states(part.states) if getattr_static(part, "states", None) is not None else ()
 
@@ -142,7 +142,7 @@ class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_gra
             true. False or ``"sequential"``: the batch is one step. None: what each module was built for.
 
     Raises:
-        SpecError: if it is none of these.
+        ArgumentError: If it is none of these.
 
     Example:
         >>> with set_recurrent_mode(True):
@@ -154,7 +154,9 @@ class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_gra
 
     def __init__(self, mode: bool | Literal["recurrent", "sequential"] | None = True) -> None:  # noqa: FBT001, FBT002  the call that users know
         if mode not in _MODES:
-            raise SpecError(f"set_recurrent_mode got {mode!r}; it is True, 'recurrent', False, 'sequential' or None")
+            raise ArgumentError(
+                f"set_recurrent_mode got {mode!r}; it is True, 'recurrent', False, 'sequential' or None"
+            )
         self.mode = _MODES[mode]
         self._before: list[bool | None] = []
 
@@ -166,7 +168,7 @@ class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_gra
         self._set(self._before.pop())
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """`function`, always called in this mode."""
+        """Wrap `function` so that it is always called in this mode."""
 
         @functools.wraps(function)
         def inside(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -19,6 +19,7 @@ from rl.core import _discovery as namespace
 from rl.core import hookspecs
 from rl.core._discovery import FIRST_PARTY, disable, in_order, record_of, scan
 from rl.core._plugins import (
+    SLOW_IMPORT,
     Answer,
     IncompatiblePluginError,
     Offers,
@@ -43,7 +44,7 @@ from rl.core.errors import (
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target
 
-__all__ = ["GROUP", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
+__all__ = ["GROUP", "SLOW_IMPORT", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
 
 GROUP = "rl.plugins"
 
@@ -52,12 +53,12 @@ class Registry:
     """Plugins and what they offer.
 
     Args:
-        entries: entry points to import, each apart from the others; none for an empty registry.
-        disabled: entry points or distributions to leave out; ``*`` for all.
+        entries: Entry points to import, each apart from the others; none for an empty registry.
+        disabled: Entry points or distributions to leave out; ``*`` for all.
 
     Example:
         >>> registry = Registry()
-        >>> registry.add(Component("loss", "mine", "rl.core.testing:check_loss"))
+        >>> registry.add(Component("loss", "mine", "rl.testing:check_loss"))
         >>> [component.name for component in registry.components("loss")]
         ['mine']
     """
@@ -75,7 +76,7 @@ class Registry:
 
     @classmethod
     def installed(cls) -> Registry:
-        """A new registry of everything in this environment, less what ``RL_PLUGINS_DISABLE`` names."""
+        """Return a new registry of everything in this environment, less what ``RL_PLUGINS_DISABLE`` names."""
         disabled = settings().plugins_disable
         entries, damaged, doubled = scan(GROUP)
         registry = cls(entries, disabled=disabled)
@@ -84,7 +85,7 @@ class Registry:
         for record in registry.plugins:
             if problem := doubled.get(normalized(record.distribution)):
                 record.problems.append(problem)
-                record.remedy = ""  # of two mixed versions; it comes before any other
+                record.remedy = ""  # the doubled distribution is to be repaired first
         return registry
 
     # ------------------------------------------------------------------ filling
@@ -122,13 +123,13 @@ class Registry:
         """Add a plugin that is no entry point: any object or module with functions marked `hookimpl`.
 
         Args:
-            plugin: holds the hook implementations.
-            name: for listings and messages.
-            distribution: for listings and messages too.
+            plugin: Object or module with the hook implementations.
+            name: Name in listings and messages.
+            distribution: Distribution in listings and messages.
 
         Raises:
-            PluginError: if it breaks a rule; nothing of it is taken then.
-            DuplicateComponentError: if one of its components exists.
+            PluginError: If it breaks a rule; nothing of it is taken then.
+            DuplicateComponentError: If one of its components exists.
         """
         record = PluginRecord(name, distribution)
         if record.id in self._records:
@@ -141,8 +142,8 @@ class Registry:
         """Add a single component.
 
         Raises:
-            PluginError: if its kind or its contract version is not served.
-            DuplicateComponentError: if there is one of that kind and name.
+            PluginError: If its kind or its contract version is not served.
+            DuplicateComponentError: If there is one of that kind and name.
         """
         record = self._records.get(f"{distribution}:code") or PluginRecord("code", distribution)
         add_offer(component, record, self._offers, share_names=False)
@@ -168,13 +169,13 @@ class Registry:
             issue_warning(message, BrokenPluginWarning)
 
     def components(self, kind: str | None = None) -> list[Component]:
-        """What is offered, sorted by kind and name.
+        """List the components, sorted by kind and name.
 
         Args:
-            kind: only this one.
+            kind: Kind of the components; all if None.
 
         Raises:
-            UnknownComponentError: if there is no such kind.
+            UnknownComponentError: If there is no such kind.
         """
         if kind is not None and kind not in CONTRACTS:
             raise UnknownComponentError(
@@ -183,20 +184,20 @@ class Registry:
         return [offer[0] for key in sorted(self._offers) if kind in (None, key[0]) for offer in self._offers[key]]
 
     def owner(self, kind: str, name: str) -> PluginRecord:
-        """The plugin that offers a component.
+        """Return the plugin that offers a component.
 
         Args:
-            kind: of the component.
-            name: as for `load`.
+            kind: Kind of the component.
+            name: Name as for `load`.
 
         Raises:
-            UnknownComponentError: if no plugin does.
-            DuplicateComponentError: if several plugins do.
+            UnknownComponentError: If no plugin does.
+            DuplicateComponentError: If several plugins do.
         """
         return self._offer(kind, name)[1]
 
     def left_out(self) -> str:
-        """The plugins that are not loaded and why, for the message about something that was not found.
+        """Return the plugins that are not loaded and why, for the message about something that was not found.
 
         Example:
             >>> Registry().left_out()
@@ -210,14 +211,14 @@ class Registry:
         """Import the component `name` and return it: a class or a function.
 
         Args:
-            kind: of the component.
-            name: of the component; ``distribution:name`` for one of several with that name.
+            kind: Kind of the component.
+            name: Name of the component; ``distribution:name`` for one of several with that name.
 
         Raises:
-            UnknownComponentError: if no plugin offers it.
-            DuplicateComponentError: if several plugins offer it; says how to choose.
-            MissingExtraError: if a library that it needs is absent; holds the line that installs it.
-            PluginError: if its module is broken, or it does not fit the protocol of its kind.
+            UnknownComponentError: If no plugin offers it.
+            DuplicateComponentError: If several plugins offer it; says how to choose.
+            MissingExtraError: If a library that it needs is absent; holds the line that installs it.
+            PluginError: If its module is broken, or it does not fit the protocol of its kind.
         """
         component, record = self._offer(kind, name)
         return check_target(component, record.distribution)
@@ -250,14 +251,14 @@ class Registry:
     # ------------------------------------------------------------------ hooks
 
     def answers(self, hook: str, /, **arguments: Any) -> list[Answer]:
-        """What all plugins answer, None left out, in the order of `rl.core.hookspecs`.
+        """Return the answers of all plugins, without None, in the order of `rl.core.hookspecs`.
 
         A plugin that raises is named in a `BrokenPluginWarning`; the others are still asked.
         """
         return list(self._ask(hook, arguments, first=False))
 
     def answer(self, hook: str, /, **arguments: Any) -> Answer | None:
-        """The first answer that is not None with its plugin; None if there is none.
+        """Return the first answer that is not None with its plugin; None if there is none.
 
         An `RLError` of a plugin reaches the caller. Any other failure is treated as in `answers`.
         """
@@ -265,7 +266,7 @@ class Registry:
         return found[0] if found else None
 
     def candidates(self, hook: str) -> list[tuple[PluginRecord, str]]:
-        """The plugins that implement a hook, in the order of calls, each with its mark: tryfirst, trylast or none."""
+        """List the plugins that implement a hook in the order of calls, and their marks: tryfirst, trylast or none."""
         found: list[tuple[PluginRecord, str]] = []
         for impl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
             mark = "tryfirst" if impl.tryfirst else "trylast" if impl.trylast else ""
@@ -290,7 +291,7 @@ class Registry:
                 value = None
             except BaseException as error:
                 if first and isinstance(error, RLError):
-                    raise  # refused on purpose
+                    raise  # a plugin that rejects the call on purpose
                 self._failed(record, f"{hook} raised {brief(error)}")
                 value = None
             if value is None:
@@ -331,7 +332,7 @@ class _WrongAnswerError(Exception):
 
 
 def _checked(hook: str, value: Any) -> Any:
-    """The answer in the form that callers of the hook read."""
+    """Return the answer in the form that callers of the hook read."""
     if hook == "rl_commands":
         return _list_of(Command, value)
     if hook == "rl_notes":
@@ -374,7 +375,7 @@ def discovered() -> Registry:
 
 
 def default() -> Registry:
-    """The registry of everything that is installed here; made once.
+    """Return the registry of everything that is installed here, created once.
 
     Each plugin that cannot be used is named in a `BrokenPluginWarning`, once.
     """
@@ -384,13 +385,13 @@ def default() -> Registry:
 
 
 def components(kind: str | None = None) -> list[Component]:
-    """What is installed, sorted by kind and name; imports none of it.
+    """List the installed components, sorted by kind and name; none is imported.
 
     Args:
-        kind: only this one: ``"env"``, ``"loss"``, ...
+        kind: Kind of the components, such as ``"env"``, ``"loss"``, ...
 
     Raises:
-        UnknownComponentError: if there is no such kind.
+        UnknownComponentError: If there is no such kind.
 
     Example:
         >>> all(component.kind == "env" for component in components("env"))
@@ -403,13 +404,13 @@ def load(kind: str, name: str) -> Any:
     """Import an installed component and return it: a class or a function.
 
     Args:
-        kind: of the component.
-        name: of the component; ``distribution:name`` for one of several with that name.
+        kind: Kind of the component.
+        name: Name of the component; ``distribution:name`` for one of several with that name.
 
     Raises:
-        UnknownComponentError: if no plugin offers it; names the nearest one.
-        DuplicateComponentError: if several plugins offer it; says how to choose.
-        MissingExtraError: if a library that it needs is absent; holds the line that installs it.
-        PluginError: if its module is broken, or it does not fit the protocol of its kind.
+        UnknownComponentError: If no plugin offers it; names the nearest one.
+        DuplicateComponentError: If several plugins offer it; says how to choose.
+        MissingExtraError: If a library that it needs is absent; holds the line that installs it.
+        PluginError: If its module is broken, or it does not fit the protocol of its kind.
     """
     return default().load(kind, name)

@@ -32,8 +32,8 @@ def any_of_step(flags: Tensor, dims: int) -> Tensor:
     """Whether any flag of a step is true.
 
     Args:
-        flags: bool ``[*B, ...]``.
-        dims: number of batch dimensions.
+        flags: Bool ``[*B, ...]``.
+        dims: Number of batch dimensions.
 
     Returns:
         Bool ``[*B]``.
@@ -53,11 +53,11 @@ def check_time_last(td: TensorDictBase, owner: str) -> None:
     """Check that no other batch dimension than the last is named ``time``.
 
     Args:
-        td: the batch.
-        owner: the component that reads the batch, for the message.
+        td: Batch.
+        owner: Component that reads the batch, for the message.
 
     Raises:
-        ContractError: if one is.
+        ContractError: If one is.
 
     Example:
         >>> from tensordict import TensorDict
@@ -93,15 +93,15 @@ def check_time_order(
     Nothing is checked while `torch.compile` traces.
 
     Args:
-        td: the batch.
-        dim: the time dimension.
-        done: bool, ``[*B, ...]``.
-        owner: the component that reads the batch, for messages.
-        mask: bool ``[*B]``, false at padding.
-        mask_key: key of the mask, for the message.
+        td: Batch.
+        dim: Time dimension.
+        done: Bool, ``[*B, ...]``.
+        owner: Component that reads the batch, for messages.
+        mask: Bool ``[*B]``, false at padding.
+        mask_key: Key of the mask, for the message.
 
     Raises:
-        ContractError: if one of these does not hold.
+        ContractError: If one of these does not hold.
 
     Example:
         >>> from tensordict import TensorDict
@@ -119,6 +119,7 @@ def check_time_order(
     }
     if mask is None and is_init is None and not ids:
         return
+    # Compare each step t with t + 1: tensors below have T - 1 steps along `dim`.
     length = shape[dim] - 1
     unended = ~any_of_step(done, len(shape)).narrow(dim, 0, length)
     if mask is not None:
@@ -133,6 +134,7 @@ def check_time_order(
     for key, value in ids.items():
         now, following = _pairs(value, dim)
         broken = (now != following) & unended
+        # Rows of a buffer increase by one, or wrap to 0 at the end of the ring; trajectory ids stay the same.
         broken = broken & (following != now + 1) & (following != 0) if key == INDEX else _without_end(td, dim, broken)
         if _first(broken, dim) is not None:
             raise ContractError(
@@ -172,7 +174,7 @@ class OrderWatch:
 
 
 def _without_end(td: TensorDictBase, dim: int, steps: Tensor) -> Tensor:
-    """Those of `steps` (all but the last) at which no ``done`` of the batch is true, of whatever group of agents."""
+    """Mask out those of `steps` (all but the last) at which a ``done`` of any group of agents is true."""
     if not bool(steps.any()):
         return steps
     keys = [key for key in leaf_keys(td) if as_tuple(key)[0] == NEXT and as_tuple(key)[-1] == DONE]
@@ -192,15 +194,15 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     buffer.
 
     Args:
-        td: the batch ``[*B, T]``.
-        states: recurrent states, as `rl.core.states_of` returns them; nothing is checked without any.
-        owner: the component that reads the batch, for messages.
-        done_key: the flag that ends episodes, without ``next``.
+        td: Batch ``[*B, T]``.
+        states: Recurrent states, as `rl.core.states_of` returns them; nothing is checked without any.
+        owner: Component that reads the batch, for messages.
+        done_key: Flag that ends episodes, without ``next``.
 
     Raises:
-        ContractError: naming the key, the first wrong step and the remedy.
-        RuntimeError: instead, in a compiled function, where the error depends on values of the batch.
-        ShapeError: if ``is_init`` or a state has another shape or dtype.
+        ContractError: Naming the key, the first wrong step and the remedy.
+        RuntimeError: Instead, in a compiled function, where the error depends on values of the batch.
+        ShapeError: If ``is_init`` or a state has another shape or dtype.
 
     Example:
         >>> import torch
@@ -232,7 +234,7 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     leaks = f"the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}"
     if ended is not None:
         alone = "" if ends == next_key(DONE) else f". If the flag is that of one agent, keep {key_str(next_key(DONE))}"
-        _refuse(
+        _reject(
             ended & continues,
             f"{owner}: an episode ends at step {{step}} of this batch ({key_str(ends)}), and {key_str(IS_INIT)} is"
             f" false at the step after it: {leaks}{alone}",
@@ -240,13 +242,13 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     ids: Tensor | None = td.get(TRAJ_IDS, None)
     if ids is not None and ids.shape == td.batch_size:
         now, following = _pairs(ids, dim)
-        _refuse(
+        _reject(
             (following != now) & continues,
             f"{owner}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
             f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample whole slices instead",
         )
     if not compared and not indexed and td.batch_dims == 1 and td.names[-1] != "time":
-        _refuse(
+        _reject(
             continues,
             f"{owner}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps shows that the step after step"
             f" {{step}} follows it in time, and {key_str(IS_INIT)} is false there: if it does not, the state"
@@ -282,7 +284,7 @@ def _check_states(td: TensorDictBase, states: Sequence[State], owner: str) -> No
 
 
 def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, owner: str) -> bool:
-    """Refuse states that differ from those under ``next`` of the step before; False if none are stored."""
+    """Reject states that differ from those under ``next`` of the step before; False if none are stored."""
     dim, compared = td.batch_dims - 1, False
     for state in states:
         stored, after = td.get(state.name, None), td.get(next_key(state.name), None)
@@ -291,7 +293,7 @@ def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, own
         compared = True
         differs = _pairs(stored, dim)[1] != _pairs(after, dim)[0]
         name = key_str(state.name)
-        _refuse(
+        _reject(
             any_of_step(differs, dim + 1) & continues,
             f"{owner}: {name} after step {{step}} of this batch differs from"
             f" {key_str((NEXT, *as_tuple(state.name)))} of that step, and {key_str(IS_INIT)} is false there: the steps"
@@ -303,7 +305,7 @@ def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, own
 
 
 def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
-    """Refuse rows that do not follow each other in their buffer; False without an ``index``.
+    """Reject rows that do not follow each other in their buffer; False without an ``index``.
 
     Rows of one environment are stored in time order, rows of other environments between them, and continue at the
     front of the storage where the ring ends.
@@ -312,19 +314,21 @@ def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
     if index is None or index.shape != td.batch_size:
         return False
     now, following = _pairs(index, -1)
+    # Position of the first step of each sequence, carried along by the running maximum.
     places = torch.arange(1, index.shape[-1], device=index.device)
-    begins = torch.where(continues, 0, places).cummax(-1).values  # first step of the sequence of `following`
+    begins = torch.where(continues, 0, places).cummax(-1).values
+    # A step back is the end of the ring, at most once in a sequence, and never past the sequence's own first row.
     back = (following <= now) & continues
     wraps = back.cumsum(-1)
     wraps = wraps - torch.nn.functional.pad(wraps, (1, 0)).gather(-1, begins)
     jumps = f"{owner}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
-    _refuse(
+    _reject(
         back & ((wraps > 1) | (following >= index.gather(-1, begins))),
         f"{jumps} the steps were shuffled, or a slice begins there and the state of another one would leak into it."
         " Sample whole slices (SliceSampler), which set that flag, and shuffle slices, never steps",
     )
     if td.batch_dims == 1 and td.names[0] != "time":
-        _refuse(
+        _reject(
             (following != now + 1) & (following != 0) & continues,
             f"{jumps} the steps were sampled one by one, or are rows of one of several environments in a storage."
             " Sample whole slices (SliceSampler); if these are slices, name their dimension (td.names = ['time']), or"
@@ -334,22 +338,22 @@ def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
 
 
 def _pairs(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """All steps but the last, and all but the first."""
+    """Split `x` into all steps but the last, and all but the first."""
     length = x.shape[dim] - 1
     return x.narrow(dim, 0, length), x.narrow(dim, 1, length)
 
 
 def _if_known(size: object) -> str:
-    """A size for messages; empty in a graph, where it may vary."""
+    """Return a size for messages; empty in a graph, where it may vary."""
     return "" if torch.compiler.is_compiling() else f" {size}"
 
 
 def _first(bad: Tensor, dim: int) -> int | None:
-    """The first step along `dim` at which `bad` is true; None without one."""
+    """Return the first step along `dim` at which `bad` is true; None without one."""
     return int(bad.nonzero()[0, dim]) if bool(bad.any()) else None
 
 
-def _refuse(bad: Tensor, message: str) -> None:
+def _reject(bad: Tensor, message: str) -> None:
     if torch.compiler.is_compiling():
         _assert_async((~bad).all(), message.replace("step {step}", "a step"))
     elif (step := _first(bad, -1)) is not None:

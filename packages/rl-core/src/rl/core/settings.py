@@ -38,7 +38,7 @@ class Settings:
 
 
 def normalized(name: str) -> str:
-    """The name of a distribution or an entry point, as they are compared.
+    """Return the name of a distribution or an entry point, as they are compared.
 
     Example:
         >>> normalized(" RL_Envs ")
@@ -60,10 +60,10 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the environment variables, at each call.
 
     Args:
-        environ: instead of the process's own.
+        environ: Environment variables; those of the process if None.
 
     Raises:
-        RLError: if a variable has a value that it cannot have.
+        RLError: If a variable has a value that it cannot have.
 
     Example:
         >>> settings({"RL_PLUGINS_DISABLE": "envs, rl_replay"}).plugins_disable

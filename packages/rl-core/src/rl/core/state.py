@@ -78,11 +78,11 @@ def pack(value: Any, owner: str) -> Any:  # noqa: PLR0911  one for each kind
     """`value` as plain data, copied: TensorDicts and numpy arrays are taken apart.
 
     Args:
-        value: plain data, TensorDicts, numpy arrays and numbers, nested in any way.
-        owner: the component whose state it is, for messages.
+        value: Plain data, TensorDicts, numpy arrays and numbers, nested in any way.
+        owner: Component whose state it is, for messages.
 
     Raises:
-        CheckpointError: if `value` holds something else.
+        CheckpointError: If `value` holds something else.
 
     Example:
         >>> td = TensorDict({"a": torch.ones(2)}, batch_size=[2])
@@ -122,7 +122,7 @@ def pack(value: Any, owner: str) -> Any:  # noqa: PLR0911  one for each kind
 
 
 def unpack(value: Any, owner: str, device: torch.device | None = None) -> Any:
-    """The value that `pack` was given, copied.
+    """Restore a copy of the value that `pack` was given.
 
     Args:
         value: Result of `pack`, perhaps from a file, whose tensors are on the CPU.
@@ -131,7 +131,7 @@ def unpack(value: Any, owner: str, device: torch.device | None = None) -> Any:
             again, or to the CPU on a machine without it; other tensors stay where they are.
 
     Raises:
-        CheckpointError: if `value` is not what `pack` returned.
+        CheckpointError: If `value` is not what `pack` returned.
 
     Example:
         >>> packed = pack(TensorDict({"a": torch.ones(2)}, device="cpu"), "a batch")
@@ -172,7 +172,7 @@ def _reachable(device: torch.device) -> torch.device:
     """`device`, or the CPU on a machine without it: a state that was saved with a GPU loads without one, too."""
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError):  # the first from a torch that was built without it
+    except (AssertionError, RuntimeError):  # AssertionError: torch was built without the device
         return torch.device("cpu")
     return device
 
@@ -188,7 +188,7 @@ def set_generator(generator: torch.Generator, state: Tensor, owner: str) -> None
         owner: Name of the component that it belongs to, for messages.
 
     Raises:
-        CheckpointError: if it is that of a generator on another kind of device, whose numbers are others.
+        CheckpointError: If it is that of a generator on another kind of device, whose numbers are others.
 
     Example:
         >>> one, other = torch.Generator().manual_seed(3), torch.Generator()
@@ -219,11 +219,11 @@ def save(path: str | Path, state: Mapping[str, Any]) -> None:
     writer left is removed by the next one.
 
     Args:
-        path: a file, which is replaced in one step; its folder is created.
-        state: plain data.
+        path: File, which is replaced in one step; its folder is created.
+        state: Plain data.
 
     Raises:
-        CheckpointError: if the state holds something other than plain data, or the file cannot be written.
+        CheckpointError: If the state holds something other than plain data, or the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -247,15 +247,15 @@ def save(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path, *, mapped: bool = True) -> dict[str, Any]:
-    """The state that `save` wrote.
+    """Read the state that `save` wrote.
 
     Args:
-        path: the file.
-        mapped: tensors are private maps of the file, read when they are used first; the file must then not be
+        path: File.
+        mapped: Tensors are private maps of the file, read when they are used first; the file must then not be
             overwritten in place (`save` replaces it). Otherwise they are copies.
 
     Raises:
-        CheckpointError: if the file is missing, damaged, or was not written by `save`.
+        CheckpointError: If the file is missing, damaged, or was not written by `save`.
     """
     path = Path(path)
     if not path.is_file():
@@ -407,9 +407,9 @@ def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 @contextmanager
 def _replacing(path: Path) -> Generator[IO[bytes]]:
-    """A new file beside `path` that takes its name at the end, or is removed after an error."""
+    """Open a new file next to `path` that takes its name at the end, or is removed after an error."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
-        with suppress(OSError), left.open("rb") as other:  # in use: the lock, or Windows, refuses
+        with suppress(OSError), left.open("rb") as other:  # another writer holds the lock, or Windows its handle
             if _lock(other):
                 left.unlink()
     temporary, file = _temporary(path)
@@ -428,7 +428,7 @@ def _temporary(path: Path) -> tuple[Path, IO[bytes]]:
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
         file = temporary.open("xb")
-        if _lock(file) and temporary.exists():  # else another writer took it for a remainder
+        if _lock(file) and temporary.exists():  # else another writer has removed it as a leftover
             return temporary, file
         file.close()
         temporary.unlink(missing_ok=True)

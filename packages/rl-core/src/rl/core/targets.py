@@ -22,18 +22,18 @@ def check_target(component: Component, distribution: str = "this program") -> An
     protocol in `rl.core.interfaces`, or a ``__getattr__`` of its own; a function is not called.
 
     Args:
-        component: names the target.
-        distribution: that declared it, for messages.
+        component: Component that names the target.
+        distribution: Distribution that declared it, for messages.
 
     Returns:
         The class or the function.
 
     Raises:
-        MissingExtraError: if a third-party library is absent; holds the line that installs it.
-        PluginError: if the module or the attribute is not there, the module raises, or the target does not fit.
+        MissingExtraError: If a third-party library is absent; holds the line that installs it.
+        PluginError: If the module or the attribute is not there, the module raises, or the target does not fit.
 
     Example:
-        >>> check_target(Component("tree_backend", "toy", "rl.core.testing:ToyPriorityTree")).__name__
+        >>> check_target(Component("tree_backend", "toy", "rl.testing:ToyPriorityTree")).__name__
         'ToyPriorityTree'
     """
     what = f"{component.kind} {component.name!r}"
@@ -47,17 +47,17 @@ def check_target(component: Component, distribution: str = "this program") -> An
 
 
 def import_target(target: str, what: str, distribution: str, extra: str | None = None) -> Any:
-    """The object that `target` names.
+    """Return the object that `target` names.
 
     Args:
         target: ``"module:attribute"``.
-        what: for messages: ``env 'gym'``.
-        distribution: that declared it.
-        extra: of the distribution, that brings what the target imports.
+        what: Name in messages, such as ``env 'gym'``.
+        distribution: Distribution that declared it.
+        extra: Extra of the distribution that installs what the target imports.
 
     Raises:
-        MissingExtraError: if a third-party library is absent; holds the line that installs it.
-        PluginError: if the module or the attribute is not there, or the module raises.
+        MissingExtraError: If a third-party library is absent; holds the line that installs it.
+        PluginError: If the module or the attribute is not there, or the module raises.
     """
     module_name, _, attribute = target.partition(":")
     try:
@@ -99,7 +99,7 @@ def _explained(
 
 
 def absent_package(error: ImportError) -> str:
-    """What to install or to rename so that our package in an error imports; an empty string for other errors."""
+    """Return what to install or to rename so that our package in an error imports; an empty string for other errors."""
     missing = error.name or ""
     sibling = _absent_sibling(missing)
     hint = namespace.hint(missing)

@@ -38,6 +38,6 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 @hookimpl
 def rl_notes() -> list[str]:
     """The library, its architectures, the driver and the devices, or what is missing."""
-    from rl.prio_cuda._tree import notes
+    from rl.prio_cuda._library import why, why_not
 
-    return notes()
+    return [why_not() or why()]

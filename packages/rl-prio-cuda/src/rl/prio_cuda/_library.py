@@ -8,12 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from ctypes import CDLL, c_char_p, c_double, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
-
-import torch
+from typing import TYPE_CHECKING
 
 from rl.core.errors import BackendError, RLError, SpecError
 from rl.core.settings import settings
 from rl.prio_cuda._build import COMMAND, LIBRARY, STAMP, record, stamp
+
+if TYPE_CHECKING:
+    import torch  # where it is used only: `rl doctor --quick` imports this module
 
 
 @cache
@@ -265,14 +267,20 @@ class Platform:
 
 
 def _stream(device: torch.device) -> int:
+    import torch
+
     return torch.cuda.current_stream(device).cuda_stream
 
 
 def _guard(device: torch.device) -> AbstractContextManager[object]:
+    import torch
+
     return _NOTHING if device.index == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 def _ready() -> None:
+    import torch
+
     if torch.cuda.is_available():
         return
     built = torch.backends.cuda.is_built()

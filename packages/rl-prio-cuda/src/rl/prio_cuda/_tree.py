@@ -415,8 +415,3 @@ def _number(device: torch.device) -> int:
 
     index: Any = device.index  # torch declares an int, and gives None for "cuda"
     return torch.cuda.current_device() if index is None else index
-
-
-def notes() -> list[str]:
-    """What is missing, for ``rl doctor``; else the library, architectures, driver and devices."""
-    return [why_not() or why()]

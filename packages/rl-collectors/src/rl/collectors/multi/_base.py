@@ -509,7 +509,7 @@ class Interruptor:
 
     Example:
         >>> from rl.collectors import Collector
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> interruptor = Interruptor()
         >>> collector = Collector(CountingEnv, frames_per_batch=100, interruptor=interruptor)
         >>> interruptor.stop_collection()

@@ -25,7 +25,7 @@ class MultiAsyncCollector(MultiBase):
     without `cat_results`; `frames_per_batch` is that of one worker.
 
     Example:
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> with MultiAsyncCollector([CountingEnv] * 2, frames_per_batch=4, total_frames=12) as collector:
         ...     sum(batch.numel() for batch in collector)
         12
@@ -196,7 +196,7 @@ class MultiSyncCollector(MultiBase):
         WorkerError: if a worker cannot be started.
 
     Example:
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=8, total_frames=16) as collector:
         ...     for batch in collector:
         ...         print(batch.batch_size, batch["observation"].flatten().tolist())
@@ -320,7 +320,7 @@ class MultiCollector:
         settings: further arguments of the collector.
 
     Example:
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> collector = MultiCollector([CountingEnv] * 2, sync=True, frames_per_batch=8, num_workers_per_collector=1)
         >>> collector
         MultiSyncCollector(num_workers=2, frames_per_batch=8, frames=0/-1)

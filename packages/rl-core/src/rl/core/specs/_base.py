@@ -11,16 +11,19 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError, SpecIndexError
+from rl.core.errors import ArgumentError, SpecError, SpecIndexError
 from rl.core.keys import key_str
 
 
 def as_size(*shape: Any) -> torch.Size:
-    """A shape from an integer, several integers, or one sequence.
+    """Convert an integer, several integers, or one sequence to a shape.
 
     Example:
         >>> as_size(3), as_size(2, 3), as_size((2, 3)), as_size(())
         (torch.Size([3]), torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([]))
+
+    Raises:
+        ArgumentError: If it is none of these.
     """
     given = shape[0] if len(shape) == 1 else shape
     if isinstance(given, torch.Size):
@@ -29,12 +32,12 @@ def as_size(*shape: Any) -> torch.Size:
         if not isinstance(given, tuple | list):
             given = (given,) if hasattr(given, "__index__") and not getattr(given, "shape", ()) else tuple(given)
         return torch.Size([as_integer(size, "shape", "a size") for size in given])
-    except (TypeError, SpecError) as error:
-        raise SpecError(f"a shape is an integer or a sequence of integers, got {given!r}") from error
+    except (TypeError, ArgumentError) as error:
+        raise ArgumentError(f"a shape is an integer or a sequence of integers, got {given!r}") from error
 
 
 def lead_size(shape: Any) -> torch.Size:
-    """A shape as in `as_size`; None has no dimensions.
+    """Convert as `as_size` does; None has no dimensions.
 
     Example:
         >>> lead_size(None), lead_size(3)
@@ -44,21 +47,22 @@ def lead_size(shape: Any) -> torch.Size:
 
 
 def flat_positions(shape: Iterable[int]) -> Tensor:
-    """The number of each element in row-major order, int64 of that shape."""
+    """Return the number of each element in row-major order, int64 of that shape."""
     sizes = tuple(shape)
     return torch.arange(prod(sizes)).reshape(sizes)
 
 
 def take(parameter: Tensor, positions: Tensor, ndim: int) -> Tensor:
-    """A copy of elements `positions` of the first `ndim` dimensions, seen as one: ``[*positions, *rest]``."""
+    """Return a copy of elements `positions` of the first `ndim` dimensions, seen as one: ``[*positions, *rest]``."""
     rest = parameter.shape[ndim:]
     shape = positions.shape + rest
     if parameter.numel() == 0 or positions.numel() == 0:
         return parameter.new_zeros(shape)
-    if not any(parameter.stride()):  # one number for all elements stays one number
+    if not any(parameter.stride()):  # an expanded scalar stays one
         return parameter.reshape(-1)[0].clone().expand(shape)
     flat = parameter.reshape(prod(parameter.shape[:ndim]), *rest)
-    taken = flat.index_select(0, positions.reshape(-1).to(parameter.device))  # indexing with a scalar gives a view
+    # index_select copies; indexing with a scalar would return a view.
+    taken = flat.index_select(0, positions.reshape(-1).to(parameter.device))
     return taken.reshape(shape)
 
 
@@ -76,7 +80,7 @@ def resolve_sizes(sizes: torch.Size, total: int) -> torch.Size:
     """`sizes` with a -1 in it replaced by what makes `total` elements.
 
     Raises:
-        SpecError: if there is no such number.
+        SpecError: If there is no such number.
     """
     if -1 not in sizes:
         return sizes
@@ -96,21 +100,21 @@ def _consumed(entry: Any) -> int:
 
 
 def _entry(entry: Any) -> Any:
-    """Lists and arrays as tensors."""
+    """Convert lists and arrays in an index to tensors."""
     if entry is None or entry is Ellipsis or isinstance(entry, int | slice | Tensor):
         return entry
     return torch.as_tensor(entry)
 
 
 def complete_index(index: Any, ndim: int) -> tuple[tuple[Any, ...], int]:
-    """An index without ``...`` and without trailing ``:``, and how many dimensions it takes up.
+    """Return an index without ``...`` and without trailing ``:``, and how many dimensions it takes up.
 
     Args:
-        index: what stood between the brackets.
-        ndim: number of dimensions of what is indexed.
+        index: Index between the brackets.
+        ndim: Number of dimensions of what is indexed.
 
     Raises:
-        SpecIndexError: if there are more entries than dimensions.
+        SpecIndexError: If there are more entries than dimensions.
     """
     entries = [_entry(entry) for entry in (index if isinstance(index, tuple) else (index,))]
     dots = [place for place, entry in enumerate(entries) if entry is Ellipsis]
@@ -128,8 +132,8 @@ def pick(positions: Tensor, entries: tuple[Any, ...]) -> Tensor:
     """``positions[entries]``, also with slices of negative step.
 
     Args:
-        positions: what is indexed.
-        entries: as `complete_index` returns them.
+        positions: Positions that are indexed.
+        entries: Entries of an index, as `complete_index` returns them.
     """
     plain: list[Any] = []
     dim = 0
@@ -198,7 +202,7 @@ class TensorSpec(ABC):
         return len(self._shape)
 
     def numel(self) -> int:
-        """Number of elements of a value."""
+        """Return the number of elements of a value."""
         return prod(self._shape)
 
     # ------------------------------------------------------------------ written by the subclass
@@ -217,39 +221,39 @@ class TensorSpec(ABC):
 
     @abstractmethod
     def project(self, value: Any) -> Any:
-        """The value itself if it is in the spec, else a near one that is.
+        """Return the value itself if it is in the spec, else a near one that is.
 
         Raises:
-            SpecError: if shape or dtype are wrong: those cannot be repaired.
+            SpecError: If shape or dtype are wrong: those cannot be repaired.
         """
 
     @abstractmethod
     def encode(self, value: Any) -> Any:
-        """The value, numpy or Python, as a tensor of this spec; it never shares the value's memory.
+        """Convert a value, numpy or Python, to a tensor of this spec, which never shares the value's memory.
 
         Raises:
-            SpecError: if the value does not have this shape. The domain is not checked.
+            SpecError: If the value does not have this shape. The domain is not checked.
         """
 
     @abstractmethod
     def to_numpy(self, value: Any) -> Any:
-        """What `encode` takes: arrays, and scalars where the shape is empty."""
+        """Convert a value to what `encode` accepts: arrays, and scalars where the shape is empty."""
 
     @abstractmethod
     def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
-        """The spec on another device or with another dtype."""
+        """Return the spec on another device or with another dtype."""
 
     @abstractmethod
     def _gather(self, positions: Tensor, ndim: int) -> Any:
-        """The spec whose elements are elements `positions` of the first `ndim` dimensions, seen as one."""
+        """Return the spec whose elements are elements `positions` of the first `ndim` dimensions, seen as one."""
 
     @abstractmethod
     def _fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
-        """What keeps `value` out of the spec; None if it is in.
+        """Return why `value` is not in the spec; None if it is.
 
         Args:
-            value: anything.
-            lead: leading dimensions that it must have; any if None.
+            value: Value of any type.
+            lead: Leading dimensions that it must have; any if None.
         """
 
     @abstractmethod
@@ -276,7 +280,7 @@ class TensorSpec(ABC):
         """Raise unless `is_in`.
 
         Raises:
-            SpecError: names the key, what was expected, and what came.
+            SpecError: Names the key, what was expected, and what came.
         """
         fault = self._fault(value, None)
         if fault is not None:
@@ -296,44 +300,44 @@ class TensorSpec(ABC):
         """All values, ``[cardinality, *shape]``.
 
         Raises:
-            SpecError: if there are infinitely many, or more than fit in memory.
+            SpecError: If there are infinitely many, or more than fit in memory.
         """
         self._cannot("cannot be enumerated: it has infinitely many values")
 
     def index(self, index: Any, tensor: Any) -> Any:
-        """The entries of `tensor` that a value of this spec chooses.
+        """Return the entries of `tensor` that a value of this spec chooses.
 
         Args:
-            index: values of this spec, ``[*B, *shape]``.
-            tensor: one number for each class, classes last.
+            index: Values of this spec, ``[*B, *shape]``.
+            tensor: One number for each class, classes last.
 
         Raises:
-            SpecError: if values of this spec choose nothing.
+            SpecError: If values of this spec choose nothing.
         """
         self._cannot("does not choose among classes: index() needs a categorical or one-hot spec")
 
     def to_one_hot(self, value: Any) -> Any:
-        """The same choice as a one-hot vector.
+        """Return the same choice as a one-hot vector.
 
         Raises:
-            SpecError: if values of this spec choose nothing.
+            SpecError: If values of this spec choose nothing.
         """
         self._cannot("has no one-hot form")
 
     def to_categorical(self, value: Any) -> Any:
-        """The same choice as an integer.
+        """Return the same choice as an integer.
 
         Raises:
-            SpecError: if values of this spec choose nothing.
+            SpecError: If values of this spec choose nothing.
         """
         self._cannot("has no categorical form")
 
     def to_one_hot_spec(self) -> TensorSpec:
-        """The spec of what `to_one_hot` returns."""
+        """Return the spec of what `to_one_hot` returns."""
         self._cannot("has no one-hot form")
 
     def to_categorical_spec(self) -> TensorSpec:
-        """The spec of what `to_categorical` returns."""
+        """Return the spec of what `to_categorical` returns."""
         self._cannot("has no categorical form")
 
     def memoize_encode(self, mode: bool = True) -> None:  # noqa: B027, FBT001, FBT002  TorchRL's signature
@@ -346,10 +350,10 @@ class TensorSpec(ABC):
         """Allow only some classes from now on, in place.
 
         Args:
-            mask: bool, true where a class is allowed, classes last; None allows all.
+            mask: Bool, true where a class is allowed, classes last; None allows all.
 
         Raises:
-            SpecError: if the spec has no classes, the shape is wrong, or nothing is left.
+            SpecError: If the spec has no classes, the shape is wrong, or nothing is left.
         """
         self._cannot("takes no mask")
 
@@ -375,14 +379,14 @@ class TensorSpec(ABC):
             )
 
     def _dim(self, dim: int, extra: int = 0) -> int:
-        """A dimension counted from the front."""
+        """Return a dimension counted from the front."""
         ndim = len(self._shape) + extra
         if not -ndim <= dim < ndim:
             raise SpecError(f"{self._label} of shape {tuple(self._shape)} has no dimension {dim}")
         return dim % ndim
 
     def expand(self, *shape: Any) -> Self:
-        """The spec repeated along new leading dimensions and along dimensions of size 1; -1 keeps a size."""
+        """Return the spec repeated along new leading dimensions and along dimensions of size 1; -1 keeps a size."""
         sizes = as_size(*shape)
         offset = len(sizes) - len(self._shape)
         if offset < 0:
@@ -409,7 +413,7 @@ class TensorSpec(ABC):
         return self._touch(place, lambda i: i.unsqueeze(place), f"unsqueeze({dim})")
 
     def reshape(self, *shape: Any) -> Self:
-        """The elements in row-major order in another shape."""
+        """Return the elements in row-major order in another shape."""
         if -1 in self._shape:
             self._cannot("is ragged and cannot be reshaped")
         sizes = resolve_sizes(as_size(*shape), self.numel())
@@ -436,12 +440,12 @@ class TensorSpec(ABC):
         return self._touch(place + 1, lambda i: i.unflatten(place, tuple(sizes)), f"unflatten({dim}, {tuple(sizes)})")
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """The specs of the slices along `dim`."""
+        """Return the specs of the slices along `dim`."""
         place = self._dim(dim)
         return self._touch(place + 1, lambda i: i.unbind(place), f"unbind({dim})")
 
     def index_select(self, dim: int, index: Tensor) -> Self:
-        """The slices `index` along `dim`."""
+        """Return the slices `index` along `dim`."""
         place = self._dim(dim)
         return self._touch(place + 1, lambda i: i.index_select(place, index.cpu()), f"index_select({dim}, {index})")
 
@@ -453,17 +457,17 @@ class TensorSpec(ABC):
         return iter(self.unbind(0))
 
     def repeat_along(self, count: int, dim: int) -> Self:
-        """What ``torch.stack([spec] * count, dim)`` gives."""
+        """Compute ``torch.stack([spec] * count, dim)``."""
         place = self._dim(dim, extra=1)
         lead = self._shape[:place]
         return self._touch(place, lambda i: i.unsqueeze(-1).expand(*lead, count), f"stack along {dim}")
 
     def clone(self) -> Self:
-        """A copy that shares nothing that can be changed."""
+        """Return a copy that shares nothing that can be changed."""
         return self._gather(flat_positions(()), 0)
 
     def cpu(self) -> Self:
-        """The spec on the CPU."""
+        """Return the spec on the CPU."""
         return self.to("cpu")
 
     # ------------------------------------------------------------------ comparison, torch functions

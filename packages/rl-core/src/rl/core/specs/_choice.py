@@ -17,8 +17,6 @@ from rl.core.errors import SpecError
 from rl.core.specs._base import Fault, Shape, TensorSpec
 from rl.core.specs._leaf import NonTensor, equal_objects
 
-__all__ = ["Choice"]
-
 
 class Choice(TensorSpec):
     """Values of one of several specs, or one of several Python objects.
@@ -30,7 +28,7 @@ class Choice(TensorSpec):
         choices: Specs of one class, shape, dtype and device, or `tensordict.NonTensorData` of one shape.
 
     Raises:
-        SpecError: if there are none, or they differ in class, shape, dtype or device.
+        SpecError: If there are none, or they differ in class, shape, dtype or device.
 
     Example:
         >>> spec = Choice([NonTensorData("left"), NonTensorData("right")])
@@ -134,7 +132,7 @@ class Choice(TensorSpec):
 
 
 def _repeat_value(data: Any, value: Any) -> Any:
-    """`data` in nested lists of the shape of a value."""
+    """Repeat `data` in nested lists of the shape of a value."""
     for size in reversed(value.batch_size if is_non_tensor(value) else ()):
         data = [data] * size
     return data

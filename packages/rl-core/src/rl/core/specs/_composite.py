@@ -54,15 +54,15 @@ class Composite(TensorSpec):
     """Specs by key: the spec of a TensorDict whose batch size is `shape`.
 
     Args:
-        specs: specs by key; a tuple is a path, a mapping becomes a nested composite, None is left out.
-        shape: leading dimensions that all specs share; none if None.
-        device: where values live; None leaves each where its own spec says.
+        specs: Specs by key; a tuple is a path, a mapping becomes a nested composite, None is left out.
+        shape: Leading dimensions that all specs share; none if None.
+        device: Device of the values; None leaves each where its own spec says.
         data_cls: Class of the values, such as a tensorclass: draws have it, and no value of another class is in the
             spec; any TensorDict if None.
-        kwargs: further specs by key.
+        kwargs: Further specs by key.
 
     Raises:
-        SpecError: if a spec does not start with `shape`.
+        SpecError: If a spec does not start with `shape`.
 
     Example:
         >>> from rl.core.specs import Unbounded
@@ -112,7 +112,7 @@ class Composite(TensorSpec):
         return self._is_locked
 
     def lock_(self) -> Self:
-        """Refuse changes here and in nested composites, so that cached keys stay valid."""
+        """Reject changes here and in nested composites, so that cached keys stay valid."""
         return self._set_lock(locked=True)
 
     def unlock_(self) -> Self:
@@ -131,7 +131,7 @@ class Composite(TensorSpec):
             raise SpecError(f"cannot {what}: this Composite is locked; unlock_() it first, or change a clone()")
 
     def _adopt(self, key: NestedKey, spec: Any) -> TensorSpec:
-        """The spec as it can stand under `key`."""
+        """Return the spec as it can stand under `key`."""
         if isinstance(spec, Mapping):
             spec = Composite(spec, shape=self._shape, device=self._device)
         if not isinstance(spec, TensorSpec):
@@ -161,16 +161,16 @@ class Composite(TensorSpec):
             if not isinstance(child, Composite):
                 raise SpecError(f"cannot set {key_str(key)}: {key_str(first)} is a {type(child).__name__}, a leaf")
             child.set(unwrap(rest), spec)
-            self._specs[first] = child  # only now: if the spec is refused, nothing is left behind
+            self._specs[first] = child  # after the check, so that a rejected spec leaves no empty level
         else:
             self._specs[first] = self._adopt(first, spec)
         return self
 
     def get(self, key: NestedKey, default: Any = _MISSING) -> Any:
-        """The spec under a key.
+        """Return the spec under a key.
 
         Raises:
-            SpecKeyError: if there is none, and no default.
+            SpecKeyError: If there is none, and no default.
         """
         spec: Any = self
         for part in as_tuple(key):
@@ -229,16 +229,16 @@ class Composite(TensorSpec):
         return True
 
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[NestedKey]:  # noqa: FBT001, FBT002
-        """The keys, as TensorDict lists them.
+        """Return the keys, as TensorDict lists them.
 
         Args:
-            include_nested: those of nested composites too, as paths.
-            leaves_only: not those of composites.
+            include_nested: Whether to list keys of nested composites too, as paths.
+            leaves_only: Whether to leave out the keys of composites.
         """
         return _KeyList(key for key, _ in self.items(include_nested, leaves_only))
 
     def values(self, include_nested: bool = False, leaves_only: bool = False) -> list[TensorSpec]:  # noqa: FBT001, FBT002
-        """The specs under `keys`."""
+        """Return the specs under `keys`."""
         return [spec for _, spec in self.items(include_nested, leaves_only)]
 
     def items(
@@ -258,7 +258,7 @@ class Composite(TensorSpec):
         return found
 
     def empty(self) -> Self:
-        """Same shape and device, no entries."""
+        """Return a spec of the same shape and device without entries."""
         return type(self)(shape=self._shape, device=self._device, data_cls=self.data_cls)
 
     # ------------------------------------------------------------------ values
@@ -285,7 +285,7 @@ class Composite(TensorSpec):
             return Fault((), "a TensorDict", f"{type(value).__name__} {value!r}"[:200])
         if self.data_cls is not None and type(value) is not self.data_cls:
             return Fault((), f"a {self.data_cls.__name__}", f"a {type(value).__name__}")
-        if is_tensorclass(value):  # whose `get` unwraps Python data
+        if is_tensorclass(value):  # `get` of a tensorclass unwraps Python data
             value = value._tensordict
         if lead is None:
             size = value.batch_size
@@ -313,7 +313,7 @@ class Composite(TensorSpec):
         return out
 
     def encode(self, value: Any) -> TensorDict:
-        """The TensorDict of a mapping with the same keys, no more and no fewer."""
+        """Return the TensorDict of a mapping with the same keys, no more and no fewer."""
         if not isinstance(value, Mapping) and not is_tensor_collection(value):
             raise SpecError(f"Composite cannot encode: expected a mapping of {list(self._specs)}, got {value!r:.200}")
         if value.keys() != self._specs.keys():
@@ -430,10 +430,10 @@ def make_composite_from_td(data: TensorDictBase, *, unsqueeze_null_shapes: bool 
 
 
 def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
-    """What ``torch.stack`` gives: equal specs become one with another dimension, others a `Stacked`.
+    """Stack specs: equal ones become one with another dimension, others a `Stacked`.
 
     Raises:
-        SpecError: if there is nothing to stack, something is no spec, or the specs cannot stand side by side.
+        SpecError: If there is nothing to stack, something is no spec, or the specs cannot stand side by side.
     """
     specs = list(specs)
     if not specs or not all(isinstance(spec, TensorSpec) for spec in specs):
@@ -450,7 +450,7 @@ def combine(values: Sequence[Any], dim: int) -> Any:
     """Values along a new dimension; lazy where they are TensorDicts, nested where tensors differ in shape.
 
     Raises:
-        SpecError: if tensors differ in shape and `dim` is not the first dimension.
+        SpecError: If tensors differ in shape and `dim` is not the first dimension.
     """
     first = values[0]
     if not isinstance(first, Tensor):
@@ -482,11 +482,11 @@ class Stacked(TensorSpec):
     keys; ``stacked[key]`` stacks the entries of one key. Numpy values are lists along the dimension.
 
     Args:
-        specs: at least one, with the same number of dimensions, all of tensors of one dtype or all composites.
-        dim: the new dimension.
+        specs: Specs, at least one, with the same number of dimensions, all of tensors of one dtype or all composites.
+        dim: New dimension.
 
     Raises:
-        SpecError: if the specs cannot stand side by side.
+        SpecError: If the specs cannot stand side by side.
 
     Example:
         >>> from rl.core.specs import Composite, Unbounded
@@ -542,16 +542,16 @@ class Stacked(TensorSpec):
             self._cannot("has no keys: it does not stack composites")
 
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[NestedKey]:  # noqa: FBT001, FBT002
-        """The keys that all composites have."""
+        """Return the keys that all composites have."""
         self._need_keys()
         lists = [spec.keys(include_nested, leaves_only) for spec in self.specs]  # pyright: ignore[reportAttributeAccessIssue]  # checked
         return [key for key in lists[0] if all(key in other for other in lists[1:])]
 
     def get(self, key: NestedKey, default: Any = _MISSING) -> Any:
-        """The entries of one key, stacked.
+        """Return the entries of one key, stacked.
 
         Raises:
-            SpecKeyError: if a composite does not have it, and there is no default.
+            SpecKeyError: If a composite does not have it, and there is no default.
         """
         self._need_keys()
         found = [spec.get(key, None) for spec in self.specs]  # pyright: ignore[reportAttributeAccessIssue]  # checked
@@ -583,7 +583,7 @@ class Stacked(TensorSpec):
         return self._each(lambda spec: spec.one(lead), len(lead))
 
     def _parts(self, value: Any) -> tuple[list[Any], int]:
-        """The slices of a value, and how many dimensions it has before those of the spec."""
+        """Return the slices of a value, and how many dimensions it has before those of the spec."""
         lead = max(len(_size(value)) - len(self._shape), 0)
         return list(value.unbind(lead + self.dim)), lead
 
@@ -614,7 +614,7 @@ class Stacked(TensorSpec):
         return self._map_values("project", value)
 
     def encode(self, value: Any) -> Any:
-        """The values of the specs, a sequence along the dimension or an array, as one value."""
+        """Return the values of the specs, a sequence along the dimension or an array, as one value."""
         if isinstance(value, Tensor) or is_tensor_collection(value):
             return self._map_values("encode", value)
         if isinstance(value, np.ndarray):
@@ -670,7 +670,7 @@ class Stacked(TensorSpec):
         if not positions.ndim or self._places(positions, ndim).unique().numel() == 1:
             return self._gather_one(positions, ndim)
         along = 0
-        for dim in range(positions.ndim):  # the dimension along which the specs differ, if there is one
+        for dim in range(positions.ndim):  # find the dimension along which the specs differ
             if all(self._places(part, ndim).unique().numel() == 1 for part in positions.unbind(dim)):
                 along = dim
                 break
@@ -752,7 +752,7 @@ def set_group_sizes(tensordict: TensorDictBase, sizes: Sizes, time: int | None =
 
 
 def _leaves(group: TensorDictBase) -> Iterable[Any]:
-    """The entries of a group, also of nested ones, that do not change their shape with it."""
+    """Return the entries of a group, also of nested ones, that do not change their shape with it."""
     entries: Any = group.values(include_nested=True, leaves_only=True, is_leaf=_is_fixed)
     return entries
 

@@ -27,8 +27,8 @@ class ContinuousBox:
     """An interval for each element.
 
     Args:
-        low: smallest values, ``[*shape]``.
-        high: largest values, ``[*shape]``; they belong to the domain.
+        low: Smallest values, ``[*shape]``.
+        high: Largest values, ``[*shape]``; they belong to the domain.
 
     Example:
         >>> box = ContinuousBox(torch.zeros(2), torch.ones(2))
@@ -60,7 +60,7 @@ class CategoricalBox:
     """The integers from 0 to ``n - 1``.
 
     Args:
-        n: how many, at least 1.
+        n: Number of classes, at least 1.
 
     Example:
         >>> CategoricalBox(3)
@@ -74,7 +74,8 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def _end(value: Any, dtype: torch.dtype | None) -> Tensor:
-    tensor = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value)  # the caller keeps its own
+    # A copy: the caller may write into its own tensor.
+    tensor = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value)
     if dtype is None:
         dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.get_default_dtype()
         if isinstance(value, float | int):
@@ -83,7 +84,7 @@ def _end(value: Any, dtype: torch.dtype | None) -> Tensor:
 
 
 def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
-    """An end in another dtype; an integer dtype must hold it exactly."""
+    """Return an end in another dtype; an integer dtype must hold it exactly."""
     cast = end.to(dtype)
     if not dtype.is_floating_point and bool((cast.to(end.dtype) != end).any()):
         raise SpecError(
@@ -101,15 +102,15 @@ class Bounded(LeafSpec):
     they are standard normal: always finite.
 
     Args:
-        low: smallest values, a number or anything that broadcasts to `shape`.
-        high: largest values; broadcast as `low` is.
-        shape: shape of a value; that of the ends if None.
-        device: where values live; that of `low` if it is a tensor, else the CPU.
-        dtype: a float makes it continuous, integers and bool discrete; if None that of `low` if it has one and is a
+        low: Smallest values, a number or anything that broadcasts to `shape`.
+        high: Largest values; broadcast as `low` is.
+        shape: Shape of a value; that of the ends if None.
+        device: Device of the values; that of `low` if it is a tensor, else the CPU.
+        dtype: Float makes it continuous, integers and bool discrete; if None that of `low` if it has one and is a
             float, else the default dtype.
 
     Raises:
-        SpecError: if the ends do not fit the shape or an integer dtype, `low` is above `high` somewhere, or one is NaN.
+        SpecError: If the ends do not fit the shape or an integer dtype, `low` is above `high` somewhere, or one is NaN.
 
     Example:
         >>> spec = Bounded(-1, 1, shape=(3,))
@@ -176,7 +177,7 @@ class Bounded(LeafSpec):
     def _kind(self) -> str:
         """Which way to draw; decided once."""
         if self._dtype.is_floating_point:
-            self._cache["width"] = self.high - self.low  # infinite too where the largest floats are the ends
+            self._cache["width"] = self.high - self.low  # also inf if the bounds are the dtype's min and max
             return "uniform" if bool(self._cache["width"].isfinite().all()) else "infinite"
         if not self.low.numel():
             return "integers"
@@ -195,7 +196,9 @@ class Bounded(LeafSpec):
         no_low, no_high = low == -torch.inf, high == torch.inf
         u = torch.rand(shape, dtype=self._dtype, device=self._device, generator=generator)
         normal = torch.randn(shape, dtype=self._dtype, device=self._device, generator=generator)
-        distance = -torch.log1p(-u)  # exponential of rate 1
+        # Three kinds of intervals: finite ones uniform, half-infinite ones an exponential of rate 1 from their finite
+        # end, the real line standard normal.
+        distance = -torch.log1p(-u)  # inverse of the exponential's distribution function
         zero = torch.zeros_like(low)
         floor, ceiling = torch.where(no_low, zero, low), torch.where(no_high, zero, high)
         both = floor * (1 - u) + ceiling * u
@@ -204,9 +207,10 @@ class Bounded(LeafSpec):
         return torch.clamp(drawn, low, high)
 
     def _draw_integers(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        # One range for all elements, reduced modulo each element's count; with 64 random bits the bias is negligible.
         raw = torch.randint(_INT64_MIN, _INT64_MAX, shape, dtype=torch.int64, device=self._device, generator=generator)
         low, high = self.low.long(), self.high.long()
-        count = high - low + 1  # not positive where it overflows: there, nearly every integer will do
+        count = high - low + 1  # <= 0 on overflow: the range is nearly all of int64
         within = low + raw.remainder(count.clamp(min=1))
         return torch.where(count > 0, within, torch.clamp(raw, low, high)).to(self._dtype)
 
@@ -261,9 +265,9 @@ class Unbounded(LeafSpec):
     fair coins for bool.
 
     Args:
-        shape: shape of a value.
-        device: where values live; the CPU if None.
-        dtype: the default dtype if None.
+        shape: Shape of a value.
+        device: Device of the values; the CPU if None.
+        dtype: Default dtype if None.
 
     Example:
         >>> Unbounded(3).rand((2,)).shape

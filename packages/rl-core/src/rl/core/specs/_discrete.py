@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer, foreign_arguments
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs._base import Device, Shape, as_size
 from rl.core.specs._continuous import CategoricalBox
 from rl.core.specs._leaf import (
@@ -35,11 +35,11 @@ class ClassSpec(LeafSpec):
     """A spec whose values choose one of `n` classes.
 
     Args:
-        n: number of classes.
-        shape: shape of a value.
-        device: where values live; the CPU if None.
-        dtype: their dtype.
-        mask: bool, true where a class is allowed; all are if None.
+        n: Number of classes.
+        shape: Shape of a value.
+        device: Device of the values; the CPU if None.
+        dtype: Dtype of the values.
+        mask: Bool, true where a class is allowed; all are if None.
     """
 
     _parameters = ("mask",)
@@ -95,14 +95,15 @@ class Categorical(ClassSpec):
     """Integers from 0 to ``n - 1``, one for each element.
 
     Args:
-        n: number of classes, at least 1.
-        shape: shape of a value; there is no dimension for the classes.
-        device: where values live; the CPU if None.
-        dtype: an integer dtype, or bool for two classes.
-        mask: bool ``[*shape, n]``, true where a class is allowed; all are if None.
+        n: Number of classes, at least 1.
+        shape: Shape of a value; there is no dimension for the classes.
+        device: Device of the values; the CPU if None.
+        dtype: Integer dtype, or bool for two classes.
+        mask: Bool ``[*shape, n]``, true where a class is allowed; all are if None.
 
     Raises:
-        SpecError: if `n` is below 1, or the mask does not fit or forbids everything.
+        ArgumentError: If `n` is no integer, or below 1.
+        SpecError: If the mask does not fit or forbids everything.
 
     Example:
         >>> spec = Categorical(3, mask=torch.tensor([True, False, True]))
@@ -169,14 +170,15 @@ class OneHot(ClassSpec):
     Numpy and Python values are the numbers of the classes (`encode`, `to_numpy`), as simulators take them.
 
     Args:
-        n: number of classes, at least 1.
-        shape: shape of a value, ends with `n`; ``(n,)`` if None.
-        device: where values live; the CPU if None.
-        dtype: any.
-        mask: bool ``[*shape]``, true where a class is allowed; all are if None.
+        n: Number of classes, at least 1.
+        shape: Shape of a value, ends with `n`; ``(n,)`` if None.
+        device: Device of the values; the CPU if None.
+        dtype: Any dtype.
+        mask: Bool ``[*shape]``, true where a class is allowed; all are if None.
 
     Raises:
-        SpecError: if `n` is below 1, the shape does not end with it, or the mask does not fit or forbids everything.
+        ArgumentError: If `n` is no integer, or below 1.
+        SpecError: If the shape does not end with `n`, or the mask does not fit or forbids everything.
 
     Example:
         >>> spec = OneHot(3, dtype=torch.int64)
@@ -230,9 +232,10 @@ class OneHot(ClassSpec):
         """
         if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
             return super().encode(value)
-        if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:  # what most simulators give
+        # Fast path: a Python integer, as most simulators return it.
+        if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:
             out = torch.zeros(self._shape, dtype=self._dtype, device=self._device)
-            out[int(value)] = 1  # a bool would be taken as a mask
+            out[int(value)] = 1  # int(): a bool would index as a mask
             return out
         codes = self._check_encoded(as_tensor(value, torch.int64, self._device), self._shape[:-1])
         if not bool(((codes >= 0) & (codes < self.n)).all()):
@@ -267,13 +270,14 @@ class Binary(LeafSpec):
     """Zeros and ones, element by element.
 
     Args:
-        n: size of the last dimension; any if None.
-        shape: shape of a value; ``(n,)`` if None, ``()`` if `n` is None too.
-        device: where values live; the CPU if None.
-        dtype: any.
+        n: Size of the last dimension; any if None.
+        shape: Shape of a value; ``(n,)`` if None, ``()`` if `n` is None too.
+        device: Device of the values; the CPU if None.
+        dtype: Any dtype.
 
     Raises:
-        SpecError: if the shape does not end with `n`.
+        ArgumentError: If `n` is no integer, or below 0.
+        SpecError: If the shape does not end with `n`.
 
     Example:
         >>> Binary(2, dtype=torch.bool).enumerate().shape
@@ -332,12 +336,12 @@ class MultiSpec(LeafSpec):
     """A spec whose values choose once for each number in `nvec`; internally, codes ``[*B, len(nvec)]``.
 
     Args:
-        nvec: numbers of classes.
-        own: the trailing dimensions of a value that encode it.
-        shape: shape of a value, ends with `own`.
-        device: where values live; the CPU if None.
-        dtype: their dtype.
-        mask: bool ``[*shape without own, sum(nvec)]``, the classes of all choices one after the other.
+        nvec: Numbers of classes.
+        own: Trailing dimensions of a value that encode it.
+        shape: Shape of a value, ends with `own`.
+        device: Device of the values; the CPU if None.
+        dtype: Dtype of the values.
+        mask: Bool ``[*shape without own, sum(nvec)]``, the classes of all choices one after the other.
     """
 
     _parameters = ("mask",)
@@ -349,7 +353,7 @@ class MultiSpec(LeafSpec):
         name = type(self).__name__
         super().__init__(shape, device, dtype)
         if not nvec.numel() or bool((nvec < 1).any()):
-            raise SpecError(f"{name} needs at least one class in each choice, got nvec={nvec.tolist()}")
+            raise ArgumentError(f"{name} needs at least one class in each choice, got nvec={nvec.tolist()}")
         if self._shape[len(self._shape) - len(own) :] != own:
             raise SpecError(f"{name}: the shape must end with {tuple(own)}, got {tuple(self._shape)}")
         self.nvec = nvec.to(self._device)
@@ -379,7 +383,7 @@ class MultiSpec(LeafSpec):
         return torch.Size((*shape[: len(shape) - len(self._own)], len(self._sizes)))
 
     def _masks(self) -> list[Tensor | None]:
-        """The mask of each choice."""
+        """Return the mask of each choice."""
         if self.mask is None:
             return [None] * len(self._sizes)
         return list(self.mask.split(self._sizes, -1))
@@ -410,7 +414,7 @@ class MultiSpec(LeafSpec):
         return bool(mask.gather(-1, codes + self._offsets(codes.device)).all())
 
     def _offsets(self, device: torch.device) -> Tensor:
-        """The first class of each choice among all classes."""
+        """Return the first class of each choice among all classes."""
         sizes = self.nvec.flatten().to(device)
         return sizes.cumsum(0) - sizes
 
@@ -460,7 +464,7 @@ class MultiSpec(LeafSpec):
 def _as_nvec(nvec: Any) -> Tensor:
     array = nvec.cpu().numpy() if isinstance(nvec, Tensor) else np.asarray(nvec)
     if array.dtype.kind not in "iu":
-        raise SpecError(f"the numbers of classes must be integers, got nvec={nvec!r}")
+        raise ArgumentError(f"the numbers of classes must be integers, got nvec={nvec!r}")
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -471,14 +475,15 @@ class MultiCategorical(MultiSpec):
     """Integers, each from 0 to its own ``nvec - 1``.
 
     Args:
-        nvec: numbers of classes, of any shape.
-        shape: shape of a value, ends with that of `nvec`; that if None.
-        device: where values live; the CPU if None.
-        dtype: an integer dtype.
-        mask: bool ``[*B, sum(nvec)]``, the classes of all choices one after the other; all are allowed if None.
+        nvec: Numbers of classes, of any shape.
+        shape: Shape of a value, ends with that of `nvec`; that if None.
+        device: Device of the values; the CPU if None.
+        dtype: Integer dtype.
+        mask: Bool ``[*B, sum(nvec)]``, the classes of all choices one after the other; all are allowed if None.
 
     Raises:
-        SpecError: if the shape or the mask do not fit.
+        ArgumentError: If `nvec` has other values than positive integers.
+        SpecError: If the shape or the mask do not fit.
 
     Example:
         >>> spec = MultiCategorical([2, 3])
@@ -543,14 +548,15 @@ class MultiOneHot(MultiSpec):
     Numpy and Python values are the numbers of the classes (`encode`, `to_numpy`), as simulators take them.
 
     Args:
-        nvec: numbers of classes.
-        shape: shape of a value, ends with ``sum(nvec)``; ``(sum(nvec),)`` if None.
-        device: where values live; the CPU if None.
-        dtype: any.
-        mask: bool ``[*shape]``, true where a class is allowed; all are if None.
+        nvec: Numbers of classes.
+        shape: Shape of a value, ends with ``sum(nvec)``; ``(sum(nvec),)`` if None.
+        device: Device of the values; the CPU if None.
+        dtype: Any dtype.
+        mask: Bool ``[*shape]``, true where a class is allowed; all are if None.
 
     Raises:
-        SpecError: if the shape or the mask do not fit.
+        ArgumentError: If `nvec` has other values than positive integers.
+        SpecError: If the shape or the mask do not fit.
 
     Example:
         >>> spec = MultiOneHot([2, 3], dtype=torch.int64)
@@ -588,7 +594,7 @@ class MultiOneHot(MultiSpec):
         return self._represent(torch.stack(parts, -1))
 
     def encode(self, value: Any) -> Tensor:
-        """The classes' numbers as one-hot vectors; a tensor that ends with the shape of this spec is a value of it."""
+        """Convert classes to one-hot vectors; a tensor that ends with the shape of this spec is a value of it."""
         if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
             return super().encode(value)
         codes = as_tensor(value, torch.int64, self._device)

@@ -15,7 +15,7 @@ from tensordict import NonTensorData, TensorDictBase, is_non_tensor, is_tensor_c
 from torch import Tensor
 
 from rl.core.arguments import foreign_arguments
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec, lead_size, take
 
 # ruff: noqa: SLF001  specs work on each other's private parts
@@ -31,10 +31,10 @@ _SHOWN = 16  # messages show up to this many values
 
 
 def as_tensor(value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The value as a tensor; an array or a tensor is copied, for its owner may write into it again.
+    """Return the value as a tensor; an array or a tensor is copied, for its owner may write into it again.
 
     Raises:
-        SpecError: if it cannot be one, or numbers would change on their way into an integer dtype.
+        SpecError: If it cannot be one, or numbers would change on their way into an integer dtype.
     """
     try:
         if isinstance(value, np.ndarray):
@@ -64,9 +64,9 @@ class LeafSpec(TensorSpec):
     A subclass names its parameter tensors, whose leading dimensions are those of the spec, in `_parameters`.
 
     Args:
-        shape: shape of a value.
-        device: where values live; the CPU if None.
-        dtype: their dtype.
+        shape: Shape of a value.
+        device: Device of the values; the CPU if None.
+        dtype: Dtype of the values.
     """
 
     _parameters: ClassVar[tuple[str, ...]] = ()
@@ -76,9 +76,11 @@ class LeafSpec(TensorSpec):
     def __init__(self, shape: Shape, device: Device, dtype: torch.dtype) -> None:
         self._shape = lead_size(shape)
         if any(size < 0 for size in self._shape):
-            raise SpecError(f"{type(self).__name__} cannot have the shape {tuple(self._shape)}: sizes are at least 0")
+            raise ArgumentError(
+                f"{type(self).__name__} cannot have the shape {tuple(self._shape)}: sizes are at least 0"
+            )
         if not isinstance(dtype, torch.dtype):
-            raise SpecError(f"{type(self).__name__} needs a torch.dtype such as torch.float32, got dtype={dtype!r}")
+            raise ArgumentError(f"{type(self).__name__} needs a torch.dtype such as torch.float32, got dtype={dtype!r}")
         self._device = torch.device("cpu" if device is None else device)
         self._dtype = dtype
         self._cache: dict[str, Any] = {}
@@ -109,7 +111,7 @@ class LeafSpec(TensorSpec):
         """Values of the right shape and dtype, brought into the domain."""
 
     def _domain_text(self) -> str:
-        """The domain in words, for messages."""
+        """Return the domain in words, for messages."""
         return f"values in {self.space!r}"
 
     # ------------------------------------------------------------------ values
@@ -127,7 +129,7 @@ class LeafSpec(TensorSpec):
         return torch.ones(self._full(shape), dtype=self._dtype, device=self._device)
 
     def _form_fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
-        """What is wrong with type, dtype or shape."""
+        """Return the fault of type, dtype or shape, or None."""
         if not isinstance(value, Tensor):
             return Fault((), "a tensor", f"{type(value).__name__} {value!r}"[:200])
         if value.dtype is not self._dtype:
@@ -150,10 +152,10 @@ class LeafSpec(TensorSpec):
         return Fault((), self._domain_text(), self._outside_text(value))
 
     def _outside_text(self, value: Tensor) -> str:
-        """What of a value is outside of the domain: all of it if it is small, else the first such element."""
+        """Describe what is outside of the domain: the value if it is small, else its first such element."""
         if value.numel() <= _SHOWN:
             return repr(value.tolist())
-        outside = (self._nearest(value) != value).nonzero()  # a NaN differs from whatever it becomes
+        outside = (self._nearest(value) != value).nonzero()  # NaN != NaN, so that NaN counts as outside
         place = tuple(outside[0].tolist())
         return f"{value[place].item()!r} at {place}, one of {len(outside)} outside of {value.numel()}"
 
@@ -224,14 +226,14 @@ class LeafSpec(TensorSpec):
         return f"{self._label}(\n{indent(rows, '    ')})"
 
 
-_MOST = 2**24  # as many rows as a table of choices can sensibly have
+_MOST = 2**24  # rows of a table of choices that still fits in memory
 
 
 def check_count(spec: TensorSpec) -> int:
-    """The cardinality, if that many values can be listed.
+    """Return the cardinality, if that many values can be listed.
 
     Raises:
-        SpecError: if there are too many.
+        SpecError: If there are too many.
     """
     count = spec.cardinality()
     if count > _MOST:
@@ -245,8 +247,8 @@ def all_values(spec: TensorSpec, options: Sequence[Sequence[int]]) -> Tensor:
     """Every combination of the options of each element, the last element fastest: ``[count, len(options)]``.
 
     Args:
-        spec: whose values; its shape is given to the result if it has as many elements as `options`.
-        options: for each element, what it can be.
+        spec: Spec of the values; its shape is given to the result if it has as many elements as `options`.
+        options: Possible values of each element.
     """
     count = check_count(spec)
     rows = torch.empty(count, len(options), dtype=torch.int64, device=spec.device)
@@ -276,10 +278,10 @@ class NonTensor(TensorSpec):
     if `shape` is empty. Draws and zeros are `example_data`.
 
     Args:
-        shape: shape of a value.
-        device: what is written on the values; None if they shall not say.
-        dtype: ignored; there for symmetry, and always None.
-        example_data: what draws give.
+        shape: Shape of a value.
+        device: Device that the values name; None for none.
+        dtype: None; ignored.
+        example_data: Data of a random value.
 
     Example:
         >>> NonTensor(example_data="go left").rand().data
@@ -334,7 +336,7 @@ class NonTensor(TensorSpec):
         return torch.stack([self._wrap(item, shape[1:]) for item in value])
 
     def to_numpy(self, value: Any) -> Any:
-        """The object itself, or nested lists of objects."""
+        """Return the object itself, or nested lists of objects."""
         return _plain(value.tolist()) if is_non_tensor(value) else value
 
     def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
@@ -390,7 +392,7 @@ def require_room(owner: LeafSpec, n: int, dtype: torch.dtype) -> None:
     """Raise if a dtype cannot hold the class ``n - 1``.
 
     Raises:
-        SpecError: then.
+        SpecError: Then.
     """
     last = 1 if dtype is torch.bool else n if dtype.is_floating_point else torch.iinfo(dtype).max
     if n - 1 > last:
@@ -398,10 +400,10 @@ def require_room(owner: LeafSpec, n: int, dtype: torch.dtype) -> None:
 
 
 def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:
-    """The mask as bool of `shape`.
+    """Return the mask as bool of `shape`.
 
     Raises:
-        SpecError: if it has another shape or dtype.
+        SpecError: If it has another shape or dtype.
     """
     if mask is None:
         return None
@@ -419,7 +421,7 @@ def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:
 
 
 def mask_text(mask: Tensor) -> str:
-    """A small mask for a message; nothing for a large one."""
+    """Return a small mask for a message; nothing for a large one."""
     return f"{mask.tolist()!r} " if mask.numel() <= 16 else ""
 
 
@@ -427,7 +429,7 @@ def require_choice(owner: LeafSpec, mask: Tensor | None) -> None:
     """Raise if a mask leaves nothing to choose.
 
     Raises:
-        SpecError: if all classes of one choice are forbidden.
+        SpecError: If all classes of one choice are forbidden.
     """
     if mask is not None and not bool(mask.any(-1).all()):
         raise SpecError(f"mask of {type(owner).__name__} forbids every class of at least one choice")
@@ -439,21 +441,23 @@ def draw_codes(
     """Random classes, int64 ``[*shape]``; uniform among those that `mask` ``[*shape[-k:], n]`` allows."""
     if mask is None:
         return torch.randint(n, shape, device=device, generator=generator)
+    # The argmax of independent uniform keys is uniform among the allowed classes.
     keys = torch.rand(*shape, n, device=device, generator=generator)
     return keys.masked_fill(~mask, -1.0).argmax(-1)
 
 
 def nearest_codes(codes: Tensor, n: int, mask: Tensor | None) -> Tensor:
-    """The allowed classes nearest to `codes`, the lower of two; int64."""
+    """Return the allowed classes nearest to `codes`, the lower of two; int64."""
     codes = codes.clamp(0, n - 1)
     if mask is None:
         return codes
+    # [*B, n]; argmin returns the first, so that the lower of two equally near classes is chosen.
     distance = (codes.unsqueeze(-1) - torch.arange(n, device=codes.device)).abs()
     return distance.masked_fill(~mask.to(codes.device), n).argmin(-1)
 
 
 def best_classes(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The allowed classes of the highest scores, the lowest of equal ones; NaN is the lowest score. int64 ``[*B]``."""
+    """Return the allowed class of the highest score, int64 ``[*B]``; the first of equal ones. NaN is lowest."""
     lowest = torch.finfo(torch.double).min
     scores = scores.double().nan_to_num(lowest, neginf=lowest)
     if mask is not None:
@@ -462,10 +466,10 @@ def best_classes(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def choose_classes(owner: LeafSpec, n: int, codes: Tensor, tensor: Tensor) -> Tensor:
-    """The entries of `tensor` ``[*B, n]`` under `codes` ``[*B]``.
+    """Return the entries of `tensor` ``[*B, n]`` under `codes` ``[*B]``.
 
     Raises:
-        SpecError: if the shapes do not agree.
+        SpecError: If the shapes do not agree.
     """
     if tensor.shape != (*codes.shape, n):
         raise SpecError(

@@ -49,7 +49,7 @@ class Undivided:
         self._handler: Any = None
         self._came: tuple[Any, Any] | None = None
         if threading.get_ident() != threading.main_thread().ident:
-            return  # no other thread is interrupted
+            return  # only the main thread is interrupted
         handler = _signal.getsignal(signal.SIGINT)
         if callable(handler):
             self._handler = handler
@@ -91,8 +91,8 @@ class GroupBase(ABC):
     A subclass appends to `_workers` and defines `_post`, `_post_message`, `_receive` and `close`.
 
     Args:
-        owner: names the component in messages.
-        timeout: seconds after which a missing answer is an error; None for no limit.
+        owner: Name of the component in messages.
+        timeout: Seconds after which a missing answer is an error; None for no limit.
     """
 
     def __init__(self, owner: str, timeout: float | None) -> None:
@@ -128,7 +128,7 @@ class GroupBase(ABC):
         """Let a worker execute function number `command` of its handler's `commands`.
 
         Raises:
-            WorkerError: if the worker has ended.
+            WorkerError: If the worker has ended.
         """
         with Undivided():
             self._post(index, command)
@@ -138,7 +138,7 @@ class GroupBase(ABC):
         """Let a worker call a method of its handler; `result` returns what it returned.
 
         Raises:
-            WorkerError: if the worker has ended.
+            WorkerError: If the worker has ended.
         """
         with Undivided():
             self._post_message(index, method, args)
@@ -155,7 +155,7 @@ class GroupBase(ABC):
             self.request(index, method, *args)
             return self.result(index)
         except BaseException as error:
-            if not isinstance(error, WorkerError) or isinstance(error, WorkerTimeoutError):  # the answer is to come
+            if not isinstance(error, WorkerError) or isinstance(error, WorkerTimeoutError):  # an answer will come
                 self.drop([index])
             raise
 
@@ -178,7 +178,7 @@ class GroupBase(ABC):
         """Wait until no worker is busy, and drop all answers and failures: for who was interrupted.
 
         Raises:
-            WorkerTimeoutError: if one takes longer than `timeout`.
+            WorkerTimeoutError: If one takes longer than `timeout`.
         """
         everyone = range(len(self))
         self.drop(everyone)
@@ -210,11 +210,11 @@ class GroupBase(ABC):
         """Wait until workers have answered all that they were sent.
 
         Args:
-            indices: the workers; all if None.
+            indices: Workers; all if None.
 
         Raises:
-            WorkerError: if one failed or ended.
-            WorkerTimeoutError: if one takes longer than `timeout`.
+            WorkerError: If one failed or ended.
+            WorkerTimeoutError: If one takes longer than `timeout`.
         """
         wanted = range(len(self)) if indices is None else list(indices)
         self._await(wanted)
@@ -238,14 +238,14 @@ class GroupBase(ABC):
         """Wait until workers have given at least `count` answers that were not returned yet.
 
         Args:
-            count: number of answers.
-            timeout: seconds after which fewer answers are returned; no limit if None.
+            count: Number of answers.
+            timeout: Seconds after which fewer answers are returned; no limit if None.
 
         Returns:
             The index of the worker of each answer, in their order.
 
         Raises:
-            WorkerError: if one failed; the answers of the others are for the next call. If one ended, once, when there
+            WorkerError: If one failed; the answers of the others are for the next call. If one ended, once, when there
                 are no answers.
         """
         self.await_any(count, timeout)
@@ -312,7 +312,7 @@ class Descriptor:
     """A file descriptor that can be an argument of a process, with each start method.
 
     Args:
-        number: the open descriptor.
+        number: Open descriptor.
     """
 
     def __init__(self, number: int) -> None:

@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 
-from rl.core.errors import SpecError, WorkerError
+from rl.core.arguments import one_of
+from rl.core.errors import ArgumentError, WorkerError
 from rl.core.workers._base import Descriptor, GroupBase, Undivided, WorkerState, failure_of, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
-
-__all__ = ["WorkerGroup"]
 
 
 @dataclass(kw_only=True)
@@ -53,21 +52,21 @@ class WorkerGroup(GroupBase):
     A worker ignores Ctrl-C, and ends when its parent closes the group or ends, even if it hangs in a step.
 
     Args:
-        makers: functions that make the handlers.
-        owner: names the component in messages.
+        makers: Functions that create the handlers.
+        owner: Name of the component in messages.
         start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None. With the others the
             functions are pickled (with cloudpickle if pickle cannot), and a script guards its top level with
             ``if __name__ == "__main__"``.
-        daemon: whether the workers are daemonic: they end with this process, and have no processes of their own other
+        daemon: Whether the workers are daemonic: they end with this process, and have no processes of their own other
             than those of a `WorkerGroup`.
-        num_threads: threads of torch in each worker. With several, a fork executes commands in a thread of its own: in
+        num_threads: Threads of torch in each worker. With several, a fork executes commands in a thread of its own: in
             the one that was forked OpenMP would wait for threads of the parent for ever.
-        timeout: seconds after which a missing answer is an error; None for no limit.
-        shutdown_timeout: seconds after which `close` kills the workers.
+        timeout: Seconds after which a missing answer is an error; None for no limit.
+        shutdown_timeout: Seconds after which `close` kills the workers.
 
     Raises:
-        SpecError: if there is no such start method, or a function cannot be pickled for it.
-        WorkerError: if a handler cannot be made.
+        ArgumentError: If there is no such start method, or a function cannot be pickled for it.
+        WorkerError: If a handler cannot be made.
 
     Example:
         >>> class Adder:
@@ -94,8 +93,7 @@ class WorkerGroup(GroupBase):
     ) -> None:
         methods = multiprocessing.get_all_start_methods()
         self._method = ("fork" if "fork" in methods else "spawn") if start_method is None else start_method
-        if self._method not in methods:
-            raise SpecError(f"{owner}: start method {self._method!r} is not one of {', '.join(methods)}")
+        one_of(self._method, owner, "start_method", methods)
         super().__init__(owner, timeout)
         self._daemon, self._threads = daemon, num_threads
         self._makers = list(makers) if self._method == "fork" else [_pickled(*one, owner) for one in enumerate(makers)]
@@ -147,7 +145,7 @@ class WorkerGroup(GroupBase):
         with (
             _children_allowed(),
             warnings.catch_warnings(),
-        ):  # of forks beside threads: torch's threads hold no lock here
+        ):  # Python warns of a fork in a process with threads; torch's hold no lock here
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         for end in (theirs, answering, connection):
@@ -160,7 +158,7 @@ class WorkerGroup(GroupBase):
         try:
             os.write(self._workers[index].commands.number, command.to_bytes())
         except OSError:
-            while self._read(index):  # what it has answered before
+            while self._read(index):  # read the answers that were sent before its end
                 pass
             self._note_end(index)
             self._raise_failure(index)
@@ -187,7 +185,7 @@ class WorkerGroup(GroupBase):
                     continue
                 if not self._workers[index].failures:
                     self._note_end(index)
-                self._forget(index)  # else it could not make its handler, and has said why
+                self._forget(index)  # with a failure: its handler could not be created
         return bool(ready)
 
     def _read(self, index: int) -> bool:
@@ -202,12 +200,12 @@ class WorkerGroup(GroupBase):
                 message = worker.connection.recv_bytes()
             except EOFError:  # it was killed before it had sent it
                 return False
-            except BaseException:  # the rest of the result would be read in the place of the next one
+            except BaseException:  # the rest would be read as the next result
                 self._abandon(index)
                 raise
             try:
-                content = pickle.loads(message)  # of our own worker
-            except BaseException as error:  # of the class of a result, or a second Ctrl-C
+                content = pickle.loads(message)  # pickled by our own worker
+            except BaseException as error:  # raised by the result's class, or a second Ctrl-C
                 name, text, trace = failure_of(error)
                 failed, content = True, (name, f"{text} (while its result was unpickled)", trace)
                 if not isinstance(error, Exception):
@@ -253,14 +251,14 @@ def _end_text(code: int | None) -> str:
 
 
 def _ends_of_all() -> list[Any]:
-    """The parent's ends of the pipes of all workers of this process."""
+    """Return the parent's ends of the pipes of all workers of this process."""
     workers: list[_Worker] = [worker for group in _GROUPS for worker in group._workers]  # noqa: SLF001
     return [end for worker in workers for end in (worker.commands, worker.answers, worker.connection)]
 
 
 @contextmanager
 def _children_allowed() -> Generator[None]:
-    """Let a daemonic process start workers, which multiprocessing refuses: they could outlive it. These end with it."""
+    """Let a daemonic process start workers, which multiprocessing rejects: they could outlive it. These end with it."""
     config: Any = getattr(multiprocessing.current_process(), "_config", {})
     daemon = config.get("daemon")
     config["daemon"] = False
@@ -271,7 +269,7 @@ def _children_allowed() -> Generator[None]:
 
 
 def _seed_of(index: int) -> int:
-    """The seed of a worker: that of this process, and its number."""
+    """Return the seed of a worker: that of this process, and its number."""
     return hash((torch.initial_seed(), index)) & ((1 << 62) - 1)
 
 
@@ -288,7 +286,7 @@ def _pickled(index: int, make: Callable[[], Any], owner: str) -> bytes:
                 return cloudpickle.dumps(make)
             except Exception as second:  # noqa: BLE001
                 error = second
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: what worker {index} is made of, such as its functions and policy, is sent to a new process, and"
             f" cannot be pickled ({error}). Make open files and locks in the worker, or {remedy}"
         ) from error

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str
 from rl.core.workers._base import Descriptor
-
-__all__ = ["Layout", "SharedLeaves", "layout_of", "write_leaves"]
 
 Layout = Mapping[NestedKey, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype by key."""
@@ -51,7 +49,7 @@ class SharedLeaves:
         """Return the tensors of a layout, zeros at first; every process that maps the same layout sees the same ones.
 
         Args:
-            layout: shape and dtype by key, in the same order in all processes.
+            layout: Shape and dtype by key, in the same order in all processes.
         """
         places: list[tuple[NestedKey, int, int, tuple[int, ...], torch.dtype]] = []
         end = 0
@@ -77,15 +75,15 @@ def layout_of(entries: Mapping[NestedKey, Any], owner: str) -> dict[NestedKey, t
     """Return the layout of tensors, or of specs, by key.
 
     Args:
-        entries: tensors or leaf specs.
-        owner: names the component in messages.
+        entries: Tensors or leaf specs.
+        owner: Name of the component in messages.
 
     Raises:
-        SpecError: if an entry is no tensor, such as a string.
+        ArgumentError: If an entry is no tensor, such as a string.
     """
     for key, entry in entries.items():
         if not isinstance(getattr(entry, "dtype", None), torch.dtype):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner}: {key_str(key)} is no tensor ({type(entry).__name__}) and cannot be in shared memory; pass"
                 " shared_memory=False"
             )
@@ -102,7 +100,7 @@ def write_leaves(places: Mapping[Any, Tensor], entries: Any, owner: str, rows: T
         rows: Indices of the rows that the entries are written to; all if None.
 
     Raises:
-        ShapeError: if an entry has another shape or dtype than its place. Nothing is written then.
+        ShapeError: If an entry has another shape or dtype than its place. Nothing is written then.
 
     Example:
         >>> place = torch.zeros(3)

@@ -51,20 +51,20 @@ def serve(
     """Make the handler, and execute commands until the parent closes the pipe, or ends.
 
     Args:
-        make: makes the handler; pickled unless the process is a fork.
-        commands: one byte for each command.
-        answers: one byte for each answer.
-        connection: pickled messages and results.
-        unused: ends of the pipes that belong to the parent.
-        num_threads: of torch in this process.
-        seed: of the random generators of this process, which a fork would share with its parent.
-        parent: the process whose main thread starts this one, and at whose end Linux kills it; None for another thread,
+        make: Function that creates the handler; pickled unless the process is a fork.
+        commands: One byte for each command.
+        answers: One byte for each answer.
+        connection: Pickled messages and results.
+        unused: Ends of the pipes that belong to the parent.
+        num_threads: Number of threads of torch in this process.
+        seed: Seed of the random generators of this process, which a fork would share with its parent.
+        parent: Process whose main thread starts this one, and at whose end Linux kills it; None for another thread,
             at whose end Linux would kill it too, and for a server.
-        apart: execute commands in a thread of its own.
+        apart: Whether to execute commands in a thread of its own.
     """
     _end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    if hasattr(signal, "SIGHUP"):  # so is the end of the terminal
+    if hasattr(signal, "SIGHUP"):  # so is the hang-up of the terminal
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for end in unused:
         end.close()
@@ -91,7 +91,7 @@ def _end_with_parent(parent: int | None) -> None:
         return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it has ended before
+    if os.getppid() != parent:  # the parent ended before prctl
         os._exit(1)
 
 
@@ -106,9 +106,9 @@ class _Server:
     """Executes commands and answers them.
 
     Args:
-        commands: one byte for each command.
-        answers: one byte for each answer.
-        connection: messages and results.
+        commands: One byte for each command.
+        answers: One byte for each answer.
+        connection: Messages and results.
     """
 
     def __init__(self, commands: Descriptor, answers: Descriptor, connection: Connection) -> None:
@@ -174,13 +174,13 @@ class ThreadGroup(GroupBase):
     Data is passed as it is. A thread cannot be killed: one that is stuck ends with the process.
 
     Args:
-        makers: functions that make the handlers, each called in its thread.
-        owner: names the component in messages.
-        timeout: seconds after which a missing answer is an error; None for no limit.
-        shutdown_timeout: seconds that `close` waits for the threads.
+        makers: Functions that create the handlers, each called in its thread.
+        owner: Name of the component in messages.
+        timeout: Seconds after which a missing answer is an error; None for no limit.
+        shutdown_timeout: Seconds that `close` waits for the threads.
 
     Raises:
-        WorkerError: if a handler cannot be made.
+        WorkerError: If a handler cannot be made.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class ThreadGroup(GroupBase):
         self._workers[index].tasks.put((method, args))
 
     def _receive(self, limit: float | None) -> bool:
-        if not self._answers or not self._calls.empty():  # a token, also of an answer that was read before
+        if not self._answers or not self._calls.empty():  # consume a token, also that of an answer read before
             try:
                 self._calls.get(timeout=None if limit is None else max(0.0, limit - monotonic()))
             except Empty:
@@ -277,11 +277,11 @@ def import_ray(owner: str, extra: str) -> Any:
     """Return the module `ray`.
 
     Args:
-        owner: names the component in messages.
-        extra: requirement that installs Ray, such as ``rl-replay[ray]``.
+        owner: Name of the component in messages.
+        extra: Requirement that installs Ray, such as ``rl-replay[ray]``.
 
     Raises:
-        MissingExtraError: if Ray is not installed.
+        MissingExtraError: If Ray is not installed.
     """
     try:
         return import_module("ray")
@@ -293,12 +293,12 @@ def start_ray(ray: Any, config: Mapping[str, Any] | None, owner: str) -> None:
     """Start Ray, or connect to a cluster.
 
     Args:
-        ray: the module.
-        config: arguments of ``ray.init``; `log_to_driver` is False unless it is among them.
-        owner: names the component in messages.
+        ray: Module.
+        config: Arguments of ``ray.init``; `log_to_driver` is False unless it is among them.
+        owner: Name of the component in messages.
 
     Raises:
-        RLError: if there is no cluster at the address.
+        RLError: If there is no cluster at the address.
     """
     config = {"log_to_driver": False, **(config or {})}
     try:
@@ -318,7 +318,7 @@ class _Batch:
         self.batch_size, self.names = tuple(batch.batch_size), batch.names
 
     def tensordict(self) -> TensorDict:
-        """The batch, in memory of its own."""
+        """Return the batch, in memory of its own."""
         names: Any = self.names if any(self.names) else None
         return TensorDict(unpacked(self.entries), batch_size=self.batch_size, names=names)
 
@@ -334,7 +334,7 @@ class _Array:
             self.value = value
 
     def tensor(self) -> Tensor:
-        """The tensor, in memory of its own."""
+        """Return the tensor, in memory of its own."""
         return torch.tensor(self.value) if isinstance(self.value, (np.ndarray, np.generic)) else self.value
 
 

@@ -774,7 +774,7 @@ class EnvBase(SpecNames):
         )
 
     def check_env_specs(self, *, seed: int | None = None) -> None:
-        """Compare a short rollout with the specs, entry by entry. See `rl.core.testing.check_env`."""
+        """Compare a short rollout with the specs, entry by entry. See `rl.testing.check_env`."""
         check_env_specs(self, seed=seed)
 
     def state_dict(self) -> dict[str, Any]:

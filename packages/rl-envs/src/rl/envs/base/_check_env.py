@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer
+from rl.core.env_specs import group_faults
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
@@ -31,11 +32,11 @@ _LIMIT = 46
 def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
     """Check an environment, print what it writes key by key, and raise one error with all faults.
 
-    The specs of a group must have the number of agents of its reward (`rl.core.testing.group_faults`). Random steps are
-    compared with the specs: keys, shapes, dtypes, devices, bounds, NaN. Further rows say whether the done flags agree,
-    an episode begins without a done flag, the last observation of an episode is kept, one seed gives one trajectory,
-    inputs stay as they are, and a partial reset (``_reset``) leaves the other elements alone. What could not be judged
-    is said too. The environment is left in the middle of an episode. The kit `rl.core.testing.check_env` checks more,
+    The specs of a group must have the number of agents of its reward (`rl.core.env_specs.group_faults`). Random steps
+    are compared with the specs: keys, shapes, dtypes, devices, bounds, NaN. Further rows say whether the done flags
+    agree, an episode begins without a done flag, the last observation of an episode is kept, one seed gives one
+    trajectory, inputs stay as they are, and a partial reset (``_reset``) leaves the other elements alone. What could
+    not be judged is said too. The environment is left in the middle of an episode. `rl.testing.check_env` checks more,
     given a function that makes environments.
 
     Args:
@@ -219,8 +220,6 @@ class _Checks:
     # ---- verdicts
 
     def _judge_groups(self) -> None:
-        from rl.core.testing import group_faults  # the conformance kit; imported on first use
-
         for key, fault in group_faults(self.env).items():
             self.table.row(f"spec of {key_str(key)}", "as many agents as its reward", "another shape", fault)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rl.core import env_specs
 from rl.core.errors import ContractError, SpecError, issue_warning
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec, Unbounded
@@ -183,7 +184,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3, **othe
         env: any environment of the `rl.core.interfaces.Env` protocol.
         seed: for `set_seed`; not called if None.
         steps: length of the rollout.
-        others: Arguments of TorchRL's function, answered as `rl.core.testing.check_env_specs` answers them.
+        others: Arguments of TorchRL's function, answered as `rl.core.env_specs.check_env_specs` answers them.
 
     Raises:
         SpecError: one line for each entry that differs: key, expected, got.
@@ -192,10 +193,8 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3, **othe
         >>> from rl.envs import PendulumEnv
         >>> check_env_specs(PendulumEnv())
     """
-    from rl.core.testing import check_env_specs as check  # the conformance kit; imported on first use
-
     try:
-        check(env, seed=seed, steps=steps, **others)
+        env_specs.check_env_specs(env, seed=seed, steps=steps, **others)
     except AssertionError as error:
         raise SpecError(str(error)) from error
 

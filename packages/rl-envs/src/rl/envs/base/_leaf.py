@@ -297,7 +297,7 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         SpecError: if `env` lacks members of the protocol, or its specs do not begin with its batch size.
 
     Example:
-        >>> from rl.core.testing import CountingEnv  # written against rl-core alone
+        >>> from rl.testing import CountingEnv  # written against rl-core alone
         >>> from rl.envs import StepCounter
         >>> env = EnvAdapter(CountingEnv(length=5)).append_transform(StepCounter(max_steps=2))
         >>> env.rollout(10)["next", "truncated"].flatten()
@@ -390,7 +390,7 @@ def as_env(env: Any) -> EnvBase:
         SpecError: if `env` lacks members of the protocol; they are named.
 
     Example:
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> as_env(CountingEnv())
         EnvAdapter(...)
         >>> from rl.envs import PendulumEnv

@@ -47,7 +47,7 @@ class NoopResetEnv(RandomTransform):
 
     Example:
         >>> from rl.envs import StepCounter, TransformedEnv
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> TransformedEnv(CountingEnv(9), NoopResetEnv(3, random=False)).reset()["observation"]
         tensor([3.])
     """
@@ -119,7 +119,7 @@ class ConditionalPolicySwitch(Transform):
 
     Example:
         >>> import torch
-        >>> from rl.core.testing import CountingEnv
+        >>> from rl.testing import CountingEnv
         >>> from rl.envs import TransformedEnv
         >>> other = lambda td: td.set("action", torch.tensor(0))
         >>> odd = lambda td: td["observation"] % 2 == 1

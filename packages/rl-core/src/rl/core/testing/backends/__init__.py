@@ -1,1 +1,0 @@
-"""Checks of back ends: priority trees, recurrences, recurrent networks, row gathers."""

@@ -1,1 +1,0 @@
-"""Checks of environments, transforms and collectors."""

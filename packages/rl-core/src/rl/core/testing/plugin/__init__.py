@@ -1,1 +1,0 @@
-"""Checks of declarations and of whole plugins."""

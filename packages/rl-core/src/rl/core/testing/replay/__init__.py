@@ -1,1 +1,0 @@
-"""Checks of storages, samplers and writers."""

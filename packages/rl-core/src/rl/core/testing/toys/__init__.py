@@ -1,1 +1,0 @@
-"""The simplest components that keep every promise."""

@@ -1,0 +1,108 @@
+"""Reports of checks: failed promises, and parts that were not exercised."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import CheckError, NotExercisedWarning
+from rl.core.keys import key_str, leaf_keys
+
+
+@dataclass
+class Report:
+    """What a check that passed did not exercise.
+
+    Args:
+        owner: Component that was checked.
+        not_exercised: One sentence each; empty if everything was exercised.
+
+    Example:
+        >>> from rl.testing import CountingEnv, check_env
+        >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,))).not_exercised[0]
+        'ends reported as truncated: none in 200 random steps; give `steps=`'
+    """
+
+    owner: str
+    not_exercised: list[str] = field(default_factory=list)
+
+    def skip(self, sentence: str) -> None:
+        """Record what was not exercised; a sentence that is there already is not repeated."""
+        if sentence not in self.not_exercised:
+            self.not_exercised.append(sentence)
+
+    def warn(self, stacklevel: int = 3) -> Report:
+        """Issue a `NotExercisedWarning` for each sentence; returns the report."""
+        for sentence in self.not_exercised:
+            warnings.warn(f"not exercised: {sentence} ({self.owner})", NotExercisedWarning, stacklevel=stacklevel)
+        return self
+
+
+def fail(reason: str, owner: str = "") -> NoReturn:
+    """Raise a `CheckError` with the reason first and the component last."""
+    raise CheckError(f"{reason} ({owner})" if owner else reason)
+
+
+@contextmanager
+def naming(owner: str) -> Generator[None]:
+    """Turn an error that does not name the component into a `CheckError` that does."""
+    try:
+        yield
+    except AssertionError as error:
+        raise CheckError(f"{error} ({owner})") from error.__cause__
+
+
+@contextmanager
+def raising(what: str, owner: str) -> Generator[None]:
+    """Turn an exception of a component into a `CheckError` that names the call and the component."""
+    try:
+        yield
+    except CheckError:
+        raise
+    except Exception as error:
+        raise CheckError(f"{what} raised {type(error).__name__}: {error} ({owner})") from error
+
+
+def require(held: object, reason: str, owner: str) -> None:
+    """As `fail`, unless the promise held."""
+    if not held:
+        fail(reason, owner)
+
+
+def same_values(left: Any, right: Any) -> bool:
+    """Whether two entries agree bit by bit, NaN with NaN."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return False
+        same = left == right
+        return bool((same | (left.isnan() & right.isnan())).all() if left.is_floating_point() else same.all())
+    return bool(left == right) if not hasattr(left, "batch_size") else left.tolist() == right.tolist()
+
+
+def require_same(left: Any, right: Any, reason: str, owner: str) -> None:
+    """Raise unless two sets of entries agree bit by bit; the error names the key."""
+    one, two = set(leaf_keys(left)), set(leaf_keys(right))
+    require(one == two, f"{reason}: the entries {sorted(map(str, one ^ two))} are in one of them only", owner)
+    for key in one:
+        require(same_values(left.get(key), right.get(key)), f"{reason}: {key_str(key)} differs", owner)
+
+
+def require_plain(value: Any, what: str, owner: str) -> None:
+    """Raise unless `value` is made of tensors and plain containers."""
+    if isinstance(value, Mapping) and not isinstance(value, TensorDictBase):
+        for key, item in value.items():
+            require(isinstance(key, (str, int)), f"{what}: the key {key!r} is neither string nor number", owner)
+            require_plain(item, what, owner)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            require_plain(item, what, owner)
+    else:
+        plain = value is None or type(value) in (bool, int, float, str) or isinstance(value, torch.Tensor)
+        require(plain, f"{what} holds a {type(value).__name__}; states hold tensors and plain containers", owner)
