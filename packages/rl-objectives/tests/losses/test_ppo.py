@@ -259,7 +259,6 @@ def test_an_actor_that_cannot_be_lowered_gives_the_same(actor, critic):
 
     batch = make_batch(actor, 16)
     odd = ClipPPOLoss(Odd(*actor.module), OddCritic(critic.module, ["observation"], ["state_value"]))
-    assert odd._actor._lowered is None
     torch.testing.assert_close(odd(batch), ClipPPOLoss(actor, critic)(batch))
     assert "logits" not in batch
     assert "loc" not in batch

@@ -1,9 +1,9 @@
-"""Values that skip the steps in which an agent does not act."""
+"""Bases of value estimators: what they read, and the values of both ends of each step."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -18,76 +18,23 @@ from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
-from rl.objectives._agents import (
-    AGENT_MASK,
-    acting,
-    agent_mask_key,
-    bootstrapped,
-    check_agent_mask,
-    entry_of_team,
-    group_of,
-    in_group,
-    mask_keys,
-    per_agent,
-    read_entries,
-    remaining,
-    without_idle,
-)
+from rl.objectives._agents import AgentMasks, Entries, group_of, mask_keys, per_agent
 from rl.objectives._batch import (
     DISCOUNT,
     MASK,
     STEPS,
-    check_unobserved,
+    BatchReader,
     discount_key,
-    end_flags,
     entry_of_loss,
+    expand_right,
     find_time_dim,
-    fitted,
+    replace_padding,
     steps_key,
     terminated_key,
-    valid_steps,
-    without_padding,
 )
 from rl.objectives._keyed_module import KeyedModule
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.functional._q_learning import is_number
-from rl.objectives.functional._recurrence import linear_recurrence
-
-
-def passed_over(
-    gamma: float | Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    outcome: Sequence[Tensor],
-    masks: tuple[Tensor, Tensor],
-    time_dim: int,
-) -> tuple[Tensor, Tensor]:
-    """Value and next value of each agent that skip the steps in which it does not act, ``[*B, T, n_agents, 1]``.
-
-    After a step whose next step the agent skips, the next value is the sum of its discounted rewards until its
-    next act and of the discounted value there. The value of a skipped step is the same sum, so that it has no
-    advantage.
-
-    Args:
-        gamma: discount.
-        value: of each state.
-        next_value: of the state that each step reached.
-        outcome: reward, done and terminated of each agent, of that shape.
-        masks: of agents that act, ``[*B, T, n_agents]``, and of those with a next value.
-        time_dim: where time is.
-    """
-    reward, done, terminated = outcome
-    now, later = (fitted(mask, value) for mask in masks)
-    open_ended = ~(later | done)  # the agent does not act next, and the episode continues
-    after = next_value.where(later & ~terminated, 0)
-    added = value.where(now, reward + gamma * after)
-    kept = (gamma * (open_ended & ~now)).expand(value.shape).to(value.dtype)
-    passed = linear_recurrence(added, kept, time_dim)
-    steps = value.shape[time_dim]
-    last = torch.zeros_like(passed.narrow(time_dim, 0, 1))
-    following = torch.cat([passed.narrow(time_dim, 1, steps - 1), last], time_dim)
-    return passed, following.where(open_ended, after)
-
 
 Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 """Inputs of a network by key: for each state and for its next state."""
@@ -167,8 +114,12 @@ class ValueEstimatorBase(KeyedModule):
         setattr(self, name, float(value))
 
     def _derive(self) -> Contract:
-        keys = self._keys
-        network = self.value_network
+        keys, network = self._keys, self.value_network
+        self._outcome: tuple[Any, Any, Any] = (
+            next_key(keys["reward"]),
+            next_key(keys["done"]),
+            next_key(keys["terminated"]),
+        )
         self._call = None if network is None else NetworkCall(network, {"value": keys["value"]})
         self._states = () if self._call is None else self._call.states
         if self._call is None:
@@ -189,7 +140,7 @@ class ValueEstimatorBase(KeyedModule):
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
             terminated_key(keys["terminated"]),
-            *mask_keys(self._agent_keys, after=True),
+            *mask_keys(keys["mask"], self._agents, after=True),
             *([discount_key(keys["discount"]), steps_key(keys["steps_to_next_obs"])] if "discount" in keys else []),
         )
         writes = [
@@ -199,6 +150,7 @@ class ValueEstimatorBase(KeyedModule):
         if self._call is not None:
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
         self._reads = Contract(reads, tuple(writes))
+        self._estimator_reader = BatchReader(self._reads, keys, type(self).__name__)
         return self._reads  # a subclass may read more
 
     def _refuse_shifted(self, call: NetworkCall) -> None:
@@ -207,6 +159,11 @@ class ValueEstimatorBase(KeyedModule):
                 f"{type(self).__name__} got shifted=True, which cuts the sequences that"
                 f" {call.states[0].owner or 'a recurrent network'} needs whole: leave it out"
             )
+
+    def can_read(self, tensordict: TensorDictBase) -> bool:
+        """Return whether a batch has all entries that are read."""
+        names = self.derived().in_keys
+        return all(self._reader.entry(tensordict, key) is not None for key in names)
 
     @abstractmethod
     def estimate(
@@ -218,67 +175,13 @@ class ValueEstimatorBase(KeyedModule):
         """`estimate`, bound to further entries of the batch."""
         return self.estimate
 
-    def _denormalized(self, value: Tensor) -> Tensor:
+    def _in_units_of_return(self, value: Tensor) -> Tensor:
         """The network's values in units of return; as they are, unless a subclass normalizes them."""
         return value
 
-    def _acting(self, tensordict: TensorDictBase, time_dim: int) -> tuple[Tensor, Tensor] | None:
-        """The masks ``[*B, n_agents]`` of agents that act and of those with a next value; None if all do.
-
-        At the end of the batch, agents that wait for their turn have one: those with done flags of their own, which
-        show that they have not left.
-
-        Raises:
-            ShapeError: if ``(group, "mask")`` has another shape or dtype.
-        """
-        owner, keys = type(self).__name__, self._agent_keys
-        now = acting(tensordict, keys, None, owner)
-        if now is None:
-            return None
-        later = bootstrapped(tensordict, keys, now, owner)
-        there = remaining(tensordict, keys) if self.needs_time else None
-        if there is not None:
-            last = torch.arange(now.shape[time_dim], device=now.device) == now.shape[time_dim] - 1
-            last = last.reshape(-1, *[1] * (now.ndim - 1 - time_dim))
-            later = later | (last & there)
-        return now, later
-
-    @property
-    def _agent_keys(self) -> dict[str, Any]:
-        """The keys, with an ``action`` in the group in which `acting` and `bootstrapped` search for the mask."""
+    def _agent_masks(self) -> AgentMasks | None:
         group = group_of(self._keys["advantage"]) or group_of(self._keys["value"])
-        return {**self._keys, "action": in_group(group, AGENT_MASK)}
-
-    def _without_idle(
-        self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor], masks: tuple[Tensor, Tensor]
-    ) -> dict[NestedKey, Tensor]:
-        """The entries of the group, with 0 for agents that do not act."""
-        keys, group = self._keys, group_of(self._agent_keys["action"])
-        reward = next_key(keys["reward"])
-        flags = {next_key(keys[name]) for name in ("done", "terminated")}
-        rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
-        out = without_idle({**rest, reward: entries[reward]}, group, masks, outcome={reward})
-        there = remaining(tensordict, self._agent_keys)
-        if there is not None and reward in out:  # agents that are still in the episode wait for their turn
-            out[reward] = entries[reward].where(fitted(masks[0] | there, entries[reward]), 0)
-        return out
-
-    def _of_agents(
-        self, values: tuple[Tensor, Tensor], outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor] | None, dim: int
-    ) -> list[Tensor]:
-        """Values, and reward, done and terminated, in units of return and of each agent; idle ones are skipped."""
-        value, next_value = map(self._denormalized, values)
-        keys = self._agent_keys
-        name = agent_mask_key(keys)
-        if self._repeats or name is not None:
-            outcome = per_agent(value, outcome)
-        if masks is not None and name is not None:
-            check_agent_mask(masks[0], name, value.shape[:-1], type(self).__name__)
-            if self.needs_time:
-                value, next_value = passed_over(self.gamma, value, next_value, outcome, masks, dim)
-            else:
-                next_value = next_value.where(fitted(masks[1], next_value), 0)
-        return [value, next_value, *outcome]
+        return AgentMasks(group, self._keys, type(self).__name__) if group else None
 
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
         """Which batch dimension is time.
@@ -286,12 +189,14 @@ class ValueEstimatorBase(KeyedModule):
         Raises:
             ContractError: if none can be, or the steps are not in time order.
         """
-        if not self.needs_time:
-            return 0
-        owner, mask_key = type(self).__name__, self._keys["mask"]
+        return self._time_of(td, done, self._estimator_reader.step_masks(td)[0]) if self.needs_time else 0
+
+    def _time_of(self, td: TensorDictBase, done: Tensor, mask: Tensor | None) -> int:
+        """Return the dimension of time, after the check of the order of steps."""
+        owner = type(self).__name__
         dim = find_time_dim(td, self.time_dim, owner)
         if self._order.compares(done):
-            check_time_order(td, dim, done, owner, mask=valid_steps(td, mask_key, owner), mask_key=mask_key)
+            check_time_order(td, dim, done, owner, mask=mask, mask_key=self._keys["mask"])
         return dim
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -306,19 +211,19 @@ class ValueEstimatorBase(KeyedModule):
             ShapeError: if shapes do not agree.
         """
         self.derived()
-        keys, names = self._keys, self._reads.in_keys
-        check_unobserved(tensordict, keys, type(self).__name__)
-        leaves = read_entries(self._reads, tensordict, keys, self)
-        mask = valid_steps(tensordict, keys["mask"], type(self).__name__)
-        entries = dict(zip(names, without_padding(leaves, mask), strict=True))
-        raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
-        ended = entry_of_team(tensordict, next_key(keys["terminated"]), keys)
-        done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
-        dim = self.find_time(tensordict, done)
-        masks = self._acting(tensordict, dim)
-        if masks is not None:
-            entries |= self._without_idle(tensordict, entries, masks)
-        reward = entries[next_key(keys["reward"])]
+        keys, reader, agents = self._keys, self._estimator_reader, self._agents
+        reader.check_unobserved(tensordict)
+        raw = reader.read_required(tensordict)
+        mask, _ = reader.step_masks(tensordict)
+        reward_key, done_key, terminated_key = self._outcome
+        # Flags are completed as the batch holds them: padding after a step that is not done raises.
+        ended = reader.entry(tensordict, terminated_key)
+        done, terminated = reader.end_flags(tensordict, raw[done_key], ended, mask)
+        dim = self._time_of(tensordict, done, mask) if self.needs_time else 0
+        entries: Entries = raw if mask is None else dict(zip(raw, replace_padding([*raw.values()], mask), strict=True))
+        masks = None if agents is None else agents.of_sequences(tensordict, dim if self.needs_time else None)
+        if agents is not None and masks is not None:
+            entries = agents.mask_sequences(tensordict, entries, masks, recurrent=bool(self._states))
         if self._states:
             self._check_memory(tensordict, dim, done)
         with profiled(type(self).__name__), nullcontext() if self.differentiable else torch.no_grad():
@@ -326,8 +231,13 @@ class ValueEstimatorBase(KeyedModule):
                 value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
             else:
                 value, next_value = self._evaluate(self._call, entries, (done, terminated), tensordict.batch_size, dim)
-            found = self._of_agents((value, next_value), (reward, done, terminated), masks, dim)
-            advantage, target = self.formula(tensordict)(*found, dim)
+            values = self._in_units_of_return(value), self._in_units_of_return(next_value)
+            outcome = [entries[reward_key], done, terminated]
+            if self._repeats or agents is not None:
+                outcome = per_agent(value, outcome)
+            if agents is not None and masks is not None:
+                values = agents.skip_inactive(self.gamma, values, outcome, masks, dim if self.needs_time else None)
+            advantage, target = self.formula(tensordict)(*values, *outcome, dim)
         if self._call is not None:
             tensordict.set(self._keys["value"], value)
         tensordict.set(self._keys["advantage"], advantage)
@@ -356,7 +266,7 @@ class ValueEstimatorBase(KeyedModule):
                 )
             if self.differentiable:  # a terminal state has no value, and may hold anything
                 last = terminated.flatten(len(batch_size)).all(-1)
-                after = after.where(~fitted(last, after), before)
+                after = after.where(~expand_right(last, after), before)
             pairs[key] = before, after
         steps = batch_size[time_dim] if self.needs_time else 0
         if self.shifted and steps and not torch.compiler.is_compiling():

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from rl.core.contract import Contract
 from rl.core.errors import ContractError, UnknownNameError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.objectives._agents import AgentMasks
+from rl.objectives._batch import BatchReader
 from rl.objectives._networks import ActorCall, FrozenCall, HeadCall, KeyMismatchError, NetworkCall
 
 
@@ -34,10 +36,16 @@ class KeyedModule(nn.Module, ABC):
         self._keys: dict[str, Any] = dict(self.default_keys)
         self._derived_from: tuple[Any, ...] | None = None
         self._contract = Contract()
+        self._agents: AgentMasks | None = None
+        """Masks of the group of agents that the keys are in; None for a single agent."""
 
     @abstractmethod
     def _derive(self) -> Contract:
         """Build the `NetworkCall` and `ActorCall` attributes that `forward` uses, and return the contract."""
+
+    def _agent_masks(self) -> AgentMasks | None:
+        """Build the masks of the group of agents that the keys are in; None for a single agent."""
+        return None
 
     def _update_networks(self) -> None:
         """Pass replaced networks to the components that share them."""
@@ -57,7 +65,9 @@ class KeyedModule(nn.Module, ABC):
     def _derive_again(self, found: tuple[Any, ...]) -> None:
         self._derived_from = None
         self._update_networks()
+        self._agents = self._agent_masks()
         self._contract = self._derive()
+        self._reader = BatchReader(self._contract, self._keys, type(self).__name__)
         self._derived_from = found
 
     def derive_early(self) -> None:
@@ -135,17 +145,17 @@ class KeyedModule(nn.Module, ABC):
         self.derive_early()
 
 
-def listed(keys: Any) -> list[NestedKey]:
+def as_list(keys: Any) -> list[NestedKey]:
     """A key, or a list of them, as a list.
 
     Example:
-        >>> listed("action"), listed(["move", ("arm", "force")])
+        >>> as_list("action"), as_list(["move", ("arm", "force")])
         (['action'], ['move', ('arm', 'force')])
     """
     return keys if isinstance(keys, list) else [keys]
 
 
-def taken(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: torch.Size) -> Any:
+def select_action(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: torch.Size) -> Any:
     """The tensor under a key, or a TensorDict of those under a list of keys, as a composite distribution scores it.
 
     Args:
@@ -154,25 +164,25 @@ def taken(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: torch.Size
         batch_size: of the batch.
 
     Example:
-        >>> taken({"a": torch.ones(2), "b": torch.ones(2)}, ["a", "b"], torch.Size([2])).sorted_keys
+        >>> select_action({"a": torch.ones(2), "b": torch.ones(2)}, ["a", "b"], torch.Size([2])).sorted_keys
         ['a', 'b']
     """
     if not isinstance(keys, list):
         return entries[keys]
     td = TensorDict({}, batch_size=batch_size)
-    for key in listed(keys):
+    for key in as_list(keys):
         td.set(key, entries[key])
     return td
 
 
-def joint(found: Tensor | TensorDictBase) -> Tensor:
+def sum_log_probs(found: Tensor | TensorDictBase) -> Tensor:
     """The log-probability or entropy of all actions together: the sum of those of each.
 
     Args:
         found: ``[*B]``, or a TensorDict of such tensors.
 
     Example:
-        >>> joint(TensorDict(a_log_prob=torch.tensor([-1.0]), b_log_prob=torch.tensor([-2.0])))
+        >>> sum_log_probs(TensorDict(a_log_prob=torch.tensor([-1.0]), b_log_prob=torch.tensor([-2.0])))
         tensor([-3.])
     """
     if not isinstance(found, TensorDictBase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from torch.distributions import Distribution
 from rl.core.contract import Key
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.core.lowering import Lowered, lower, lower_distribution
+from rl.core.lowering import Lowered, LoweredDistribution, lower, lower_distribution
 from rl.core.recurrent import State, declared_states, set_recurrent_mode, states_of
 
 Entries = Mapping[NestedKey, Tensor]
@@ -141,14 +142,10 @@ class NetworkCall:
         ContractError: if the module has no ``in_keys``, or does not write one of `out_keys`.
     """
 
-    __slots__ = ("_apart", "_lowered", "_positions", "_shared", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_detached", "_fn", "_next_keys", "_positions", "_shared", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Mapping[str, NestedKey], constant: nn.Module | None = None) -> None:
-        self.module = module
-        self._apart, self._shared = None, _shared_names(module, constant)
-        if self._shared:
-            self._apart = _Apart(module, self._run)
-        self.states = states_of(module)
+        self.module, self.states = module, states_of(module)
         self.in_keys = _keys(module, "in_keys")
         self.out_keys = [unwrap(key) for key in out_keys.values()]
         written = _keys(module, "out_keys")
@@ -160,14 +157,19 @@ class NetworkCall:
                     f"{type(module).__name__} does not write {key_str(key)}, it writes"
                     f" {', '.join(map(key_str, written))}: give it that out_key, or call set_keys({name}={meant})"
                 )
-        self._lowered = lower(module)
-        if self._lowered is not None:
-            self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
-            written = [unwrap(key) for key in self._lowered.out_keys]
+        lowered = lower(module)
+        if lowered is not None:
+            self.in_keys = [unwrap(key) for key in lowered.in_keys]
+            written = [unwrap(key) for key in lowered.out_keys]
         self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
+        self._next_keys = [next_key(key) for key in self.in_keys]
+        self._shared = _shared_names(module, constant)
+        self._detached = _FunctionalCall(module, self._run) if self._shared else None
+        # The function of tensors, which `__call__` calls at once; None for modules that read a TensorDict.
+        self._fn = lowered.fn if isinstance(lowered, Lowered) else lowered
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
-        """Keys of the states, each of which the module has to write under ``next``."""
+        """Return the keys of the states, each of which the module has to write under ``next``."""
         for state in self.states:
             if next_key(state.name) not in written:
                 raise ContractError(
@@ -185,29 +187,36 @@ class NetworkCall:
         return [key for key in self.in_keys if key not in carried and not _marks_starts(key)]
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys`, from those under `in_keys` in `entries`."""
-        if not self.states:
-            return self._run_apart(entries, batch_size, self.out_keys)
-        with set_recurrent_mode(True):
-            return self._run_apart(entries, batch_size, self.out_keys)
+        """Return the tensors under `out_keys`, from those under `in_keys` in `entries`."""
+        if self.states or self._shared:
+            with set_recurrent_mode(True) if self.states else nullcontext():
+                return self._run_detached(entries, batch_size, self.out_keys)
+        if self._fn is None:
+            return self._run(entries, batch_size, self.out_keys)
+        out = self._fn(*[entries[key] for key in self.in_keys])
+        return [out[self._positions[key]] for key in self.out_keys]
 
-    def _run_apart(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
-        """The tensors under `wanted`; shared parameters are constants."""
-        if self._apart is None:
+    def _run_detached(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
+        """Return the tensors under `wanted`; shared parameters are constants."""
+        if self._detached is None:
             return self._run(entries, batch_size, wanted)
         parameters = dict(self.module.named_parameters())
         constants = {f"network.{name}": parameters[name].detach() for name in self._shared}
-        return torch.func.functional_call(self._apart, constants, (entries, batch_size, wanted))
+        return torch.func.functional_call(self._detached, constants, (entries, batch_size, wanted))
 
     def after(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
-        return self._run({key: entries[next_key(key)] for key in self.in_keys}, batch_size, self.out_keys)
+        """Return the tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
+        if self._fn is not None:
+            out = self._fn(*[entries[key] for key in self._next_keys])
+            return [out[self._positions[key]] for key in self.out_keys]
+        after = zip(self.in_keys, self._next_keys, strict=True)
+        return self._run({key: entries[following] for key, following in after}, batch_size, self.out_keys)
 
     def sequence(self, entries: Entries, batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors under `out_keys`, and the states after each step, in the order of `states`."""
         with set_recurrent_mode(True):
             wanted = [*self.out_keys, *[next_key(state.name) for state in self.states]]
-            found = self._run_apart(entries, batch_size, wanted)
+            found = self._run_detached(entries, batch_size, wanted)
         return found[: len(self.out_keys)], found[len(self.out_keys) :]
 
     def following(self, entries: Entries, after: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
@@ -227,14 +236,14 @@ class NetworkCall:
 
     def _run(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
         leaves = [entries[key] for key in self.in_keys]
-        if self._lowered is not None:
-            out = self._lowered(*leaves)
+        if self._fn is not None:
+            out = self._fn(*leaves)
             return [out[self._positions[key]] for key in wanted]
         td = self.module(_as_tensordict(self.in_keys, leaves, batch_size))
         return [td.get(key) for key in wanted]
 
 
-class _Apart(nn.Module):
+class _FunctionalCall(nn.Module):
     """A call in the form that `torch.func.functional_call` takes."""
 
     def __init__(self, network: nn.Module, run: Callable[..., list[Tensor]]) -> None:
@@ -265,7 +274,7 @@ class ActorCall:
         ContractError: if it has no ``get_dist``.
     """
 
-    __slots__ = ("_lowered", "actor", "in_keys", "states")
+    __slots__ = ("_fn", "actor", "in_keys", "states")
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
@@ -273,29 +282,27 @@ class ActorCall:
         # A composite distribution reads a whole group, of which the network before it writes the entries.
         groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
         self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
-        self._lowered = lower_distribution(actor)
-        if self._lowered is not None and any(as_tuple(key) in groups for key in self._lowered.in_keys):
-            self._lowered = None
-        if self._lowered is not None:
-            self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
+        lowered = lower_distribution(actor)
+        if lowered is not None and any(as_tuple(key) in groups for key in lowered.in_keys):
+            lowered = None
+        if lowered is not None:
+            self.in_keys = [unwrap(key) for key in lowered.in_keys]
         elif not callable(getattr(actor, "get_dist", None)):
             raise ContractError(
                 f"{type(actor).__name__} has no get_dist, so it has no action distribution: build the actor"
                 " as a ProbabilisticTensorDictSequential"
             )
+        self._fn = lowered.fn if isinstance(lowered, LoweredDistribution) else lowered
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
-        """The distribution of actions, from the tensors under `in_keys` in `entries`."""
+        """Return the distribution of actions, from the tensors under `in_keys` in `entries`."""
         leaves = [entries[key] for key in self.in_keys]
-        if not self.states:
-            return self._run(leaves, batch_size)
-        with set_recurrent_mode(True):
-            return self._run(leaves, batch_size)
-
-    def _run(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> Distribution:
-        if self._lowered is not None:
-            return self._lowered(*leaves)
-        return self.actor.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
+        if self._fn is not None and not self.states:
+            return self._fn(*leaves)
+        with set_recurrent_mode(True) if self.states else nullcontext():
+            if self._fn is not None:
+                return self._fn(*leaves)
+            return self.actor.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
 
 
 class HeadCall:
@@ -388,8 +395,10 @@ class Ensemble(nn.Module):
         if len(known) < len(parts) or any(part.in_keys != known[0].in_keys for part in known):
             return None
 
+        functions = [part.fn if isinstance(part, Lowered) else part for part in known]
+
         def call(*leaves: Tensor) -> tuple[Tensor, ...]:
-            return tuple([torch.stack(column) for column in zip(*[part(*leaves) for part in known], strict=True)])
+            return tuple([torch.stack(column) for column in zip(*[fn(*leaves) for fn in functions], strict=True)])
 
         return Lowered(call, known[0].in_keys, known[0].out_keys)
 

@@ -16,10 +16,10 @@ from rl.core.errors import ShapeError, SpecError, UnsupportedError
 from rl.core.keys import as_tuple
 from rl.core.registry import load
 from rl.objectives import _foreign
-from rl.objectives._agents import acting, group_of, in_group, read_entries
-from rl.objectives._batch import fitted, learning_steps, mean_std, valid_steps, without_padding
+from rl.objectives._agents import group_of, in_group
+from rl.objectives._batch import expand_right, mean_std, replace_padding
 from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
-from rl.objectives._keyed_module import joint, listed, taken
+from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives.functional._advantages import (
     check_thresholds,
@@ -258,12 +258,12 @@ class GAE(ValueEstimatorBase):
 
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
         """Which elements mean and deviation are taken over: steps that count, ``[*B]``, or agents that act in them."""
-        owner = type(self).__name__
-        mask = acting(tensordict, self._agent_keys, valid_steps(tensordict, self._keys["mask"], owner), owner)
-        learned = learning_steps(tensordict, owner)
+        mask, learned = self._reader.step_masks(tensordict)
+        if self._agents is not None:
+            mask = self._agents.acting(tensordict, mask)
         if learned is None or mask is None:
             return mask if learned is None else learned
-        return mask & fitted(learned, mask)
+        return mask & expand_right(learned, mask)
 
     @staticmethod
     def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:
@@ -324,7 +324,7 @@ class MultiAgentGAE(GAE):
             names = {name: in_group(group, name) for name in self._grouped}
             self.set_keys(value=written[0], **names)
 
-    def _denormalized(self, value: Tensor) -> Tensor:
+    def _in_units_of_return(self, value: Tensor) -> Tensor:
         return value if self.value_norm is None else self.value_norm.denormalize(value)
 
 
@@ -419,7 +419,7 @@ class VTrace(ValueEstimatorBase):
                 for key in self._actor.in_keys
                 if key not in self._reads.in_keys
             ),
-            *(Key(key, doc="action that was taken") for key in listed(self._keys["action"])),
+            *(Key(key, doc="action that was taken") for key in as_list(self._keys["action"])),
             *(
                 Key(
                     key,
@@ -428,20 +428,19 @@ class VTrace(ValueEstimatorBase):
                     remedy="Build the actor with return_log_prob=True, or name the key with"
                     " set_keys(sample_log_prob=...)",
                 )
-                for key in listed(self._keys["sample_log_prob"])
+                for key in as_list(self._keys["sample_log_prob"])
             ),
         )
         return Contract((*self._reads.reads, *own), self._reads.writes)
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """V-trace with the probability ratios of this batch."""
-        contract, size = self.contract, tensordict.batch_size
-        mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__)
-        leaves = without_padding(read_entries(contract, tensordict, self._keys, self), mask)
-        entries = dict(zip(contract.in_keys, leaves, strict=True))
+        raw, size = self._reader.read_required(tensordict), tensordict.batch_size
+        mask, _ = self._reader.step_masks(tensordict)
+        entries = dict(zip(raw, replace_padding([*raw.values()], mask), strict=True))
         dist = self._actor(entries, size)
-        log_pi = joint(dist.log_prob(taken(entries, self._keys["action"], size)))
-        log_mu = joint(taken(entries, self._keys["sample_log_prob"], size))
+        log_pi = sum_log_probs(dist.log_prob(select_action(entries, self._keys["action"], size)))
+        log_mu = sum_log_probs(select_action(entries, self._keys["sample_log_prob"], size))
         if log_pi.shape != tensordict.batch_size or log_mu.shape != tensordict.batch_size:
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_pi.shape)} from the actor and"

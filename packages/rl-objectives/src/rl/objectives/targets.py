@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from inspect import signature
 from typing import Any, TypeVar, final
@@ -129,15 +129,19 @@ class _Update:
         return targets, followed
 
 
-def _pairs(module: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """Name, target and trained network of each pair, also of losses inside of others."""
-    children = dict(module.named_children())
-    for name, child in children.items():
-        source = children.get(name.removeprefix("target_"))
-        if name.startswith("target_") and source is not None:
-            yield name, child, source
-        else:
-            yield from _pairs(child)
+def _pairs(module: nn.Module) -> list[tuple[str, nn.Module, nn.Module]]:
+    """Return name, target and trained network of each pair, also of losses inside of others."""
+    found: list[tuple[str, nn.Module, nn.Module]] = []
+    waiting = [module]
+    while waiting:  # a loop: networks have many parts, and updates are called at each step
+        children = dict(waiting.pop().named_children())
+        for name, child in children.items():
+            source = children.get(name.removeprefix("target_"))
+            if name.startswith("target_") and source is not None:
+                found.append((name, child, source))
+            else:
+                waiting.append(child)
+    return found
 
 
 @final

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.objectives._batch import ended
+from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import Pair, check_apart, fused_form, linear_recurrence, write
 from rl.objectives.functional._returns import Coefficient, Recurrence, check_shapes, loop, time_index, weight
 
@@ -32,7 +32,7 @@ def _gae(
         lmbda=lmbda,
     )
     time_dim = time_index(time_dim, reward)
-    done, terminated = ended(done, terminated)
+    done, terminated = as_flags(done, terminated)
     delta = reward + gamma * next_state_value.masked_fill(terminated, 0) - state_value
     advantage = recurrence(delta, weight(gamma * lmbda, delta, done), time_dim)
     return advantage, advantage + state_value
@@ -216,7 +216,7 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
         lmbda=lmbda,
     )
     time_dim = time_index(time_dim, reward)
-    done, terminated = ended(done, terminated)
+    done, terminated = as_flags(done, terminated)
     rho = ratio.clamp_max(rho_thresh)
     delta = rho * (reward + gamma * next_state_value.masked_fill(terminated, 0) - state_value)
     trace = weight(gamma * (lmbda * ratio.clamp_max(c_thresh)), delta, done)

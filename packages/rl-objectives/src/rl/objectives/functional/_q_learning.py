@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from rl.core.arguments import same_shape
 from rl.core.errors import ShapeError, SpecError
-from rl.objectives._batch import fitted, mean_of
+from rl.objectives._batch import expand_right, mean_of
 
 
 def greedy_value(action_value: Tensor, selector: Tensor | None = None) -> Tensor:
@@ -132,7 +132,7 @@ def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tens
     if reduction == "mean":
         return mean_of(elements, mask)
     if mask is not None:
-        elements = elements.where(fitted(mask, elements), 0)
+        elements = elements.where(expand_right(mask, elements), 0)
     return elements.sum() if reduction == "sum" else elements
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives import _foreign
-from rl.objectives._batch import ended
+from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence, write
 
 Recurrence = Callable[[Tensor, Tensor, int], Tensor]
@@ -97,7 +97,7 @@ def td0_return_estimate(
     if terminated is None:
         raise SpecError("td0_return_estimate got neither terminated nor done; give terminated")
     check_shapes(reward, next_state_value=next_state_value, terminated=terminated, gamma=gamma)
-    _, terminated = ended(terminated, None)
+    _, terminated = as_flags(terminated, None)
     return reward + gamma * next_state_value.masked_fill(terminated, 0)
 
 
@@ -135,7 +135,7 @@ def _td_lambda(
     reward, done, terminated = outcome
     check_shapes(reward, next_state_value=next_state_value, done=done, terminated=terminated, gamma=gamma, lmbda=lmbda)
     time_dim = time_index(time_dim, reward)
-    done, terminated = ended(done, terminated)
+    done, terminated = as_flags(done, terminated)
     steps = reward.shape[time_dim]
     # Where nothing follows, the one-step return stands alone; the last step of the batch is such a place.
     last = torch.arange(steps, device=reward.device) == steps - 1
@@ -454,7 +454,7 @@ def reward2go(
             return found
     check_shapes(reward, done=done, gamma=gamma)
     time_dim = time_index(time_dim, reward)
-    done, _ = ended(done, None)
+    done, _ = as_flags(done, None)
     found = linear_recurrence(reward, weight(gamma, reward, done), time_dim)
     if out is None:
         return found

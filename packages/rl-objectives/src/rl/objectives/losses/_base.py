@@ -13,30 +13,18 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import SpecError, UnknownArgumentError, UnknownNameError, UnsupportedError
-from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
+from rl.core.errors import ShapeError, SpecError, UnknownArgumentError, UnknownNameError, UnsupportedError
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, check_sequences
-from rl.objectives._agents import (
-    acting,
-    agent_mask_key,
-    bootstrapped,
-    entry_of_team,
-    group_of,
-    read_entries,
-    without_idle,
-)
-from rl.objectives._batch import MASK, entry_of_loss, fitted, learning_steps, valid_steps, without_padding
+from rl.objectives._agents import AgentMasks, Entries, group_of
+from rl.objectives._batch import MASK, BatchReader, entry_of_loss, expand_right, replace_padding
 from rl.objectives._estimator_base import ValueEstimatorBase
 from rl.objectives._keyed_module import KeyedModule
 from rl.objectives.estimators import ValueEstimators, estimator_class
-from rl.objectives.functional._q_learning import check_not_empty, check_reduction
+from rl.objectives.functional._q_learning import check_reduction
 from rl.objectives.targets import TargetWatch
-
-__all__ = ["Entries", "LossModule"]
-
-Entries = dict[NestedKey, Tensor]
 
 
 class LossModule(KeyedModule):
@@ -260,66 +248,46 @@ class LossModule(KeyedModule):
             ContractError: if a key that is read is absent, or a recurrent state would leak.
             ShapeError: if the batch is empty and reduced to a mean, or the mask has another shape.
         """
-        found = self._read(tensordict, contract or self.derived())
-        self._count_call()
-        return found
+        self.derived()
+        reader = self._reader if contract is None else BatchReader(contract, self._keys, type(self).__name__)
+        return self._read(tensordict, reader)
 
-    def _read(self, tensordict: TensorDictBase, contract: Contract) -> tuple[Entries, Tensor | None]:
-        """What `read` returns, without counting a call of training."""
-        owner = type(self).__name__
-        check_not_empty(owner, tensordict.batch_size, self.reduction)
-        steps = valid_steps(tensordict, self._keys["mask"], owner)
-        found: Entries = dict(zip(contract.in_keys, read_entries(contract, tensordict, self._keys, self), strict=True))
-        for key in contract.reads:
-            if not key.optional:
-                continue
-            if as_tuple(key.name)[0] == NEXT:
-                leaf = entry_of_team(tensordict, key.name, self._keys)
-            else:
-                leaf = entry_of_loss(tensordict, key.name)
-            if leaf is not None:
-                found[key.name] = leaf
-        if self._states and self._order.compares(next(iter(found.values()))):
-            check_sequences(tensordict, self._states, owner, done_key=self._keys["done"])
-        if steps is not None:
-            found.pop(self._keys["mask"], None)
-            found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
-        mask = acting(tensordict, self._keys, steps, owner)
-        if mask is not None and mask is not steps:
-            found |= self._without_idle(tensordict, found, mask, steps)
-        elif (name := agent_mask_key(self._keys)) is not None:
-            found.pop(next_key(name), None)  # it has a meaning beside the mask before the step alone
-        learned = learning_steps(tensordict, owner)
-        if learned is None or mask is None:
-            return found, mask if learned is None else learned
-        return found, mask & fitted(learned, mask)
+    def _read(self, td: TensorDictBase, reader: BatchReader, *, counted: bool = True) -> tuple[Entries, Tensor | None]:
+        """Return what `read` does.
 
-    def _count_call(self) -> None:
-        """Count a call for the warning about target networks; a compiled loss would be compiled for each number."""
-        if not torch.compiler.is_compiling() and not self._target_watch.over:
+        Args:
+            td: Batch ``[*B]``.
+            reader: Reader of the entries.
+            counted: Whether this is a call of training, for the warning about target networks.
+        """
+        if self.reduction == "mean" and not td.batch_size.numel():
+            raise ShapeError(f"{type(self).__name__} got a batch without rows, which has no mean: skip it")
+        entries = reader.read(td)
+        mask, learned = reader.step_masks(td)
+        if self._states and self._order.compares(next(iter(entries.values()))):
+            check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
+        if mask is not None:
+            entries = dict(zip(entries, replace_padding([*entries.values()], mask), strict=True))
+        if self._agents is not None:
+            entries, mask = self._agents.mask_entries(td, entries, mask, recurrent=bool(self._states))
+        if learned is not None:
+            mask = learned if mask is None else mask & expand_right(learned, mask)
+        # A compiled loss would be compiled again for each number of calls.
+        if counted and not self._target_watch.over and not torch.compiler.is_compiling():
             self._target_watch.count(self)
+        return entries, mask
 
     def _optional(self, tensordict: TensorDictBase, entries: Entries, name: str) -> Tensor | None:
-        """An optional entry of those that `read` returned, by the name of its key; None if it is an observation."""
+        """Return an optional entry that `read` returned, by the name of its key; None if it is an observation."""
         key = self._keys[name]
-        return None if entry_of_loss(tensordict, key) is None else entries.get(key)
+        return entries[key] if key in entries and entry_of_loss(tensordict, key) is not None else None
 
-    def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:
-        """The entries of the group without those of agents that do not act, and the masks before and after the step.
-
-        Inputs of recurrent networks are not replaced: the policy read them as they are.
-        """
-        name: Any = agent_mask_key(self._keys)  # there is one, since the batch has a mask of agents
-        flags = [self._keys[flag] for flag in ("done", "terminated") if flag in self._keys]
-        inputs = [self._keys[entry] for entry in self.network_inputs]
-        read = [key for key in self._keys.values() if key not in (*flags, *inputs) and not isinstance(key, list)]
-        own = {part for key in read for part in (key, next_key(key))}
-        kept = {part for key in (*flags, name) for part in (key, next_key(key))}
-        rest = {key: value for key, value in found.items() if key not in kept and (key in own or not self._states)}
-        later = bootstrapped(td, self._keys, mask, type(self).__name__)
-        later = later if steps is None else later & fitted(steps, later)
-        out = without_idle(rest, group_of(self._keys["action"]), (mask, later), outcome=own, copied=own)
-        return {**out, name: mask, next_key(name): later}
+    def _agent_masks(self) -> AgentMasks | None:
+        group = group_of(self._keys.get("action", ""))
+        if not group:
+            return None
+        action, inputs = self._keys["action"], self.network_inputs
+        return AgentMasks(group, self._keys, type(self).__name__, action=action, network_inputs=inputs)
 
     def set_keys(self, **names: Any) -> None:
         super().set_keys(**names)

@@ -15,7 +15,7 @@ from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str
 from rl.objectives import _foreign
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
-from rl.objectives._keyed_module import joint
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, input_key
 from rl.objectives.functional._q_learning import check_distance, distance, reduce
 from rl.objectives.losses._base import LossModule
@@ -213,7 +213,7 @@ class OnlineDTLoss(TargetEntropy, _SequenceLoss):
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
         dist, action = self._actor(entries, size), entries[self._keys["action_target"]]
-        log_prob = joint(dist.log_prob(action))
+        log_prob = sum_log_probs(dist.log_prob(action))
         bonus, entropy = weighted_entropy(dist, 1.0, self.samples_mc_entropy, self.reduction, mask)
         target = self._given_entropy
         if isinstance(target, str):

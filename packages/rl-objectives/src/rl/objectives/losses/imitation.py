@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.objectives._agents import mask_keys
+from rl.objectives._agents import Entries, mask_keys
 from rl.objectives._batch import MASK, mask_keys_of_steps, scalar
-from rl.objectives._keyed_module import joint, listed, taken
+from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key
 from rl.objectives.functional._offline import discriminator_loss, imitation_reward, style_divergence
 from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._base import LossModule
 
 __all__ = ["ACTLoss", "BCLoss", "DiffusionBCLoss", "GAILLoss"]
 
@@ -83,13 +83,13 @@ class BCLoss(LossModule):
         else:
             self._actor = NetworkCall(self.actor_network, {"action": keys["action"]})
         self._states = self._actor.states
-        targets = listed(keys["action_target"])
+        targets = as_list(keys["action_target"])
         inputs = [key for key in self._actor.in_keys if key not in targets]
         return Contract(
             (
                 *(input_key(key, self._states, "input of the actor") for key in inputs),
                 *(Key(key, doc="action of the data set") for key in targets),
-                *mask_keys(keys),
+                *mask_keys(keys["mask"], self._agents),
             ),
             (scalar("loss_bc", "distance to the actions of the data set, or their negative log-probability"),),
         )
@@ -106,9 +106,9 @@ class BCLoss(LossModule):
         """
         entries, mask = self.read(tensordict)
         size, key, target = tensordict.batch_size, self._keys["action"], self._keys["action_target"]
-        expert = dict(zip(listed(key), (entries[one] for one in listed(target)), strict=True))
+        expert = dict(zip(as_list(key), (entries[one] for one in as_list(target)), strict=True))
         if isinstance(self._actor, ActorCall):
-            elements = -joint(self._actor(entries, size).log_prob(taken(expert, key, size)))
+            elements = -sum_log_probs(self._actor(entries, size).log_prob(select_action(expert, key, size)))
         else:
             with set_interaction_type(InteractionType.DETERMINISTIC):
                 (action,) = self._actor(entries, size)

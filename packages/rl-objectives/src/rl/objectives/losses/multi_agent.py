@@ -13,12 +13,11 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, next_key
 from rl.objectives import _foreign
-from rl.objectives._agents import agent_mask_key, group_of, in_group
-from rl.objectives._batch import fitted
+from rl.objectives._agents import Entries, group_of, in_group
+from rl.objectives._batch import expand_right
 from rl.objectives._estimator_base import ValueEstimatorBase
 from rl.objectives._networks import NetworkCall, actor_keys
 from rl.objectives.estimators import MultiAgentGAE, ValueEstimators, estimator_class
-from rl.objectives.losses._base import Entries
 from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss
 from rl.objectives.losses.q_learning import DQNLoss
 from rl.objectives.targets import make_target
@@ -113,7 +112,7 @@ class MAPPOLoss(ClipPPOLoss):
             return super()._value_loss(entries, size, mask)
         target = entries[key].detach()
         if self.training:
-            valid = target if mask is None else target[fitted(mask, target).squeeze(-1)]
+            valid = target if mask is None else target[expand_right(mask, target).squeeze(-1)]
             if len(valid):
                 norm.update(valid)
         loss, value = super()._value_loss({**entries, key: norm.normalize(target)}, size, mask)
@@ -266,19 +265,19 @@ class QMixerLoss(DQNLoss):
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        name = agent_mask_key(keys)
-        now, later = (None, None) if name is None else (entries.get(name), entries.get(next_key(name)))
+        agents = self._agents
+        now, later = (None, None) if agents is None else (entries.get(agents.key), entries.get(agents.next_key))
         steps = mask if mask is None or mask.ndim == len(size) else mask.any(-1)
         later = self._of_team(entries, now, later, len(size))
-        action_value, after = self._now(entries, size)
-        chosen = self._of_action(action_value, entries[keys["action"]])
+        action_value, after = self._evaluate(entries, size)
+        chosen = self._value_of_action(action_value, entries[keys["action"]])
         state = {key: entries[key] for key in self._mixed_keys}
         predicted = self._mix(self._mixer, chosen, now, state, size)
         with torch.no_grad():
             state = {key: entries[next_key(key)] for key in self._mixed_keys}
             following = self._next_value(entries, after, size)
             following = self._mix(self._target_mixer, following, later, state, size)
-            target = self._backup(tensordict, entries, steps, following)
+            target = self._target(tensordict, entries, steps, following)
         return self._fit(tensordict, predicted, target, entries, steps)
 
     def _of_team(self, entries: Entries, now: Tensor | None, later: Tensor | None, dims: int) -> Tensor | None:
@@ -286,7 +285,7 @@ class QMixerLoss(DQNLoss):
         reward, done, terminated = (next_key(self._keys[name]) for name in ("reward", "done", "terminated"))
         if entries[reward].ndim == dims + 2:
             rewards = entries[reward]
-            entries[reward] = (rewards if now is None else rewards.where(fitted(now, rewards), 0)).mean(-2)
+            entries[reward] = (rewards if now is None else rewards.where(expand_right(now, rewards), 0)).mean(-2)
         ends = entries[done].bool()
         for key in (done, terminated):
             flags = entries.get(key)
@@ -297,7 +296,7 @@ class QMixerLoss(DQNLoss):
                 alive = ~flags.squeeze(-1)
                 later = alive if later is None else later & alive
             if now is not None:
-                gone = ~fitted(now, flags)  # not a team mate that waits for its turn
+                gone = ~expand_right(now, flags)  # not a team mate that waits for its turn
                 flags = flags | (gone & ends if ends.shape == flags.shape else gone)
             entries[key] = flags.all(-2)
         return later
@@ -307,5 +306,5 @@ class QMixerLoss(DQNLoss):
     ) -> Tensor:
         """Value of the team, ``[*B, 1]``; agents that do not act have the value 0."""
         if alive is not None:
-            values = values.where(fitted(alive, values), 0)
+            values = values.where(expand_right(alive, values), 0)
         return mixer({**state, self._keys["local_value"]: values}, size)[0]

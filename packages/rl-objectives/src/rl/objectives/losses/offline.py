@@ -14,12 +14,12 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
+from rl.objectives._agents import Entries
 from rl.objectives._batch import mean_of, scalar
-from rl.objectives._keyed_module import joint, taken
+from rl.objectives._keyed_module import select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall
 from rl.objectives.functional import advantage_weight, conservative_gap, expectile_loss
 from rl.objectives.functional._q_learning import is_number, reduce
-from rl.objectives.losses._base import Entries
 from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, TD3Loss, chosen_values
 from rl.objectives.losses.actor_critic._sac import SACLoss
 from rl.objectives.losses.policy_gradient._base import weighted_entropy
@@ -144,7 +144,7 @@ class IQLLoss(OffPolicyLoss):
             action_value = self._taken(self._target_critic, batch).amin(0)
         (value,) = self._value(batch.entries, batch.size)
         dist = self._policy(batch.entries, batch.size)
-        log_prob = joint(dist.log_prob(taken(batch.entries, self._keys["action"], batch.size)))
+        log_prob = sum_log_probs(dist.log_prob(select_action(batch.entries, self._keys["action"], batch.size)))
         weight = advantage_weight((action_value - value.detach()).squeeze(-1), self.temperature)
         fit = expectile_loss(action_value - value, self.expectile).squeeze(-1)
         with torch.no_grad():
@@ -314,7 +314,7 @@ class CQLLoss(SACLoss):
     def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
         if not self.actor_bc:
             return super()._actor_values(batch, dist, action)
-        return joint(dist.log_prob(batch.entries[self._keys["action"]])).unsqueeze(-1).unsqueeze(0)
+        return sum_log_probs(dist.log_prob(batch.entries[self._keys["action"]])).unsqueeze(-1).unsqueeze(0)
 
     @staticmethod
     def _sample_actions(policy: ActorCall, entries: Entries, size: torch.Size, count: int) -> tuple[Tensor, Tensor]:
@@ -330,7 +330,7 @@ class CQLLoss(SACLoss):
     def _all_values(self, call: Any, entries: Entries, action: Tensor, size: torch.Size) -> Tensor:
         """Values of several actions in each state, ``[n, count, *B, 1]``."""
         count = len(action)
-        repeated = {key: entries[key].expand(count, *entries[key].shape) for key in self._inputs}
+        repeated = {key: entries[key].expand(count, *entries[key].shape) for key, _ in self._inputs}
         return self._values(call, repeated, action, torch.Size([count, *size]))
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
@@ -418,10 +418,10 @@ class DiscreteCQLLoss(DQNLoss):
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        action_value, after = self._now(entries, size)
-        predicted = self._of_action(action_value, entries[keys["action"]])
+        action_value, after = self._evaluate(entries, size)
+        predicted = self._value_of_action(action_value, entries[keys["action"]])
         with torch.no_grad():
-            target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
+            target = self._target(tensordict, entries, mask, self._next_value(entries, after, size))
         gap = self.min_q_weight * (torch.logsumexp(action_value, -1, keepdim=True) - predicted).squeeze(-1)
         found = self._fit(tensordict, predicted, target, entries, mask)
         rest = {str(name): value for name, value in found.items() if name != "loss"}

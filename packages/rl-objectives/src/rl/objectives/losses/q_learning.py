@@ -14,21 +14,8 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.objectives import _foreign
-from rl.objectives._agents import mask_keys, next_values, per_agent, priority_of, weights_of
-from rl.objectives._batch import (
-    DISCOUNT,
-    MASK,
-    STEPS,
-    discount_key,
-    end_flags,
-    mean_of,
-    scalar,
-    steps_key,
-    terminated_key,
-)
-from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives._agents import Entries
 from rl.objectives._networks import NetworkCall, input_key
-from rl.objectives.estimators import check_td
 from rl.objectives.functional import greedy_value
 from rl.objectives.functional._q_learning import (
     categorical_divergence,
@@ -38,9 +25,8 @@ from rl.objectives.functional._q_learning import (
     is_number,
     project_distribution,
     quantile_huber,
-    reduce,
 )
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._replay import ReplayLoss
 from rl.objectives.targets import make_target
 
 __all__ = ["DQNLoss", "DistributionalDQNLoss", "QRDQNLoss"]
@@ -69,7 +55,7 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
     return name
 
 
-class QLoss(LossModule):
+class QLoss(ReplayLoss):
     """Base of losses that fit values of actions to one target, with a target network and optionally double.
 
     A subclass implements `forward`, and `_means` if its network writes distributions, else `_following_keys`. The last
@@ -79,19 +65,9 @@ class QLoss(LossModule):
     default_keys: ClassVar[dict[str, NestedKey]] = {
         "action_value": "action_value",
         "chosen_action_value": "chosen_action_value",
-        "action": "action",
-        "reward": "reward",
-        "done": "done",
-        "terminated": "terminated",
-        "priority": "td_error",
-        "priority_weight": "priority_weight",
-        "mask": MASK,
-        "discount": DISCOUNT,
-        "steps_to_next_obs": STEPS,
+        **ReplayLoss.default_keys,
     }
     _options: ClassVar[tuple[str, ...]] = ("double_dqn",)
-    _distributional: ClassVar[bool] = False
-    """Whether the network writes a distribution of the value of each action."""
 
     value_network: nn.Module
     target_value_network: nn.Module | None
@@ -106,9 +82,6 @@ class QLoss(LossModule):
         self.action_space = _action_space(action_space, self._keys["action"], owner)
         self.double_dqn, self.delay_value, self.value_network = double_dqn, delay_value, value_network
         self.target_value_network = make_target(value_network, owner) if delay_value else None
-
-    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        check_td(estimator, type(self).__name__, one_step=self._distributional)
 
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
         """Outputs of the network that values next states, of those that it writes; here for distributions."""
@@ -127,30 +100,19 @@ class QLoss(LossModule):
         following = self.value_network if self.target_value_network is None else self.target_value_network
         choice = "action" if keys["action"] in written else "action_value"
         self._choice = NetworkCall(self.value_network, {choice: keys[choice]}) if self.double_dqn else None
-        self._target = NetworkCall(following, self._following_keys(written))
+        self._target_network = NetworkCall(following, self._following_keys(written))
         self._states = self._online.states
         return Contract(
             (
                 *(input_key(key, self._states) for key in self._online.in_keys),
                 Key(keys["action"], doc="action that was taken, one-hot or integer"),
                 *(Key(next_key(key), doc="the same after the step") for key in self._online.outcome_keys),
-                Key(next_key(keys["reward"]), (1,), "reward of the step"),
-                Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-                terminated_key(keys["terminated"]),
-                Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                *mask_keys(keys, after=True),
-                discount_key(keys["discount"]),
-                steps_key(keys["steps_to_next_obs"]),
+                *self._outcome_reads(),
             ),
-            (
-                scalar("loss", "distance of action values and targets"),
-                scalar("td_error", "mean absolute difference of action values and targets, no gradient"),
-                scalar("pred_value", "mean value of the actions taken, no gradient"),
-                scalar("target_value", "mean target, no gradient"),
-            ),
+            self._diagnostic_writes("distance of action values and targets"),
         )
 
-    def _now(self, entries: Entries, size: torch.Size) -> tuple[Tensor, list[Tensor]]:
+    def _evaluate(self, entries: Entries, size: torch.Size) -> tuple[Tensor, list[Tensor]]:
         """Output of the trained network, and its recurrent states after each step."""
         if not self._states:
             return self._online(entries, size)[0], []
@@ -158,7 +120,9 @@ class QLoss(LossModule):
         return action_value, after
 
     @staticmethod
-    def _outcome(call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size) -> list[Tensor]:
+    def _evaluate_next(
+        call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size
+    ) -> list[Tensor]:
         """Outputs of a network for the next states; a recurrent one continues from the states `after`."""
         if not call.states:
             return call.after(entries, size)
@@ -186,7 +150,7 @@ class QLoss(LossModule):
             f" {key_str(self._keys['action_value'])}: actions are one-hot or integers. {remedy}"
         )
 
-    def _of_action(self, action_value: Tensor, action: Tensor) -> Tensor:
+    def _value_of_action(self, action_value: Tensor, action: Tensor) -> Tensor:
         """Value of the action that was taken, ``[*B, 1]``, of the values ``[*B, n]``.
 
         Raises:
@@ -217,78 +181,18 @@ class QLoss(LossModule):
 
         The action is that of the network, where it writes one, else the one of the largest mean (`_means`).
         """
-        written = self._outcome(self._target, entries, None, size)
+        written = self._evaluate_next(self._target_network, entries, None, size)
         means = self._means(written[0])
-        call, found = self._target, written
+        call, found = self._target_network, written
         if self._choice is not None:
-            call, found = self._choice, self._outcome(self._choice, entries, after, size)
+            call, found = self._choice, self._evaluate_next(self._choice, entries, after, size)
         if call.out_keys[-1] == self._keys["action"]:
             return written[0], self._index(found[-1], means)
-        return written[0], (means if call is self._target else self._means(found[0])).argmax(-1, keepdim=True)
+        return written[0], (means if call is self._target_network else self._means(found[0])).argmax(-1, keepdim=True)
 
     def _means(self, action_value: Tensor) -> Tensor:
         """Expected value of each action, ``[*B, n]``; of a distributional loss."""
         raise NotImplementedError
-
-    def _backup(self, tensordict: TensorDictBase, entries: Entries, mask: Tensor | None, value: Tensor) -> Tensor:
-        """Target of each of the next values ``[*B, F]``, in that shape; reward and flags count for all F."""
-        keys = self._keys
-        reward, ended = entries[next_key(keys["reward"])], entries.get(next_key(keys["terminated"]))
-        done = entries[next_key(keys["done"])]
-        done, terminated = end_flags(tensordict, done, ended, keys, mask, type(self).__name__)
-        estimator = self._estimators[0]
-        assert isinstance(estimator, TDEstimatorBase)
-        time = estimator.find_time(tensordict, done)
-        discount = estimator.row_discount(
-            *(self._optional(tensordict, entries, name) for name in ("discount", "steps_to_next_obs"))
-        )
-        if value.shape[-1] != 1:
-            for name, flag in (("reward", reward), ("done", done), ("terminated", terminated), ("gamma", discount)):
-                if flag is not None and flag.shape != (*value.shape[:-1], 1):
-                    raise ShapeError(
-                        f"{type(self).__name__} got {name} of shape {tuple(flag.shape)} for a batch of shape"
-                        f" {tuple(value.shape[:-1])}: they would broadcast; rewards and flags are [*B, 1]"
-                    )
-            reward, done, terminated = (x.expand_as(value) for x in (reward, done, terminated))
-            discount = None if discount is None else discount.expand_as(value)
-        reward, done, terminated = per_agent(value, [reward, done, terminated])
-        discount = None if discount is None else per_agent(value, [discount])[0]
-        value = next_values(value, entries, keys)
-        return estimator.discounted(discount)(value, reward, done, terminated, time)
-
-    def _result(
-        self,
-        tensordict: TensorDictBase,
-        elements: Tensor,
-        error: Tensor,
-        predicted: Tensor,
-        target: Tensor,
-        entries: Entries,
-        mask: Tensor | None,
-    ) -> TensorDictBase:
-        """Write the priorities into the batch and return the losses.
-
-        Args:
-            tensordict: the batch, ``[*B]``.
-            elements: loss of each element, ``[*B]``.
-            error: priority of each element, ``[*B]``.
-            predicted: values, any shape that starts with ``[*B]``.
-            target: targets, any such shape.
-            entries: of the batch.
-            mask: of valid steps.
-        """
-        weight = self._optional(tensordict, entries, "priority_weight")
-        if weight is not None:
-            name = self._keys["priority_weight"]
-            elements = elements * weights_of(weight, name, elements, tensordict.batch_size, type(self).__name__)
-        out = {
-            "loss": reduce(elements, self.reduction, mask),
-            "td_error": mean_of(error, mask),
-            "pred_value": mean_of(predicted, mask),
-            "target_value": mean_of(target, mask),
-        }
-        tensordict.set(self._keys["priority"], priority_of(error, tensordict.batch_size, mask))
-        return TensorDict(out)
 
 
 def _find_support(network: nn.Module, owner: str) -> Tensor:
@@ -393,7 +297,7 @@ class DistributionalDQNLoss(QLoss):
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
-        action_value, after = self._now(entries, size)
+        action_value, after = self._evaluate(entries, size)
         if action_value.ndim != len(size) + 2 or action_value.shape[-2] != self.support.numel():
             raise ShapeError(
                 f"{type(self).__name__} got {self._keys['action_value']!r} of shape {tuple(action_value.shape)} for a"
@@ -407,11 +311,11 @@ class DistributionalDQNLoss(QLoss):
             following, best = self._next_distribution(entries, after, size)
             best = best.unsqueeze(-2).expand_as(chosen)
             probability = following.gather(-1, best).squeeze(-1).softmax(-1)
-            moved = self._backup(tensordict, entries, mask, support.expand_as(probability))
+            moved = self._target(tensordict, entries, mask, support.expand_as(probability))
             target = project_distribution(probability, moved, support)
         elements, error = categorical_divergence(log_prob, target)
         predicted = log_prob.detach().exp() @ support
-        return self._result(tensordict, elements, error, predicted, target @ support, entries, mask)
+        return TensorDict(self._results(tensordict, entries, mask, elements, error, predicted, target @ support))
 
 
 @_foreign.dqn_loss
@@ -504,10 +408,10 @@ class DQNLoss(QLoss):
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        action_value, after = self._now(entries, size)
-        predicted = self._of_action(action_value, entries[keys["action"]])
+        action_value, after = self._evaluate(entries, size)
+        predicted = self._value_of_action(action_value, entries[keys["action"]])
         with torch.no_grad():
-            target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
+            target = self._target(tensordict, entries, mask, self._next_value(entries, after, size))
         return self._fit(tensordict, predicted, target, entries, mask)
 
     def _fit(
@@ -517,17 +421,17 @@ class DQNLoss(QLoss):
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
-        return self._result(tensordict, elements, error, predicted, target, entries, mask)
+        return TensorDict(self._results(tensordict, entries, mask, elements, error, predicted, target))
 
     def _next_value(self, entries: Entries, after: list[Tensor], size: torch.Size) -> Tensor:
         """Value of the best action after each step, ``[*B, 1]``; `after` are the states of the trained network."""
-        (value,) = self._outcome(self._target, entries, None, size)
+        (value,) = self._evaluate_next(self._target_network, entries, None, size)
         if self._choice is not None:
-            (choice,) = self._outcome(self._choice, entries, after, size)
+            (choice,) = self._evaluate_next(self._choice, entries, after, size)
             if self._choice.out_keys == [self._keys["action"]]:
                 return value.gather(-1, self._index(choice, value))
             return greedy_value(value, choice)
-        if self._target.out_keys == [self._keys[self._chosen]]:
+        if self._target_network.out_keys == [self._keys[self._chosen]]:
             return value
         return greedy_value(value)
 
@@ -615,7 +519,7 @@ class QRDQNLoss(QLoss):
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
-        action_value, after = self._now(entries, size)
+        action_value, after = self._evaluate(entries, size)
         if action_value.ndim != len(size) + 2:
             raise ShapeError(
                 f"{type(self).__name__} got {self._keys['action_value']!r} of shape {tuple(action_value.shape)} for a"
@@ -625,10 +529,10 @@ class QRDQNLoss(QLoss):
         predicted = self._quantiles_of(action_value, index)
         with torch.no_grad():
             following, best = self._next_distribution(entries, after, size)
-            target = self._backup(tensordict, entries, mask, self._quantiles_of(following, best))
+            target = self._target(tensordict, entries, mask, self._quantiles_of(following, best))
         elements = quantile_huber(predicted, target, self.kappa)
         mean, aim = predicted.detach().mean(-1), target.mean(-1)
-        return self._result(tensordict, elements, (mean - aim).abs(), mean, aim, entries, mask)
+        return TensorDict(self._results(tensordict, entries, mask, elements, (mean - aim).abs(), mean, aim))
 
     def _quantiles_of(self, action_value: Tensor, index: Tensor) -> Tensor:
         """Quantiles of one action each, ``[*B, n_quantiles]``."""

@@ -13,11 +13,12 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.objectives import _foreign
+from rl.objectives._agents import Entries
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks import NetworkCall
 from rl.objectives.functional._offline import distillation_error
 from rl.objectives.functional._q_learning import reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._base import LossModule
 
 __all__ = ["RNDLoss"]
 

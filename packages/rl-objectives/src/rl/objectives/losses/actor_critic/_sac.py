@@ -25,7 +25,7 @@ from rl.objectives.functional import (
     truncated_quantiles,
 )
 from rl.objectives.functional._q_learning import distance, is_number, reduce
-from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, chosen_values, sampled
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, chosen_values, sample_action
 from rl.objectives.targets import make_target
 
 
@@ -166,7 +166,7 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
         dist = self._policy(batch.entries, batch.size)
-        action, log_prob = sampled(dist, type(self).__name__)
+        action, log_prob = sample_action(dist, type(self).__name__)
         soft = soft_value(self._actor_values(batch, dist, action), log_prob, self.alpha)
         return {
             "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
@@ -334,7 +334,7 @@ class SACLoss(SoftLoss):
     def _next_value(self, batch: Batch) -> Tensor:
         if self._value is not None:
             return self._target_value(batch.after, batch.size)[0]
-        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sample_action(self._target_policy(batch.after, batch.size), type(self).__name__)
         return soft_value(self._values(self._target_critic, batch.after, action, batch.size), log_prob, self.alpha)
 
     def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -342,7 +342,7 @@ class SACLoss(SoftLoss):
             return {}
         if self._target_policy is not self._policy:
             with torch.no_grad():
-                action, log_prob = sampled(self._target_policy(batch.entries, batch.size), type(self).__name__)
+                action, log_prob = sample_action(self._target_policy(batch.entries, batch.size), type(self).__name__)
                 soft = soft_value(
                     self._values(self._critic_call, batch.entries, action, batch.size), log_prob, self.alpha
                 )
@@ -578,14 +578,15 @@ class CrossQLoss(SoftLoss):
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+            action, log_prob = sample_action(self._policy(batch.after, batch.size), type(self).__name__)
         after = {**batch.after, **self._acted(action)}
         both = {key: torch.cat([batch.entries[key], after[key]]) for key in self._critic_call.in_keys}
         size = torch.Size((2 * batch.size[0], *batch.size[1:]))
         (value,) = self._critic_call(both, size)
         predicted, following = value.chunk(2, 1)
         with torch.no_grad():
-            target = self._target(batch, soft_value(following.detach(), log_prob, self.alpha))
+            following = soft_value(following.detach(), log_prob, self.alpha)
+            target = self._target(batch.tensordict, batch.entries, batch.mask, following)
         return self._fit(predicted, target, batch)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
@@ -676,7 +677,7 @@ class TQCLoss(SoftLoss):
         self.dropped = top_quantiles_to_drop_per_net
 
     def _next_value(self, batch: Batch) -> Tensor:
-        action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sample_action(self._policy(batch.after, batch.size), type(self).__name__)
         quantiles = self._values(self._target_critic, batch.after, action, batch.size)
         if quantiles.shape[1:-1] != log_prob.shape:
             raise ShapeError(
@@ -689,7 +690,7 @@ class TQCLoss(SoftLoss):
         count = predicted.shape[-1]
         elements = torch.stack([quantile_huber(one, target) for one in predicted]).mean(0) / count
         means = predicted.detach().mean(-1, keepdim=True)
-        return self._weighted(elements, means, target.mean(-1, keepdim=True), batch)
+        return self._critic_results(elements, means, target.mean(-1, keepdim=True), batch)
 
     def _combined(self, values: Tensor) -> Tensor:
         return values.mean(-1, keepdim=True).mean(0, keepdim=True)
@@ -774,7 +775,7 @@ class REDQLoss(SoftLoss):
         self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
 
     def _next_value(self, batch: Batch) -> Tensor:
-        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sample_action(self._target_policy(batch.after, batch.size), type(self).__name__)
         values = self._values(self._target_critic, batch.after, action, batch.size)
         chosen = torch.randperm(self.num_qvalue_nets, device=values.device)[: self.sub_sample_len]
         return soft_value(values[chosen], log_prob, self.alpha)

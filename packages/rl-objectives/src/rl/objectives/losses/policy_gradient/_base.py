@@ -14,15 +14,15 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.objectives import _foreign
-from rl.objectives._agents import entry_of_team, group_of, mask_keys
-from rl.objectives._batch import MASK, check_unobserved, end_flags, mean_of, scalar
+from rl.objectives._agents import Entries, group_of, mask_keys
+from rl.objectives._batch import MASK, BatchReader, mean_of, scalar
 from rl.objectives._estimator_base import ValueEstimatorBase
-from rl.objectives._keyed_module import joint, listed, taken
+from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives.estimators import ValueEstimators, VTrace
 from rl.objectives.functional import policy_gradient
 from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._base import LossModule
 from rl.objectives.targets import make_target
 
 EntropyCoeff = float | Mapping[NestedKey, float]
@@ -102,8 +102,8 @@ class PolicyLoss(LossModule):
         doc = "log-probability of the action at collection, nats"
         reads = (
             *(input_key(key, self._states, "input of the networks") for key in inputs),
-            *(Key(key, doc="action that was taken") for key in listed(keys["action"])),
-            *(Key(key, (), doc, remedy=_LOG_PROB_REMEDY) for key in listed(keys["sample_log_prob"]) if self._compares),
+            *(Key(key, doc="action that was taken") for key in as_list(keys["action"])),
+            *(Key(key, (), doc, remedy=_LOG_PROB_REMEDY) for key in as_list(keys["sample_log_prob"]) if self._compares),
             *([] if clip is None else [Key(keys["value"], (1,), "value of the state before the update")]),
             *self._more_reads(),
         )
@@ -113,13 +113,15 @@ class PolicyLoss(LossModule):
             Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=remedy),
             Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=remedy),
         )
-        self._reads = Contract((*reads, *estimated, *mask_keys(keys)))
+        masks = mask_keys(keys["mask"], self._agents)
+        self._reads = Contract((*reads, *estimated, *masks))
+        self._estimated_reader = BatchReader(self._reads, keys, owner)
         if not self._estimators:
             return Contract(self._reads.reads, self._writes())
         estimated = tuple(Key(key.name, key.shape, key.doc, optional=True) for key in estimated)
         known = {key.name for key in self._reads.reads}
         more = (key for key in self._estimators[0].contract.reads if key.name not in known)
-        return Contract((*reads, *mask_keys(keys), *more, *estimated), self._writes())
+        return Contract((*reads, *masks, *more, *estimated), self._writes())
 
     def _estimator_networks(self) -> dict[str, nn.Module]:
         return {"value_network": self.critic_network, "actor_network": self.actor_network}
@@ -127,10 +129,10 @@ class PolicyLoss(LossModule):
     def read_estimated(self, tensordict: TensorDictBase) -> tuple[Entries, Tensor | None]:
         """`read`, with advantage and target estimated if they are absent; the batch stays as it is."""
         self.derived()
-        check_unobserved(tensordict, self._keys, type(self).__name__)
+        self._estimated_reader.check_unobserved(tensordict)
         if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
-        return self.read(tensordict, self._reads)
+        return self._read(tensordict, self._estimated_reader)
 
     def _estimated(self, td: TensorDictBase) -> TensorDictBase:
         """The batch with advantage and target; the one that came stays as it is."""
@@ -142,7 +144,7 @@ class PolicyLoss(LossModule):
                 self._usual = [self._make_estimator(self.default_value_estimator, {})]
                 self._name_keys(self._usual[0])
             estimator = self._usual[0]
-            if any(entry_of_team(td, key, estimator.named_keys) is None for key in estimator.in_keys):
+            if not estimator.can_read(td):
                 self._reads.refuse(td, name, self)
         if self.clip_value is None:
             return estimator(td.copy())
@@ -156,14 +158,14 @@ class PolicyLoss(LossModule):
     def _log_prob(self, dist: Distribution, entries: Entries, size: torch.Size) -> Tensor:
         """Log-probability of the action that was taken, ``[*B]``."""
         keys = self._keys
-        action, among = taken(entries, keys["action"], size), getattr(dist, "batch_shape", ())
+        action, among = select_action(entries, keys["action"], size), getattr(dist, "batch_shape", ())
         if isinstance(action, Tensor) and action.shape[: len(among)] != among:
             raise ShapeError(
                 f"{type(self).__name__} got {key_str(keys['action'])} of shape {tuple(action.shape)}, and the actor"
                 f" gives distributions of {tuple(among)} actions: collect with a policy of the same actions and agents"
             )
-        log_prob = joint(dist.log_prob(action))
-        old = joint(taken(entries, keys["sample_log_prob"], size)) if self._compares else log_prob
+        log_prob = sum_log_probs(dist.log_prob(action))
+        old = sum_log_probs(select_action(entries, keys["sample_log_prob"], size)) if self._compares else log_prob
         advantage = entries[keys["advantage"]]
         if log_prob.shape != old.shape or advantage.shape != (*log_prob.shape, 1):
             sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._compares else ""
@@ -227,7 +229,7 @@ def weighted_entropy(
         else:
             actions = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
             found = -dist.log_prob(actions).mean(0)
-    entropy = joint(found)
+    entropy = sum_log_probs(found)
     if not isinstance(coeff, Mapping):
         return -coeff * reduce(entropy, reduction, mask), entropy
     parts = {} if isinstance(found, Tensor) else dict(found.items(include_nested=True, leaves_only=True))
@@ -574,13 +576,14 @@ class ImpalaLoss(PolicyLoss):
         keys, size, owner = self._keys, tensordict.batch_size, type(self).__name__
         estimator = self._estimators[0]
         assert isinstance(estimator, VTrace)
-        raw, ended = (entry_of_team(tensordict, next_key(keys[name]), keys) for name in ("done", "terminated"))
+        reader = self._reader
+        raw, ended = (reader.entry(tensordict, next_key(keys[name])) for name in ("done", "terminated"))
         assert raw is not None  # it was read
-        done, terminated = end_flags(tensordict, raw, ended, keys, mask, owner)
+        done, terminated = reader.end_flags(tensordict, raw, ended, mask)
         time = estimator.find_time(tensordict, done)
         dist = self._actor(entries, size)
-        log_pi = joint(dist.log_prob(taken(entries, keys["action"], size)))
-        log_mu = joint(taken(entries, keys["sample_log_prob"], size)).detach()
+        log_pi = sum_log_probs(dist.log_prob(select_action(entries, keys["action"], size)))
+        log_mu = sum_log_probs(select_action(entries, keys["sample_log_prob"], size)).detach()
         if log_pi.shape != size or log_mu.shape != size:
             raise ShapeError(
                 f"{owner} got log-probabilities of shape {tuple(log_pi.shape)} from the actor and {tuple(log_mu.shape)}"

@@ -13,13 +13,13 @@ from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives import _foreign
-from rl.objectives._batch import fitted, mean_of, mean_std, scalar
-from rl.objectives._keyed_module import joint
+from rl.objectives._agents import Entries
+from rl.objectives._batch import expand_right, mean_of, mean_std, scalar
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import HeadCall
 from rl.objectives.functional import clipped_surrogate, surrogate
 from rl.objectives.functional._policy_gradient import adapted_penalty, penalized_surrogate
 from rl.objectives.functional._q_learning import is_number, reduce
-from rl.objectives.losses._base import Entries
 from rl.objectives.losses.policy_gradient._base import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 
@@ -196,7 +196,7 @@ class PPOLoss(PolicyLoss):
         if mask is None:
             doubled = torch.logsumexp(2 * flat, 0)
         else:
-            inside = fitted(mask, log_ratio).reshape(-1)
+            inside = expand_right(mask, log_ratio).reshape(-1)
             flat, count = flat.where(inside, -torch.inf), inside.sum().clamp_min(1)
             doubled = torch.logsumexp(2 * flat, 0).where(inside.any(), 0)  # ESS is 0 if nothing is valid
         unexplained, spread = (mean_std(x, mask)[1].square() for x in (target - value, target))
@@ -397,4 +397,4 @@ class KLPENPPOLoss(PPOLoss):
             return kl_divergence(old, new)
         except NotImplementedError:
             actions = old.sample(torch.Size([self.samples_mc_kl]))
-            return (joint(old.log_prob(actions)).detach() - joint(new.log_prob(actions))).mean(0)
+            return (sum_log_probs(old.log_prob(actions)).detach() - sum_log_probs(new.log_prob(actions))).mean(0)
