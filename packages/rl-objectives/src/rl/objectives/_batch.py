@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import BUFFER_KEYS, DONE, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
 
 MASK: NestedKey = ("collector", "mask")
@@ -185,7 +185,9 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
         owner: for the message.
 
     Raises:
-        ContractError: if there is none, or the dimension has another name.
+        ArgumentError: If `time_dim` is not a dimension of the batch, the one named ``time`` is another one, or none is
+            named or given and the last one has another name.
+        ShapeError: If the batch has no dimension.
 
     Example:
         >>> from tensordict import TensorDict
@@ -195,21 +197,21 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
         0
     """
     if td.ndim == 0:
-        raise ContractError(f"{owner} got a batch without dimensions; it needs one that is time")
+        raise ShapeError(f"{owner} got a batch without dimensions; it needs one that is time")
     names: list[str | None] = list(td.names)
     named = names.index("time") if "time" in names else None
     if time_dim is None and named is not None:
         return named
     if time_dim is not None and not -td.ndim <= time_dim < td.ndim:
-        raise ContractError(f"{owner} has time_dim={time_dim}, which a batch of shape {tuple(td.shape)} does not have")
+        raise ArgumentError(f"{owner} has time_dim={time_dim}, which a batch of shape {tuple(td.shape)} does not have")
     dim = td.ndim - 1 if time_dim is None else time_dim % td.ndim
     if named is not None and named != dim:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} has time_dim={time_dim}, but dimension {named} of the batch (names: {names}) is the one named"
             " 'time': leave time_dim out, or name the dimensions as they are"
         )
     if time_dim is None and names[dim] is not None:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} needs steps in time order, but the last dimension of the batch (names: {names}) is"
             f" {names[dim]!r}: name the time dimension 'time', or give time_dim. If there is none, run the"
             " estimator before steps are shuffled"

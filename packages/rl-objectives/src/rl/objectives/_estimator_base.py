@@ -11,8 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
@@ -34,7 +35,6 @@ from rl.objectives._batch import (
 )
 from rl.objectives._keyed_module import KeyedModule
 from rl.objectives._networks import NetworkCall, input_key
-from rl.objectives.functional._q_learning import is_number
 
 Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 """Inputs of a network by key: for each state and for its next state."""
@@ -105,13 +105,11 @@ class ValueEstimatorBase(KeyedModule):
             if value.numel() == 1:
                 value = value.reshape(())
             if not bool(((value >= 0) & (value <= 1)).all()):
-                ends = f"{name} from {value.min():g} to {value.max():g}"
-                raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
+                ends = f"{value.min():g} to {value.max():g}"
+                raise ArgumentError(f"{type(self).__name__}: {name} must be at least 0 and at most 1, got {ends}")
             self.register_buffer(name, value)
             return
-        if not (is_number(value) and 0 <= value <= 1):
-            raise SpecError(f"{type(self).__name__} got {name}={value!r}; it must be in [0, 1]")
-        setattr(self, name, float(value))
+        setattr(self, name, as_number(value, type(self).__name__, name, least=0, most=1))
 
     def _derive(self) -> Contract:
         keys, network = self._keys, self.value_network
@@ -155,7 +153,7 @@ class ValueEstimatorBase(KeyedModule):
 
     def _refuse_shifted(self, call: NetworkCall) -> None:
         if self.shifted and call.states:
-            raise ContractError(
+            raise ArgumentError(
                 f"{type(self).__name__} got shifted=True, which cuts the sequences that"
                 f" {call.states[0].owner or 'a recurrent network'} needs whole: leave it out"
             )
@@ -276,7 +274,7 @@ class ValueEstimatorBase(KeyedModule):
     def _check_memory(self, td: TensorDictBase, dim: int, done: Tensor) -> None:
         """Raise if a recurrent network would misread the order of the batch."""
         if self.needs_time and dim != td.ndim - 1:
-            raise ContractError(
+            raise ShapeError(
                 f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a"
                 " recurrent network reads it from the last one: transpose the batch"
             )

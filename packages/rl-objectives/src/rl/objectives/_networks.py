@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl.core.contract import Key
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.core.lowering import Lowered, LoweredDistribution, lower, lower_distribution
 from rl.core.recurrent import State, declared_states, set_recurrent_mode, states_of
@@ -366,7 +366,9 @@ class Ensemble(nn.Module):
         else:
             members = list(networks)
         if count < 1 or len(members) != count:
-            raise SpecError(f"{owner} got {len(members)} networks for num_qvalue_nets={count}: give one, or {count}")
+            raise ArgumentError(
+                f"{owner} got {len(members)} networks for num_qvalue_nets={count}: give one, or {count}"
+            )
         for member in members:
             if not hasattr(member, "in_keys") or not hasattr(member, "out_keys"):
                 raise ContractError(
@@ -411,7 +413,7 @@ def _with_new_parameters(network: nn.Module, owner: str) -> nn.Module:
         if reset is not None:
             reset()
         elif any(True for _ in part.parameters(recurse=False)):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} copies its critic, and {type(part).__name__} has parameters and no reset_parameters(): give a"
                 " list of networks instead"
             )

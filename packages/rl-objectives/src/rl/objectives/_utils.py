@@ -11,9 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_number
+from rl.core.errors import ArgumentError
 from rl.objectives import _foreign
-from rl.objectives.functional._q_learning import check_distance, distance, is_number
+from rl.objectives.functional._q_learning import check_distance, distance
 
 __all__ = ["KLAdaptiveLR", "distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"]
 
@@ -82,11 +83,11 @@ def group_optimizers(*optimizers: O) -> O:
     kinds = list(dict.fromkeys(type(one) for one in optimizers))
     if len(kinds) != 1:
         names = ", ".join(kind.__name__ for kind in kinds) or "none"
-        raise SpecError(f"group_optimizers takes optimizers of one class, got {names}: keep the others apart")
+        raise ArgumentError(f"group_optimizers takes optimizers of one class, got {names}: keep the others apart")
     groups = [dict(group) for one in optimizers for group in one.param_groups]
     held = [id(parameter) for group in groups for parameter in group["params"]]
     if len(held) != len({*held}):
-        raise SpecError("group_optimizers got a parameter in two optimizers: it would be updated twice; keep one")
+        raise ArgumentError("group_optimizers got a parameter in two optimizers: it would be updated twice; keep one")
     joint = kinds[0](groups)  # pyright: ignore[reportCallIssue] - the options of each group are in it
     for one in optimizers:
         joint.state.update(one.state)
@@ -153,25 +154,18 @@ class KLAdaptiveLR:
         min_lr: float = 1e-5,
         max_lr: float = 1e-2,
     ) -> None:
-        ranges = {
-            f"target_kl={target_kl!r}; it is a number above 0": is_number(target_kl) and 0 < target_kl < math.inf,
-            f"factor={factor!r}; it is a number above 1": is_number(factor) and 1 < factor < math.inf,
-            f"min_lr={min_lr!r} and max_lr={max_lr!r}; they are above 0, the smaller one first": (
-                is_number(min_lr) and is_number(max_lr) and 0 < min_lr <= max_lr < math.inf
-            ),
-        }
-        for text, holds in ranges.items():
-            if not holds:
-                raise SpecError(f"KLAdaptiveLR got {text}")
         self.optimizer = optimizer
-        self.target_kl, self.factor, self.min_lr, self.max_lr = target_kl, factor, min_lr, max_lr
+        self.target_kl = as_number(target_kl, "KLAdaptiveLR", "target_kl", above=0)
+        self.factor = as_number(factor, "KLAdaptiveLR", "factor", above=1)
+        self.min_lr = as_number(min_lr, "KLAdaptiveLR", "min_lr", above=0)
+        self.max_lr = as_number(max_lr, "KLAdaptiveLR", "max_lr", least=self.min_lr)
         self.last_kl: float | None = None
 
     def step(self, kl: float | Tensor) -> None:
         """Set the step sizes after an update with the mean divergence `kl`."""
         kl = float(kl)
         if not math.isfinite(kl):
-            raise SpecError(f"KLAdaptiveLR got a divergence of {kl}; the update before has failed")
+            raise ArgumentError(f"KLAdaptiveLR got a divergence of {kl}; the update before has failed")
         self.last_kl = kl
         if kl > 2 * self.target_kl:
             scale = 1 / self.factor

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError, UnsupportedError
+from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import as_tuple
 from rl.core.registry import load
 from rl.objectives import _foreign
@@ -316,7 +316,7 @@ class MultiAgentGAE(GAE):
 
     def __init__(self, *, value_network: nn.Module | None = None, value_norm: Any = None, **others: Any) -> None:
         if value_norm is not None and not hasattr(value_norm, "denormalize"):
-            raise SpecError(f"MultiAgentGAE got value_norm={value_norm!r}, which has no denormalize(value)")
+            raise ArgumentError(f"MultiAgentGAE got value_norm={value_norm!r}, which has no denormalize(value)")
         super().__init__(value_network=value_network, **others)
         self.value_norm = value_norm
         written = [key for key in getattr(value_network, "out_keys", ()) if as_tuple(key)[-1] == "state_value"]

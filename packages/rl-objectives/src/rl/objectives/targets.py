@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rl.core.errors import ContractError, ShapeError, SpecError, issue_warning
+from rl.core.arguments import as_integer, as_number
+from rl.core.errors import ArgumentError, ShapeError, issue_warning
 from rl.objectives import _foreign
 
 __all__ = ["HardUpdate", "SoftUpdate"]
@@ -24,7 +25,7 @@ def _tensors(module: nn.Module, owner: str) -> list[Tensor]:
     """Parameters and buffers; raises if one has no shape yet."""
     found = [*module.parameters(), *module.buffers()]
     if any(map(is_lazy, found)):
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} got a network whose parameters have no shape yet, so it cannot be copied: call the network once"
             " on a batch before"
         )
@@ -122,7 +123,7 @@ class _Update:
             targets += copies
             followed += originals
         if not targets:
-            raise ContractError(
+            raise ArgumentError(
                 f"{type(self).__name__} found no target network in {type(self._loss).__name__}: build the loss with"
                 " delay_value=True, or leave the updater out"
             )
@@ -172,11 +173,10 @@ class SoftUpdate(_Update):
 
     def __init__(self, loss: nn.Module, *, eps: float | None = None, tau: float | None = None) -> None:
         if (eps is None) == (tau is None):
-            raise SpecError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
-        share = tau if tau is not None else 1 - (eps or 0.0)
-        if not 0 <= share <= 1:
-            raise SpecError(f"SoftUpdate got eps={eps}, tau={tau}; both are in [0, 1]")
-        self.tau = share
+            raise ArgumentError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
+        name, value = ("eps", eps) if tau is None else ("tau", tau)
+        share = as_number(value, "SoftUpdate", name, least=0, most=1)
+        self.tau = 1 - share if tau is None else share
         super().__init__(loss)
 
     @torch.no_grad()
@@ -217,13 +217,9 @@ class HardUpdate(_Update):
     """
 
     def __init__(self, loss: nn.Module, *, value_network_update_interval: int = 1000) -> None:
-        whole = isinstance(value_network_update_interval, int) and not isinstance(value_network_update_interval, bool)
-        if not whole or value_network_update_interval < 1:
-            raise SpecError(
-                f"HardUpdate got value_network_update_interval={value_network_update_interval!r}; it is an integer"
-                " of at least 1"
-            )
-        self.value_network_update_interval = value_network_update_interval
+        self.value_network_update_interval = as_integer(
+            value_network_update_interval, "HardUpdate", "value_network_update_interval", least=1
+        )
         self._calls = 0
         super().__init__(loss)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import Pair, check_apart, fused_form, linear_recurrence, write
 from rl.objectives.functional._returns import Coefficient, Recurrence, check_shapes, loop, time_index, weight
@@ -110,7 +110,7 @@ def vec_generalized_advantage_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ArgumentError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -181,7 +181,7 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if the thresholds are not ``0 <= c_thresh <= rho_thresh``, or `out` cannot be written.
+        ArgumentError: if the thresholds are not ``0 <= c_thresh <= rho_thresh``, or `out` cannot be written.
 
     Example:
         >>> value, reward, log_prob = torch.zeros(1, 3, 1), torch.ones(1, 3, 1), torch.zeros(1, 3, 1)
@@ -245,9 +245,9 @@ def check_thresholds(rho_thresh: float, c_thresh: float, owner: str) -> None:
         owner: for the message.
 
     Raises:
-        SpecError: if they are not ``0 <= c_thresh <= rho_thresh``.
+        ArgumentError: if they are not ``0 <= c_thresh <= rho_thresh``.
     """
     if not 0 <= c_thresh <= rho_thresh:
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} got rho_thresh={rho_thresh} and c_thresh={c_thresh}; expected 0 <= c_thresh <= rho_thresh"
         )

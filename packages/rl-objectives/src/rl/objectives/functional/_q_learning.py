@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from numbers import Real
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import same_shape
-from rl.core.errors import ShapeError, SpecError
+from rl.core.arguments import as_number, one_of, same_shape
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives._batch import expand_right, mean_of
 
 
@@ -47,35 +45,22 @@ _DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_los
 _REDUCTIONS = ("mean", "sum", "none")
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a real number, or a tensor of one."""
-    if isinstance(value, Tensor):
-        return value.numel() == 1 and value.dtype is not torch.bool and not value.is_complex()
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def check_distance(kind: str, owner: str) -> str:
-    """Raise unless it is the name of a distance; return it.
+    """Return the name of a distance, after its check.
 
     Raises:
-        SpecError: if it is not.
+        ArgumentError: If it is not one.
     """
-    return _known("loss", kind, list(_DISTANCES), owner)
+    return one_of(kind, owner, "loss_function", _DISTANCES)
 
 
 def check_reduction(reduction: str | None, owner: str) -> str:
-    """Raise unless it is the name of a reduction; return it, ``"mean"`` for None.
+    """Return the name of a reduction, after its check; ``"mean"`` for None.
 
     Raises:
-        SpecError: if it is not.
+        ArgumentError: If it is not one.
     """
-    return _known("reduction", "mean" if reduction is None else reduction, _REDUCTIONS, owner)
-
-
-def _known(what: str, value: str, known: Sequence[str], owner: str) -> str:
-    if value not in known:
-        raise SpecError(f"{owner} knows no {what} {value!r}; it knows {', '.join(map(repr, known))}")
-    return value
+    return one_of("mean" if reduction is None else reduction, owner, "reduction", _REDUCTIONS)
 
 
 def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
@@ -89,7 +74,7 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
 
     Raises:
         ShapeError: if the shapes differ.
-        SpecError: if the target has no floating-point type.
+        ArgumentError: if the target has no floating-point type.
 
     Example:
         >>> import torch
@@ -102,18 +87,10 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
             " values and targets both are [*B, 1]"
         )
     if not target.is_floating_point():
-        raise SpecError(f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()")
+        raise ArgumentError(
+            f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()"
+        )
     return _DISTANCES[kind](prediction, target, reduction="none")
-
-
-def check_not_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
-    """Raise if the mean over an empty batch would be NaN.
-
-    Raises:
-        ShapeError: if it has no rows.
-    """
-    if reduction == "mean" and not batch_size.numel():
-        raise ShapeError(f"{owner} got a batch without rows, which has no mean: skip it")
 
 
 def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor:
@@ -144,13 +121,13 @@ def check_support(support: Tensor, owner: str) -> Tensor:
         owner: for the message.
 
     Raises:
-        SpecError: if there are fewer than two, they do not ascend in equal steps, or are no floating-point numbers.
+        ArgumentError: if there are fewer than two, they do not ascend in equal steps, or are no floating-point numbers.
     """
     if support.ndim == 1 and support.numel() > 1 and support.is_floating_point():
         steps = support.diff()
         if bool((steps > 0).all()) and torch.allclose(steps, steps.mean().expand_as(steps), rtol=1e-3):
             return support
-    raise SpecError(
+    raise ArgumentError(
         f"{owner} got a support of shape {tuple(support.shape)} and dtype {support.dtype}; expected at least two"
         " floating-point atoms in ascending, equal steps, such as torch.linspace(-10, 10, 51)"
     )
@@ -234,14 +211,13 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
 
     Raises:
         ShapeError: if the batches differ.
-        SpecError: if `kappa` is below 0.
+        ArgumentError: if `kappa` is below 0.
 
     Example:
         >>> quantile_huber(torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0]]))
         tensor([1.5000])
     """
-    if not (is_number(kappa) and kappa >= 0):
-        raise SpecError(f"quantile_huber got kappa={kappa!r}; it is a number of at least 0")
+    as_number(kappa, "quantile_huber", "kappa", least=0)
     if prediction.shape[:-1] != target.shape[:-1]:
         raise ShapeError(
             f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import _foreign
 from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence, write
@@ -86,7 +86,7 @@ def td0_return_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if neither flag is given.
+        ArgumentError: if neither flag is given.
 
     Example:
         >>> import torch
@@ -95,9 +95,9 @@ def td0_return_estimate(
     """
     terminated = done if terminated is None else terminated
     if terminated is None:
-        raise SpecError("td0_return_estimate got neither terminated nor done; give terminated")
+        raise ArgumentError("td0_return_estimate got neither terminated nor done; give terminated")
     check_shapes(reward, next_state_value=next_state_value, terminated=terminated, gamma=gamma)
-    _, terminated = as_flags(terminated, None)
+    terminated = terminated if terminated.dtype is torch.bool else terminated.bool()
     return reward + gamma * next_state_value.masked_fill(terminated, 0)
 
 
@@ -205,7 +205,7 @@ def vec_td_lambda_return_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ArgumentError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -341,7 +341,7 @@ def vec_td_lambda_advantage_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ArgumentError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -376,7 +376,7 @@ def vec_td1_return_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ArgumentError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -406,7 +406,7 @@ def vec_td1_advantage_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ArgumentError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -437,7 +437,7 @@ def reward2go(
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ArgumentError: if `out` cannot be written.
 
     Example:
         >>> import torch

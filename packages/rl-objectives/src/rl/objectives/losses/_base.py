@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError, UnknownArgumentError, UnknownNameError, UnsupportedError
+from rl.core.errors import ArgumentError, ShapeError, UnknownArgumentError, UnknownNameError, UnsupportedError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
@@ -334,7 +334,7 @@ class LossModule(KeyedModule):
             estimator = self._make_estimator(value_type or self.default_value_estimator, arguments)
             self._name_keys(estimator)
         elif arguments:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.make_value_estimator got an estimator and {', '.join(arguments)}:"
                 " give these to the estimator's constructor"
             )

@@ -9,15 +9,16 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.objectives._agents import Entries, mask_keys
 from rl.objectives._batch import MASK, mask_keys_of_steps, scalar
 from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key
 from rl.objectives.functional._offline import discriminator_loss, imitation_reward, style_divergence
-from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
+from rl.objectives.functional._q_learning import check_distance, distance, reduce
 from rl.objectives.losses._base import LossModule
 
 __all__ = ["ACTLoss", "BCLoss", "DiffusionBCLoss", "GAILLoss"]
@@ -173,9 +174,7 @@ class ACTLoss(LossModule):
 
     def __init__(self, actor_network: nn.Module, *, kl_weight: float = 10.0, reduction: str | None = "mean") -> None:
         super().__init__(reduction=reduction)
-        if not (is_number(kl_weight) and kl_weight >= 0):
-            raise SpecError(f"ACTLoss got kl_weight={kl_weight!r}; it is a number of at least 0")
-        self.kl_weight = kl_weight
+        self.kl_weight = as_number(kl_weight, "ACTLoss", "kl_weight", least=0)
         self.actor_network = actor_network
         self.derive_early()
 
@@ -283,7 +282,7 @@ class DiffusionBCLoss(LossModule):
         process: Any = getattr(actor_network, "module", None)
         lacks = [name for name in ("num_steps", "add_noise", "score_network") if not hasattr(process, name)]
         if lacks or not hasattr(actor_network, "in_keys"):
-            raise ContractError(
+            raise ArgumentError(
                 f"DiffusionBCLoss trains a DiffusionActor, got {type(actor_network).__name__}, whose module lacks"
                 f" {', '.join(lacks) or 'keys'}"
             )
@@ -385,9 +384,8 @@ class GAILLoss(LossModule):
         reduction: str | None = "mean",
     ) -> None:
         super().__init__(reduction=reduction)
-        if not (is_number(gp_lambda) and gp_lambda >= 0):
-            raise SpecError(f"GAILLoss got gp_lambda={gp_lambda!r}; it is a number of at least 0")
-        self.use_grad_penalty, self.gp_lambda = use_grad_penalty, gp_lambda
+        self.use_grad_penalty = use_grad_penalty
+        self.gp_lambda = as_number(gp_lambda, "GAILLoss", "gp_lambda", least=0)
         self.discriminator_network = discriminator_network
         self.derive_early()
 

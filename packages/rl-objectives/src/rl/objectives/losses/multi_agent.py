@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, next_key
 from rl.objectives import _foreign
 from rl.objectives._agents import Entries, group_of, in_group
@@ -85,7 +85,7 @@ class MAPPOLoss(ClipPPOLoss):
         **others: Any,
     ) -> None:
         if value_norm is not None and not all(hasattr(value_norm, f) for f in ("update", "normalize", "denormalize")):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} got value_norm={value_norm!r}: it has update, normalize and denormalize, as"
                 " PopArtValueNorm(1) of rl-modules"
             )

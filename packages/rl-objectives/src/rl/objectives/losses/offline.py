@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
@@ -19,7 +20,7 @@ from rl.objectives._batch import mean_of, scalar
 from rl.objectives._keyed_module import select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall
 from rl.objectives.functional import advantage_weight, conservative_gap, expectile_loss
-from rl.objectives.functional._q_learning import is_number, reduce
+from rl.objectives.functional._q_learning import reduce
 from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, TD3Loss, chosen_values
 from rl.objectives.losses.actor_critic._sac import SACLoss
 from rl.objectives.losses.policy_gradient._base import weighted_entropy
@@ -95,10 +96,8 @@ class IQLLoss(OffPolicyLoss):
         reduction: str | None = "mean",
     ) -> None:
         owner = type(self).__name__
-        if not (is_number(temperature) and temperature >= 0):
-            raise SpecError(f"{owner} got temperature={temperature!r}; it is a number of at least 0")
-        if not (is_number(expectile) and 0 <= expectile <= 1):
-            raise SpecError(f"{owner} got expectile={expectile!r}; it is in [0, 1]")
+        as_number(temperature, owner, "temperature", least=0)
+        as_number(expectile, owner, "expectile", least=0, most=1)
         super().__init__(
             actor_network,
             qvalue_network,
@@ -282,11 +281,9 @@ class CQLLoss(SACLoss):
         actor_bc: bool = False,
         **others: Any,
     ) -> None:
-        for name, value, least in (("temperature", temperature, 1e-12), ("min_q_weight", min_q_weight, 0)):
-            if not (is_number(value) and value >= least):
-                raise SpecError(f"CQLLoss got {name}={value!r}; it is {'above' if least else 'at least'} 0")
-        if num_random < 1:
-            raise SpecError(f"CQLLoss got num_random={num_random}; it is at least 1")
+        as_number(temperature, "CQLLoss", "temperature", above=0)
+        as_number(min_q_weight, "CQLLoss", "min_q_weight", least=0)
+        as_integer(num_random, "CQLLoss", "num_random", least=1)
         super().__init__(actor_network, qvalue_network, action_spec=action_spec, **others)
         self.temperature, self.min_q_weight, self.num_random = temperature, min_q_weight, num_random
         self.max_q_backup, self.deterministic_backup = max_q_backup, deterministic_backup
@@ -394,9 +391,7 @@ class DiscreteCQLLoss(DQNLoss):
 
     def __init__(self, value_network: nn.Module, *, min_q_weight: float = 1.0, **others: Any) -> None:
         super().__init__(value_network, **others)
-        if not (is_number(min_q_weight) and min_q_weight >= 0):
-            raise SpecError(f"DiscreteCQLLoss got min_q_weight={min_q_weight!r}; it is a number of at least 0")
-        self.min_q_weight = min_q_weight
+        self.min_q_weight = as_number(min_q_weight, "DiscreteCQLLoss", "min_q_weight", least=0)
 
     def _derive(self) -> Contract:
         contract = super()._derive()
@@ -469,10 +464,8 @@ class TD3BCLoss(TD3Loss):
     """
 
     def __init__(self, actor_network: nn.Module, qvalue_network: Any, *, alpha: float = 2.5, **others: Any) -> None:
-        if not (is_number(alpha) and alpha > 0):
-            raise SpecError(f"TD3BCLoss got alpha={alpha!r}; it is a number above 0")
         super().__init__(actor_network, qvalue_network, **others)
-        self.alpha = alpha
+        self.alpha = as_number(alpha, "TD3BCLoss", "alpha", above=0)
 
     def _writes(self) -> tuple[Key, ...]:
         return (

@@ -10,8 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.objectives import _foreign
 from rl.objectives._agents import Entries
@@ -22,7 +23,6 @@ from rl.objectives.functional._q_learning import (
     check_distance,
     check_support,
     distance,
-    is_number,
     project_distribution,
     quantile_huber,
 )
@@ -48,7 +48,7 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
             space = space[action_key]
         name = _ONE_HOT if isinstance(space, OneHot) else _CATEGORICAL if isinstance(space, Categorical) else None
     if name not in (_ONE_HOT, _CATEGORICAL):
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} chooses among n actions, got action_space={space!r}: give 'one-hot', 'categorical',"
             " or a OneHot or Categorical spec"
         )
@@ -91,7 +91,7 @@ class QLoss(ReplayLoss):
     def _derive(self) -> Contract:
         keys = self._keys
         if self.double_dqn and self.target_value_network is None:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
                 " nothing"
             )
@@ -201,7 +201,7 @@ def _find_support(network: nn.Module, owner: str) -> Tensor:
         found = getattr(part, "support", None)
         if isinstance(found, Tensor):
             return found
-    raise SpecError(
+    raise ArgumentError(
         f"{owner} found no support in {type(network).__name__}: give support=torch.linspace(v_min, v_max, n_atoms),"
         " or a network with that attribute"
     )
@@ -498,9 +498,7 @@ class QRDQNLoss(QLoss):
             action_space=action_space,
             reduction=reduction,
         )
-        if not (is_number(kappa) and kappa >= 0):
-            raise SpecError(f"{type(self).__name__} got kappa={kappa!r}; it is a number of at least 0")
-        self.kappa = kappa
+        self.kappa = as_number(kappa, type(self).__name__, "kappa", least=0)
         self.make_value_estimator(gamma=gamma)
 
     def _means(self, action_value: Tensor) -> Tensor:

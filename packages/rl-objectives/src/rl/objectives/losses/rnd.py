@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.objectives import _foreign
 from rl.objectives._agents import Entries
@@ -70,7 +70,7 @@ class RNDLoss(LossModule):
         keys = self._keys
         fixed = {*map(id, self.target_network.parameters())}
         if any(id(parameter) in fixed for parameter in self.predictor_network.parameters()):
-            raise ContractError(
+            raise ArgumentError(
                 f"{type(self).__name__} got a predictor_network and a target_network that share parameters: the target"
                 " is fixed, build it on its own"
             )
@@ -80,7 +80,7 @@ class RNDLoss(LossModule):
         )
         for call in (self._predictor, self._target):
             if call.states:
-                raise ContractError(
+                raise UnsupportedError(
                     f"{type(self).__name__} got a recurrent network ({key_str(call.states[0].name)}): it predicts"
                     " features of one state; give feed-forward networks"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, final
@@ -11,8 +12,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.objectives import _foreign
 from rl.objectives._agents import Entries
@@ -20,7 +22,7 @@ from rl.objectives._batch import expand_right, scalar
 from rl.objectives._keyed_module import as_list, sum_log_probs
 from rl.objectives._networks import Ensemble, FrozenCall, NetworkCall, actor_keys, input_key
 from rl.objectives.functional import smoothed_action
-from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
+from rl.objectives.functional._q_learning import check_distance, distance, reduce
 from rl.objectives.losses._replay import ReplayLoss
 from rl.objectives.targets import make_target
 
@@ -45,7 +47,7 @@ def sample_action(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
     if fused is not None:
         action, log_prob = fused()
     elif not dist.has_rsample:
-        raise SpecError(
+        raise UnsupportedError(
             f"{owner} differentiates sampled actions, and {type(dist).__name__} has no rsample: it is discrete, use"
             " DiscreteSACLoss; or take a distribution such as TanhNormal"
         )
@@ -165,7 +167,7 @@ class OffPolicyLoss(ReplayLoss):
         inputs = [key for key in dict.fromkeys([*actor_inputs, *self._critic_call.in_keys]) if key not in actions]
         for call in (self._critic_call, getattr(self, "_policy", None)):
             if call is not None and call.states:
-                raise SpecError(
+                raise UnsupportedError(
                     f"{type(self).__name__} takes no recurrent networks; for those use DQNLoss or PPOLoss, or give"
                     " networks a history of observations (CatFrames)"
                 )
@@ -435,11 +437,11 @@ class TD3Loss(OffPolicyLoss):
         self.policy_noise, self.noise_clip = policy_noise, noise_clip
         for name, value in (("policy_noise", policy_noise), ("noise_clip", noise_clip)):
             if not isinstance(value, Tensor):
-                if not (is_number(value) and value >= 0):
-                    raise SpecError(f"TD3Loss got {name}={value!r}; it is a number of at least 0")
+                if value != math.inf:  # an infinite clip is none
+                    as_number(value, "TD3Loss", name, least=0)
                 continue
             if bool((~(value >= 0)).any()) or (low.ndim and value.ndim and value.shape[-1:] != low.shape[-1:]):
-                raise SpecError(
+                raise ArgumentError(
                     f"TD3Loss got {name}={value.tolist()} for bounds of shape {list(low.shape)}; expected numbers of at"
                     " least 0, one for each dimension of the action"
                 )
@@ -483,7 +485,7 @@ class TD3Loss(OffPolicyLoss):
 def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
     """Bounds of the action."""
     if (spec is None) == (bounds is None):
-        raise SpecError("TD3Loss needs the bounds of the action: give action_spec, or bounds=(low, high)")
+        raise ArgumentError("TD3Loss needs the bounds of the action: give action_spec, or bounds=(low, high)")
     if bounds is None:
         from rl.core.specs import Bounded, Composite
 
@@ -495,5 +497,7 @@ def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
         bounds = (leaf.low, leaf.high)
     low, high = (torch.as_tensor(one, dtype=torch.get_default_dtype()).clone() for one in bounds)
     if bool((low > high).any()):
-        raise SpecError(f"TD3Loss got bounds {low.tolist()} and {high.tolist()}; no lower one is above its upper one")
+        raise ArgumentError(
+            f"TD3Loss got bounds {low.tolist()} and {high.tolist()}; no lower one is above its upper one"
+        )
     return low, high

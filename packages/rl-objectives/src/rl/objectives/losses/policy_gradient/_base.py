@@ -10,8 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.objectives import _foreign
 from rl.objectives._agents import Entries, group_of, mask_keys
@@ -21,7 +22,7 @@ from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives.estimators import ValueEstimators, VTrace
 from rl.objectives.functional import policy_gradient
-from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
+from rl.objectives.functional._q_learning import check_distance, distance, reduce
 from rl.objectives.losses._base import LossModule
 from rl.objectives.targets import make_target
 
@@ -79,9 +80,8 @@ class PolicyLoss(LossModule):
         self._keys.update(actor_keys(actor_network))
 
     def _check_weight(self, name: str, weight: float) -> float:
-        if not (is_number(weight) and weight >= 0):
-            raise SpecError(f"{type(self).__name__} got {name}={weight!r}; it is a number of at least 0")
-        return weight
+        as_number(weight, type(self).__name__, name, least=0)
+        return weight  # as it was given: a tensor may change later
 
     def _writes(self) -> tuple[Key, ...]:
         raise NotImplementedError
@@ -91,8 +91,8 @@ class PolicyLoss(LossModule):
 
     def _derive(self) -> Contract:
         keys, clip, owner = self._keys, self.clip_value, type(self).__name__
-        if clip is not None and not (is_number(clip) and clip > 0):
-            raise SpecError(f"{owner} got clip_value={clip!r}; it is a width above 0 in units of return, or None")
+        if clip is not None:
+            as_number(clip, owner, "clip_value", above=0)
         self._actor = ActorCall(self.actor_network)
         constant = self.actor_network if self.separate_losses else None
         self._critic = NetworkCall(self.critic_network, {"value": keys["value"]}, constant)
@@ -201,13 +201,12 @@ def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool 
         SpecError: if a weight is not a number, negative or NaN, or the number of samples below 1.
     """
     if isinstance(coeff, Mapping) and not coeff:
-        raise SpecError(f"{owner} got entropy_coeff={coeff}; it is a number, or a mapping with one for each action key")
+        raise ArgumentError(
+            f"{owner} got entropy_coeff={coeff}; it is a number, or a mapping with one for each action key"
+        )
     for key, weight in coeff.items() if isinstance(coeff, Mapping) else [("", coeff)]:
-        if not (is_number(weight) and weight >= 0):
-            what = f"entropy_coeff[{key_str(key)}]" if key else "entropy_coeff"
-            raise SpecError(f"{owner} got {what}={weight!r}; it is a number of at least 0")
-    if samples < 1:
-        raise SpecError(f"{owner} got samples_mc_entropy={samples}; it is at least 1")
+        as_number(weight, owner, f"entropy_coeff[{key_str(key)}]" if key else "entropy_coeff", least=0)
+    as_integer(samples, owner, "samples_mc_entropy", least=1)
     return coeff if bonus else 0.0
 
 
@@ -236,7 +235,7 @@ def weighted_entropy(
     names = {unwrap((*as_tuple(key)[:-1], f"{as_tuple(key)[-1]}_entropy")): weight for key, weight in coeff.items()}
     if parts.keys() != names.keys():
         there = ", ".join(key_str(key) for key in parts) or "one for all actions"
-        raise SpecError(
+        raise ArgumentError(
             f"entropy_coeff has weights for {', '.join(map(key_str, coeff))}, and the entropies of the policy are"
             f" {there}: give one weight for each action key, or a number"
         )
@@ -544,7 +543,7 @@ class ImpalaLoss(PolicyLoss):
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
         if not isinstance(estimator, VTrace) or estimator.shifted or estimator.differentiable:
-            raise SpecError(
+            raise UnsupportedError(
                 f"{type(self).__name__} takes VTrace without shifted and differentiable, got"
                 f" {type(estimator).__name__}: it evaluates both networks itself. For another estimator use A2CLoss"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, final
 
 import torch
@@ -9,9 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import _foreign
 from rl.objectives._agents import Entries
 from rl.objectives._batch import expand_right, mean_of, mean_std, scalar
@@ -19,7 +20,7 @@ from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import HeadCall
 from rl.objectives.functional import clipped_surrogate, surrogate
 from rl.objectives.functional._policy_gradient import adapted_penalty, penalized_surrogate
-from rl.objectives.functional._q_learning import is_number, reduce
+from rl.objectives.functional._q_learning import reduce
 from rl.objectives.losses.policy_gradient._base import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 
@@ -166,7 +167,7 @@ class PPOLoss(PolicyLoss):
         if self.normalize_advantage:
             apart, dims = self.normalize_advantage_exclude_dims, advantage.ndim
             if any(not -dims <= dim < dims for dim in apart):
-                raise SpecError(
+                raise ArgumentError(
                     f"{type(self).__name__} got normalize_advantage_exclude_dims={apart} and advantages of shape"
                     f" {tuple(advantage.shape)}: their dimensions are from {-dims} to {dims - 1}"
                 )
@@ -253,15 +254,15 @@ class ClipPPOLoss(PPOLoss):
         owner = type(self).__name__
         pair: Any = tuple(clip_epsilon) if isinstance(clip_epsilon, list | tuple) else None
         sides: Any = (clip_epsilon, clip_epsilon) if pair is None else pair
-        fits = len(sides) == 2 and all(map(is_number, sides)) and 0 < sides[0] < 1 and sides[1] > 0
-        if not fits or (pair is None and not sides[1] < 1):
-            raise SpecError(
-                f"{owner} got clip_epsilon={clip_epsilon!r}; it is in (0, 1), or a pair of how far it reaches below 1,"
-                " in (0, 1), and above 1, more than 0"
-            )
+        if len(sides) != 2:
+            raise ArgumentError(f"{owner}: clip_epsilon must be a number, or one below and one above 1, got {pair!r}")
+        as_number(sides[0], owner, "clip_epsilon", above=0, below=1)
+        as_number(sides[1], owner, "clip_epsilon", above=0, below=1 if pair is None else math.inf)
         if clip_value is True:
             if pair is not None:
-                raise SpecError(f"{owner} got clip_value=True with clip_epsilon={pair}; give clip_value as a number")
+                raise ArgumentError(
+                    f"{owner} got clip_value=True with clip_epsilon={pair}; give clip_value as a number"
+                )
             clip_value = sides[0]
         if clip_value is False:
             clip_value = None
@@ -346,20 +347,15 @@ class KLPENPPOLoss(PPOLoss):
         samples_mc_kl: int = 1,
         **others: Any,
     ) -> None:
-        ranges = {
-            "dtarg": (dtarg, "above 0", lambda x: x > 0),
-            "beta": (beta, "at least 0", lambda x: x >= 0),
-            "increment": (increment, "at least 1", lambda x: x >= 1),
-            "decrement": (decrement, "in (0, 1]", lambda x: 0 < x <= 1),
-        }
-        for name, (value, wanted, fits) in ranges.items():
-            if not (is_number(value) and fits(value)):
-                raise SpecError(f"{type(self).__name__} got {name}={value!r}; it is a number {wanted}")
+        owner = type(self).__name__
+        beta = as_number(beta, owner, "beta", least=0)
         self._previous: HeadCall
-        self.samples_mc_kl = as_integer(samples_mc_kl, type(self).__name__, "samples_mc_kl", least=1)
-        self.dtarg, self.increment, self.decrement = dtarg, increment, decrement
+        self.samples_mc_kl = as_integer(samples_mc_kl, owner, "samples_mc_kl", least=1)
+        self.dtarg = as_number(dtarg, owner, "dtarg", above=0)
+        self.increment = as_number(increment, owner, "increment", least=1)
+        self.decrement = as_number(decrement, owner, "decrement", above=0, most=1)
         super().__init__(actor_network, critic_network, **others)
-        self.register_buffer("beta", self._to_networks(torch.as_tensor(float(beta))))
+        self.register_buffer("beta", self._to_networks(torch.as_tensor(beta)))
 
     def _derive(self) -> Contract:
         self._previous = HeadCall(self.actor_network)
