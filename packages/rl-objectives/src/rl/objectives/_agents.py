@@ -303,7 +303,7 @@ def zero_inactive(
     """Return the entries of a group with other values for agents that do not act, so that theirs have no effect.
 
     The values are 0, since a centralized network reads the entries of all agents. Flags, and entries under `copied`,
-    get those of the first agent that acts instead: a formula that refuses some values accepts these. If there is none,
+    get those of the first agent that acts instead: a formula that rejects some values accepts these. If there is none,
     flags become true, so that masks of actions allow some.
 
     Args:

@@ -33,7 +33,7 @@ STEPS: NestedKey = "steps_to_next_obs"
 
 
 def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
-    """An optional entry that losses read; None if it is absent, or is an observation.
+    """Return an optional entry that losses read; None if it is absent, or is an observation.
 
     An environment may call an observation ``gamma`` or ``priority_weight``. What it writes is under ``next`` too, what
     replay buffers write is not. An entry under another key, which `set_keys` names, is read in either case.
@@ -52,7 +52,7 @@ def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
 
 
 def leaf_of(td: TensorDictBase, key: NestedKey) -> Tensor | None:
-    """An entry that is read only if it is there; a group of the name, such as ``("next", "done")``, is none.
+    """Return an entry if it is there; a group of the name, such as ``("next", "done")``, is none.
 
     Example:
         >>> from tensordict import TensorDict
@@ -63,17 +63,17 @@ def leaf_of(td: TensorDictBase, key: NestedKey) -> Tensor | None:
 
 
 def discount_key(name: NestedKey) -> Key:
-    """The discount of the next values in a contract."""
+    """Return the discount of the next values in a contract."""
     return Key(name, (1,), "discount of the next value, in place of the estimator's", optional=True)
 
 
 def steps_key(name: NestedKey) -> Key:
-    """The number of steps from each state to the next one in a contract."""
+    """Return the number of steps from each state to the next one in a contract."""
     return Key(name, (1,), "steps to the next state; its value is discounted by gamma to that power", optional=True)
 
 
 def mask_keys_of_steps(name: NestedKey) -> tuple[Key, ...]:
-    """The masks of steps in a contract: that of valid steps called `name`, and those of windows."""
+    """Return the masks of steps in a contract: that of valid steps called `name`, and those of windows."""
     return (
         Key(name, (), "true at valid steps, false at padding", torch.bool, optional=True),
         Key(VALIDITY_MASK, (), "false at repeated rows of a window, which are padding", torch.bool, optional=True),
@@ -82,13 +82,13 @@ def mask_keys_of_steps(name: NestedKey) -> tuple[Key, ...]:
 
 
 def terminated_key(name: NestedKey) -> Key:
-    """The flag of terminal steps in a contract, called `name` under ``next``."""
+    """Return the flag of terminal steps in a contract, called `name` under ``next``."""
     doc = "whether the episode terminated; done if absent"
     return Key(next_key(name), (1,), doc, torch.bool, optional=True)
 
 
 def scalar(name: str, doc: str) -> Key:
-    """A scalar output of a loss in its contract."""
+    """Return a scalar output of a loss in its contract."""
     return Key(name, (), doc, batched=False)
 
 
@@ -123,12 +123,12 @@ def check_step_mask(mask: Tensor, key: NestedKey, size: torch.Size, owner: str) 
 
 
 def expand_right(mask: Tensor, elements: Tensor) -> Tensor:
-    """`mask` ``[*B]`` for each of `elements` ``[*B, ...]``."""
+    """Expand a mask ``[*B]`` to the shape of `elements` ``[*B, ...]``."""
     return mask.reshape(*mask.shape, *[1] * (elements.ndim - mask.ndim)).expand(elements.shape)
 
 
 def replace_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tensor]:
-    """`leaves` ``[*B, ...]`` with the first valid step in place of padding.
+    """Replace padding of `leaves` ``[*B, ...]`` by the first valid step.
 
     Whatever padding holds, NaN or an action out of range, is replaced before the arithmetic: after it, a weight of zero
     would still make NaN of its gradient.
@@ -144,7 +144,7 @@ def replace_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tenso
 
 
 def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of the valid elements ``[*B, ...]``.
+    """Return the mean of the valid elements ``[*B, ...]``.
 
     Example:
         >>> mean_of(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
@@ -157,12 +157,12 @@ def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def mean_std(elements: Tensor, mask: Tensor | None, apart: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the valid elements; gradients are finite where the latter is 0.
+    """Return the mean and standard deviation of the valid elements; gradients are finite where the latter is 0.
 
     Args:
-        elements: ``[*B, ...]``.
-        mask: of the valid ones, ``[*B]``; all are if None.
-        apart: dimensions that have a mean and a deviation for each index; the results have size 1 in the others.
+        elements: Elements, ``[*B, ...]``.
+        mask: Mask of the valid ones, ``[*B]``; all are if None.
+        apart: Dimensions that have a mean and a deviation for each index; the results have size 1 in the others.
     """
     dims = [dim for dim in range(elements.ndim) if dim not in {one % elements.ndim for one in apart}]
     if mask is None:
@@ -177,16 +177,16 @@ def mean_std(elements: Tensor, mask: Tensor | None, apart: Sequence[int] = ()) -
 
 
 def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
-    """The time dimension of a batch: `time_dim`, else the one named ``time``, else the last one.
+    """Return the time dimension of a batch: `time_dim`, else the one named ``time``, else the last one.
 
     Args:
-        td: the batch.
-        time_dim: index into ``td.batch_size``; None if unknown.
-        owner: for the message.
+        td: Batch.
+        time_dim: Index into ``td.batch_size``; None if unknown.
+        owner: For the message.
 
     Raises:
-        ArgumentError: If `time_dim` is not a dimension of the batch, the one named ``time`` is another one, or none is
-            named or given and the last one has another name.
+        ArgumentError: If `time_dim` is not a dimension of the batch, or the one named ``time`` is another one.
+        ContractError: If none is named or given, and the last one has another name.
         ShapeError: If the batch has no dimension.
 
     Example:
@@ -211,7 +211,7 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
             " 'time': leave time_dim out, or name the dimensions as they are"
         )
     if time_dim is None and names[dim] is not None:
-        raise ArgumentError(
+        raise ContractError(
             f"{owner} needs steps in time order, but the last dimension of the batch (names: {names}) is"
             f" {names[dim]!r}: name the time dimension 'time', or give time_dim. If there is none, run the"
             " estimator before steps are shuffled"

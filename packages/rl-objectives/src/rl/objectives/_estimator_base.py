@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
@@ -50,18 +50,18 @@ class ValueEstimatorBase(KeyedModule):
     next step the next value 0.
 
     Args:
-        gamma: discount, in [0, 1].
-        value_network: writes ``state_value`` ``[*B, 1]``; if None, the batch already holds it, and ``("next",
-            "state_value")``.
-        differentiable: whether gradients flow into the values.
-        shifted: promises that ``("next", observation)`` at a step is the observation at the following one, unless the
-            episode ended: the network is then evaluated on ``T + 1`` states and on those where an episode was
-            truncated, not on ``2 T``. Results are the same; recurrent networks need the default.
-        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+        gamma: Discount, in [0, 1].
+        value_network: Network that writes ``state_value`` ``[*B, 1]``; if None, the batch already holds it, and
+            ``("next", "state_value")``.
+        differentiable: Whether gradients flow into the values.
+        shifted: Whether ``("next", observation)`` at a step is the observation at the following one, unless the episode
+            ended: the network is then evaluated on ``T + 1`` states and on those where an episode was truncated, not on
+            ``2 T``. Results are the same; recurrent networks need the default.
+        time_dim: Batch dimension of time; if None, the one named ``time``, else the last.
 
     Raises:
-        ContractError: if the network does not write the value's key.
-        SpecError: if a coefficient is outside [0, 1].
+        ContractError: If the network does not write the value's key.
+        ArgumentError: If a coefficient is outside [0, 1].
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -78,7 +78,7 @@ class ValueEstimatorBase(KeyedModule):
     needs_time = True
     needs_actor = False
     """Whether the constructor takes ``actor_network``, which a loss with an actor then gives."""
-    _repeats: ClassVar[bool] = False
+    _expands_reward: ClassVar[bool] = False
     """Whether a shared reward is repeated for each agent though no key is in a group."""
 
     def __init__(
@@ -91,7 +91,7 @@ class ValueEstimatorBase(KeyedModule):
         time_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self._hold("gamma", gamma)
+        self._set_coefficient("gamma", gamma)
         self.value_network = value_network
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
         self._call: NetworkCall | None = None
@@ -100,7 +100,7 @@ class ValueEstimatorBase(KeyedModule):
         if type(self)._derive is ValueEstimatorBase._derive:  # noqa: SLF001 - one that extends it has more to set
             self.derive_early()
 
-    def _hold(self, name: str, value: float | Tensor) -> None:
+    def _set_coefficient(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor):
             if value.numel() == 1:
                 value = value.reshape(())
@@ -127,7 +127,7 @@ class ValueEstimatorBase(KeyedModule):
                 Key(next_key(keys["value"]), (1,), "value of the state that the step reached"),
             ]
         else:
-            self._refuse_shifted(self._call)
+            self._reject_shifted(self._call)
             inputs = [input_key(key, self._call.states, "input of the value network") for key in self._call.in_keys]
             inputs += [
                 Key(next_key(key), doc="the same after the step", remedy="Collect with the next observations.")
@@ -151,7 +151,7 @@ class ValueEstimatorBase(KeyedModule):
         self._estimator_reader = BatchReader(self._reads, keys, type(self).__name__)
         return self._reads  # a subclass may read more
 
-    def _refuse_shifted(self, call: NetworkCall) -> None:
+    def _reject_shifted(self, call: NetworkCall) -> None:
         if self.shifted and call.states:
             raise ArgumentError(
                 f"{type(self).__name__} got shifted=True, which cuts the sequences that"
@@ -167,14 +167,14 @@ class ValueEstimatorBase(KeyedModule):
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        """Return the advantage and value target, ``[*B, T, F]`` as all arguments are."""
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:  # noqa: ARG002 - for others
-        """`estimate`, bound to further entries of the batch."""
+        """Return `estimate`, bound to further entries of the batch."""
         return self.estimate
 
     def _in_units_of_return(self, value: Tensor) -> Tensor:
-        """The network's values in units of return; as they are, unless a subclass normalizes them."""
+        """Return the network's values in units of return; as they are, unless a subclass normalizes them."""
         return value
 
     def _agent_masks(self) -> AgentMasks | None:
@@ -182,12 +182,12 @@ class ValueEstimatorBase(KeyedModule):
         return AgentMasks(group, self._keys, type(self).__name__) if group else None
 
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
-        """Which batch dimension is time.
+        """Return the batch dimension of time.
 
         Raises:
-            ContractError: if none can be, or the steps are not in time order.
+            ContractError: If none can be, or the steps are not in time order.
         """
-        return self._time_of(td, done, self._estimator_reader.step_masks(td)[0]) if self.needs_time else 0
+        return self._time_of(td, done, self._reader.step_masks(td)[0]) if self.needs_time else 0
 
     def _time_of(self, td: TensorDictBase, done: Tensor, mask: Tensor | None) -> int:
         """Return the dimension of time, after the check of the order of steps."""
@@ -201,12 +201,12 @@ class ValueEstimatorBase(KeyedModule):
         """Write the estimates into the batch and return it.
 
         Args:
-            tensordict: batch ``[*B, T]`` in time order.
+            tensordict: Batch ``[*B, T]`` in time order.
 
         Raises:
-            ContractError: if a key that is read is absent, the batch is not in time order, or a step is terminated or
+            ContractError: If a key that is read is absent, the batch is not in time order, or a step is terminated or
                 truncated and not done.
-            ShapeError: if shapes do not agree.
+            ShapeError: If shapes do not agree.
         """
         self.derived()
         keys, reader, agents = self._keys, self._estimator_reader, self._agents
@@ -231,7 +231,7 @@ class ValueEstimatorBase(KeyedModule):
                 value, next_value = self._evaluate(self._call, entries, (done, terminated), tensordict.batch_size, dim)
             values = self._in_units_of_return(value), self._in_units_of_return(next_value)
             outcome = [entries[reward_key], done, terminated]
-            if self._repeats or agents is not None:
+            if self._expands_reward or agents is not None:
                 outcome = per_agent(value, outcome)
             if agents is not None and masks is not None:
                 values = agents.skip_inactive(self.gamma, values, outcome, masks, dim if self.needs_time else None)
@@ -249,7 +249,7 @@ class ValueEstimatorBase(KeyedModule):
         batch_size: torch.Size,
         time_dim: int,
     ) -> tuple[Tensor, Tensor]:
-        """Values of the states before and after each step."""
+        """Return the values of the states before and after each step."""
         if call.states:
             (value,), after = call.sequence(entries, batch_size)
             return value, call.following(entries, after, batch_size)[0]
@@ -285,7 +285,7 @@ class ValueEstimatorBase(KeyedModule):
 def _evaluate_both(
     call: NetworkCall, pairs: Pairs, batch_size: torch.Size, time_dim: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Values of both states in one call, joined along a dimension that is not time."""
+    """Return the values of both states in one call, joined along a dimension that is not time."""
     dim = next((i for i in range(len(batch_size)) if i != time_dim), None)
     if dim is None:
         both = {key: torch.stack(pair) for key, pair in pairs.items()}
@@ -301,7 +301,7 @@ def _evaluate_both(
 def _evaluate_shifted(
     call: NetworkCall, pairs: Pairs, truncated: Tensor, batch_size: torch.Size, time_dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Values of both states from ``T + 1`` states, and from those where an episode was truncated."""
+    """Return the values of both states from ``T + 1`` states, and from those where an episode was truncated."""
     steps = batch_size[time_dim]
     rows = {
         key: torch.cat((before, after.narrow(time_dim, steps - 1, 1)), time_dim)
@@ -337,13 +337,13 @@ class TDEstimatorBase(ValueEstimatorBase):
 
     @abstractmethod
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
-        """The target, ``[*B, T, F]`` as all arguments are."""
+        """Return the target, ``[*B, T, F]`` as all arguments are."""
 
     def row_discount(self, discount: Tensor | None, steps: Tensor | None) -> Tensor | None:
-        """Discount of each next value, ``[*B, 1]``: `discount`, else gamma to the power of `steps`, else None.
+        """Return the discount of each next value ``[*B, 1]``: `discount`, else ``gamma ** steps``, else None.
 
         Raises:
-            ContractError: if `discount` is not floating-point, or on a CPU outside of [0, 1].
+            ContractError: If `discount` is not floating-point, or on a CPU outside of [0, 1].
         """
         if discount is not None:
             read = discount.is_cpu and not torch.compiler.is_compiling()
@@ -360,10 +360,10 @@ class TDEstimatorBase(ValueEstimatorBase):
         return torch.pow(self.gamma, steps)
 
     def discounted(self, discount: Tensor | None) -> Callable[..., Tensor]:
-        """`returns` for the discount that the batch holds, ``[*B, 1]``, or None.
+        """Return `returns` for the discount that the batch holds, ``[*B, 1]``, or None.
 
         Raises:
-            ContractError: if it holds one, and the estimator adds the rewards of several steps.
+            ContractError: If it holds one, and the estimator adds the rewards of several steps.
         """
         if discount is None:
             return self.returns
@@ -386,7 +386,7 @@ class TDEstimatorBase(ValueEstimatorBase):
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        """Return the advantage and value target, ``[*B, T, F]`` as all arguments are."""
         return _with_advantage(value, self.returns(next_value, reward, done, terminated, time_dim))
 
 

@@ -51,10 +51,10 @@ class KeyedModule(nn.Module, ABC):
         """Pass replaced networks to the components that share them."""
 
     def derived(self) -> Contract:
-        """The contract, derived again if keys, networks or options have changed since.
+        """Return the contract, derived again if keys, networks or options have changed since.
 
         Raises:
-            ContractError: if a network does not write a key that is read.
+            ContractError: If a network does not write a key that is read.
         """
         found = (*self._modules.values(), *[getattr(self, name) for name in self._options])
         if self._derived_from != found:
@@ -66,6 +66,7 @@ class KeyedModule(nn.Module, ABC):
         self._derived_from = None
         self._update_networks()
         self._agents = self._agent_masks()
+        self._reader = BatchReader(Contract(), self._keys, type(self).__name__)  # of masks, if `_derive` raises
         self._contract = self._derive()
         self._reader = BatchReader(self._contract, self._keys, type(self).__name__)
         self._derived_from = found
@@ -74,7 +75,7 @@ class KeyedModule(nn.Module, ABC):
         """Derive the contract now; a network with other keys raises at the first use, `set_keys` may still name them.
 
         Raises:
-            ContractError: if a network does not fit in another respect.
+            ContractError: If a network does not fit in another respect.
         """
         try:
             self.derived()
@@ -110,11 +111,11 @@ class KeyedModule(nn.Module, ABC):
         """Read and write other keys than the default ones.
 
         Args:
-            names: a key for each name; keys below ``next`` are given without it.
+            names: Key for each name; keys below ``next`` are given without it.
 
         Raises:
-            ContractError: if a key starts with ``next``; nothing is changed then.
-            UnknownNameError: if a name is unknown; it is a `ContractError` and a `ValueError`.
+            ContractError: If a key starts with ``next``; nothing is changed then.
+            UnknownNameError: If a name is unknown; it is a `ContractError` and a `ValueError`.
         """
         for name, key in names.items():
             if name not in self._keys:
@@ -146,7 +147,7 @@ class KeyedModule(nn.Module, ABC):
 
 
 def as_list(keys: Any) -> list[NestedKey]:
-    """A key, or a list of them, as a list.
+    """Return a key, or a list of them, as a list.
 
     Example:
         >>> as_list("action"), as_list(["move", ("arm", "force")])
@@ -156,12 +157,12 @@ def as_list(keys: Any) -> list[NestedKey]:
 
 
 def select_action(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: torch.Size) -> Any:
-    """The tensor under a key, or a TensorDict of those under a list of keys, as a composite distribution scores it.
+    """Select the tensor under a key, or a TensorDict of those under several, as a composite distribution scores it.
 
     Args:
-        entries: tensors by key.
-        keys: a key or a list of keys.
-        batch_size: of the batch.
+        entries: Tensors by key.
+        keys: A key or a list of keys.
+        batch_size: Shape of the batch.
 
     Example:
         >>> select_action({"a": torch.ones(2), "b": torch.ones(2)}, ["a", "b"], torch.Size([2])).sorted_keys
@@ -176,10 +177,10 @@ def select_action(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: to
 
 
 def sum_log_probs(found: Tensor | TensorDictBase) -> Tensor:
-    """The log-probability or entropy of all actions together: the sum of those of each.
+    """Sum the log-probabilities or entropies of the actions of a step.
 
     Args:
-        found: ``[*B]``, or a TensorDict of such tensors.
+        found: Log-probability or entropy, ``[*B]``, or a TensorDict of such tensors.
 
     Example:
         >>> sum_log_probs(TensorDict(a_log_prob=torch.tensor([-1.0]), b_log_prob=torch.tensor([-2.0])))
@@ -189,5 +190,5 @@ def sum_log_probs(found: Tensor | TensorDictBase) -> Tensor:
         return found
     parts: list[Any] = list(found.values(include_nested=True, leaves_only=True))
     if len({part.shape for part in parts}) > 1:
-        return torch.cat([part.reshape(*found.shape, -1) for part in parts], -1)  # the caller refuses the shape
+        return torch.cat([part.reshape(*found.shape, -1) for part in parts], -1)  # the caller rejects the shape
     return torch.stack(parts).sum(0)

@@ -56,10 +56,10 @@ def _as_tensordict(keys: Sequence[NestedKey], leaves: Sequence[Tensor], batch_si
 
 
 def actor_keys(actor: Any) -> dict[str, Any]:
-    """Keys under which an actor writes its action and the log-probability.
+    """Return the keys under which an actor writes its action and the log-probability.
 
     Args:
-        actor: has ``dist_sample_keys`` and ``log_prob_keys`` unless its keys are the default ones.
+        actor: Actor, with ``dist_sample_keys`` and ``log_prob_keys`` unless its keys are the default ones.
 
     Returns:
         The keys by the names ``action`` and ``sample_log_prob``; lists of keys for an actor with several actions, or
@@ -76,7 +76,7 @@ def actor_keys(actor: Any) -> dict[str, Any]:
 
 
 def _is_composite(actor: Any) -> bool:
-    """Whether the distribution of an actor is a `CompositeDistribution`."""
+    """Return whether the distribution of an actor is a `CompositeDistribution`."""
     parts: Any = actor.modules() if isinstance(actor, nn.Module) else ()
     kinds = (getattr(part, "distribution_class", None) for part in parts)
     kinds = (kind.func if isinstance(kind, partial) else kind for kind in kinds)
@@ -84,12 +84,12 @@ def _is_composite(actor: Any) -> bool:
 
 
 def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the network") -> Key:
-    """An input in a contract, with the remedy for its absence.
+    """Return an input in a contract, with the remedy for its absence.
 
     Args:
-        name: the key.
-        states: recurrent states of the network.
-        doc: description in the contract.
+        name: Key of the input.
+        states: Recurrent states of the network.
+        doc: Description in the contract.
     """
     state = next((state for state in states if state.name == name), None)
     if state is not None:
@@ -102,14 +102,14 @@ def _marks_starts(name: NestedKey) -> bool:
 
 
 def joint_states(owner: str, *networks: Any) -> tuple[State, ...]:
-    """Recurrent states of several networks; the states of a shared module appear once.
+    """Return the recurrent states of several networks; the states of a shared module appear once.
 
     Args:
-        owner: the component that calls the networks on one batch, for messages.
-        networks: actors and critics.
+        owner: Component that calls the networks on one batch, for messages.
+        networks: Actors and critics.
 
     Raises:
-        ContractError: if two modules with different weights have one state key, so that a batch can hold the states of
+        ContractError: If two modules with different weights have one state key, so that a batch can hold the states of
             only one.
     """
     owners: dict[NestedKey, nn.Module] = {}
@@ -134,12 +134,12 @@ class NetworkCall:
     A recurrent module (`rl.core.states_of`) takes its batch as sequences, whose last batch dimension is time.
 
     Args:
-        module: has ``in_keys`` and ``out_keys``.
-        out_keys: results to return, in this order, by the name that ``set_keys`` has for them.
-        constant: a network whose parameters get no gradient through calls of `module`, which may share them.
+        module: Module with ``in_keys`` and ``out_keys``.
+        out_keys: Keys of the results, in the order of the results, by the name that ``set_keys`` has for them.
+        constant: A network whose parameters get no gradient through calls of `module`, which may share them.
 
     Raises:
-        ContractError: if the module has no ``in_keys``, or does not write one of `out_keys`.
+        ContractError: If the module has no ``in_keys``, or does not write one of `out_keys`.
     """
 
     __slots__ = ("_detached", "_fn", "_next_keys", "_positions", "_shared", "in_keys", "module", "out_keys", "states")
@@ -213,19 +213,19 @@ class NetworkCall:
         return self._run({key: entries[following] for key, following in after}, batch_size, self.out_keys)
 
     def sequence(self, entries: Entries, batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors under `out_keys`, and the states after each step, in the order of `states`."""
+        """Return the tensors under `out_keys`, and the states after each step, in the order of `states`."""
         with set_recurrent_mode(True):
             wanted = [*self.out_keys, *[next_key(state.name) for state in self.states]]
             found = self._run_detached(entries, batch_size, wanted)
         return found[: len(self.out_keys)], found[len(self.out_keys) :]
 
     def following(self, entries: Entries, after: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys` one step after each: of the outcome, computed from the states after each step.
+        """Return the tensors under `out_keys` for the outcome of each step, computed from the states after it.
 
         Args:
-            entries: with those under `in_keys`, and `outcome_keys` below ``next``.
-            after: from `sequence`.
-            batch_size: of the batch.
+            entries: Entries with those under `in_keys`, and `outcome_keys` below ``next``.
+            after: States from `sequence`.
+            batch_size: Shape of the batch.
         """
         new = {state.name: value for state, value in zip(self.states, after, strict=True)}
         new |= {key: entries[next_key(key)] for key in self.outcome_keys}
@@ -255,7 +255,7 @@ class _FunctionalCall(nn.Module):
 
 
 def _shared_names(module: Any, other: nn.Module | None) -> list[str]:
-    """Names of the parameters of `module` that are also parameters of `other`."""
+    """Return the names of the parameters of `module` that are also parameters of `other`."""
     if other is None:
         return []
     shared = {*map(id, other.parameters())}
@@ -268,10 +268,10 @@ class ActorCall:
     A recurrent actor takes its batch as sequences, as in `NetworkCall`.
 
     Args:
-        actor: has ``in_keys`` and ``get_dist``.
+        actor: Actor with ``in_keys`` and ``get_dist``.
 
     Raises:
-        ContractError: if it has no ``get_dist``.
+        ContractError: If it has no ``get_dist``.
     """
 
     __slots__ = ("_fn", "actor", "in_keys", "states")
@@ -309,10 +309,10 @@ class HeadCall:
     """The last module of an actor as a function from the parameters of its distribution to the distribution.
 
     Args:
-        actor: a `ProbabilisticTensorDictSequential`.
+        actor: A `ProbabilisticTensorDictSequential`.
 
     Raises:
-        ContractError: if its last module has no ``get_dist``, or the parameters' keys are not among its ``out_keys``.
+        ContractError: If its last module has no ``get_dist``, or the parameters' keys are not among its ``out_keys``.
     """
 
     __slots__ = ("head", "in_keys")
@@ -330,7 +330,7 @@ class HeadCall:
             )
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
-        """The distribution, from the tensors under `in_keys` in `entries`; no gradient reaches them."""
+        """Return the distribution, from the tensors under `in_keys` in `entries`; no gradient reaches them."""
         leaves = [entries[key].detach() for key in self.in_keys]
         return self.head.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
 
@@ -344,12 +344,12 @@ class Ensemble(nn.Module):
     Args:
         networks: TensorDict modules with the same ``in_keys`` and ``out_keys``; or one, of which the others are copies
             with new initial parameters.
-        count: number of networks.
-        owner: the loss, for messages.
+        count: Number of networks.
+        owner: Loss, for messages.
 
     Raises:
-        ContractError: if a network has no keys, or they differ.
-        SpecError: if the number of networks is another, or parameters cannot be initialized again.
+        ContractError: If a network has no keys, or they differ.
+        ArgumentError: If the number of networks is another, or parameters cannot be initialized again.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -367,7 +367,7 @@ class Ensemble(nn.Module):
             members = list(networks)
         if count < 1 or len(members) != count:
             raise ArgumentError(
-                f"{owner} got {len(members)} networks for num_qvalue_nets={count}: give one, or {count}"
+                f"{owner}: num_qvalue_nets must be the number of networks, got {count} for {len(members)}"
             )
         for member in members:
             if not hasattr(member, "in_keys") or not hasattr(member, "out_keys"):
@@ -386,7 +386,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The stacked results, in a TensorDict without batch."""
+        """Return the stacked results, in a TensorDict without batch."""
         found = [member(tensordict.copy()) for member in self.members]
         return TensorDict({key: torch.stack([one.get(key) for one in found]) for key in self.out_keys})  # pyright: ignore[reportArgumentType]  # nested keys
 
@@ -406,7 +406,7 @@ class Ensemble(nn.Module):
 
 
 def _with_new_parameters(network: nn.Module, owner: str) -> nn.Module:
-    """A copy whose layers are initialized again."""
+    """Return a copy whose layers are initialized again."""
     copied = deepcopy(network)
     for part in copied.modules():
         reset: Callable[[], Any] | None = getattr(part, "reset_parameters", None)
@@ -436,7 +436,7 @@ class FrozenCall:
     """A network call through which gradients reach the inputs, and no parameter.
 
     Args:
-        call: the call.
+        call: Network call.
     """
 
     def __init__(self, call: NetworkCall) -> None:

@@ -16,17 +16,15 @@ from rl.core.errors import ArgumentError
 from rl.objectives import _foreign
 from rl.objectives.functional._q_learning import check_distance, distance
 
-__all__ = ["KLAdaptiveLR", "distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"]
-
 O = TypeVar("O", bound=Optimizer)  # noqa: E741 - a type
 
 
 @contextmanager
 def hold_out_net(network: nn.Module) -> Generator[nn.Module]:
-    """Context in which a network passes gradients on to its inputs, and gets none for its own parameters.
+    """Hold out a network in a context: it passes gradients on to its inputs, and its parameters get none.
 
     Args:
-        network: its parameters have ``requires_grad=False`` inside, and what they had before afterwards.
+        network: Network whose parameters have ``requires_grad=False`` inside, and what they had before afterwards.
 
     Example:
         >>> import torch
@@ -48,10 +46,10 @@ def hold_out_net(network: nn.Module) -> Generator[nn.Module]:
 
 @contextmanager
 def hold_out_params(parameters: Iterable[Tensor] | TensorDictBase) -> Generator[list[Tensor] | TensorDictBase]:
-    """Context that gives parameters as constants: detached tensors of the same memory.
+    """Hold out parameters in a context, which gives them as constants: detached tensors of the same memory.
 
     Args:
-        parameters: tensors, or a TensorDict of them; gives a list, or a TensorDict.
+        parameters: Tensors, or a TensorDict of them; the context is a list, or a TensorDict.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -63,13 +61,13 @@ def hold_out_params(parameters: Iterable[Tensor] | TensorDictBase) -> Generator[
 
 
 def group_optimizers(*optimizers: O) -> O:
-    """One optimizer for the parameters of several, with the options and the state of each.
+    """Build one optimizer for the parameters of several, with the options and the state of each.
 
     Args:
-        optimizers: of one class, with different parameters. Use the result in their place, not next to them.
+        optimizers: Optimizers of one class, with different parameters. Use the result in their place, not next to them.
 
     Raises:
-        SpecError: if there is none, their classes differ, or a parameter appears twice.
+        ArgumentError: If there is none, their classes differ, or a parameter appears twice.
 
     Example:
         >>> import torch
@@ -96,16 +94,16 @@ def group_optimizers(*optimizers: O) -> O:
 
 @_foreign.distance_loss
 def distance_loss(v1: Tensor, v2: Tensor, loss_function: str) -> Tensor:
-    """Distance per element, as losses of values take it; `rl.objectives.functional.distance` under its name in TorchRL.
+    """Return the distance per element: `rl.objectives.functional.distance` under its name in TorchRL.
 
     Args:
-        v1: prediction, any shape.
-        v2: target, same shape.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        v1: Prediction, any shape.
+        v2: Target, same shape.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
 
     Raises:
-        ShapeError: if the shapes differ.
-        SpecError: if the distance is unknown, or the target has no floating-point type.
+        ShapeError: If the shapes differ.
+        ArgumentError: If the distance is unknown, or the target has no floating-point type.
 
     Example:
         >>> import torch
@@ -131,7 +129,7 @@ class KLAdaptiveLR:
         max_lr: Largest step size.
 
     Raises:
-        SpecError: if an argument is out of its range, or in `step` a divergence is not finite.
+        ArgumentError: If an argument is out of its range, or in `step` a divergence is not finite.
 
     Example:
         >>> import torch

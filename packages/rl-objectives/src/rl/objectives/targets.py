@@ -22,7 +22,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def _tensors(module: nn.Module, owner: str) -> list[Tensor]:
-    """Parameters and buffers; raises if one has no shape yet."""
+    """Return the parameters and buffers; raise if one has no shape yet."""
     found = [*module.parameters(), *module.buffers()]
     if any(map(is_lazy, found)):
         raise ArgumentError(
@@ -33,14 +33,14 @@ def _tensors(module: nn.Module, owner: str) -> list[Tensor]:
 
 
 def make_target(module: M, owner: str) -> M:
-    """A copy that nothing trains.
+    """Return a copy that nothing trains.
 
     Args:
-        module: network to copy.
-        owner: for the message.
+        module: Network to copy.
+        owner: For the message.
 
     Raises:
-        ContractError: if parameters have no shape yet.
+        ArgumentError: If parameters have no shape yet.
 
     Example:
         >>> target = make_target(nn.Linear(2, 1), "DQNLoss")
@@ -92,7 +92,7 @@ class TargetWatch:
 
 
 def _versions(loss: nn.Module) -> list[tuple[int, int]]:
-    """What tells whether a tensor of a target network was changed in place, or is another one."""
+    """Return identity and version of the tensors of target networks, which tell whether one was changed or replaced."""
     tensors = (one for _, target, _ in _pairs(loss) for one in (*target.parameters(), *target.buffers()))
     return [(id(one), one._version) for one in tensors]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public name
 
@@ -109,7 +109,7 @@ class _Update:
                 watch.over = True
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors of all target networks, and of their trained networks."""
+        """Return the tensors of all target networks, and of their trained networks."""
         followed: list[Tensor] = []
         targets: list[Tensor] = []
         for name, target, source in _pairs(self._loss):
@@ -154,14 +154,14 @@ class SoftUpdate(_Update):
     learning", 2016, algorithm 1. Floating-point buffers move as parameters do, integer buffers are copied.
 
     Args:
-        loss: a module with children ``NAME`` and ``target_NAME``, or with such losses inside.
-        eps: ``1 - tau``, in [0, 1].
-        tau: share of the trained network, in [0, 1]. Give one of the two.
+        loss: A module with children ``NAME`` and ``target_NAME``, or with such losses inside.
+        eps: Share of the target network, ``1 - tau``, in [0, 1].
+        tau: Share of the trained network, in [0, 1]. Give one of the two.
 
     Raises:
-        ContractError: if `loss` has no target network, or its parameters have no shape yet.
+        ArgumentError: If `loss` has no target network, or its parameters have no shape yet.
         ShapeError: here and in `step`, if trained and target network differ in shape.
-        SpecError: unless one of `eps` and `tau` is given, in [0, 1].
+        ArgumentError: Unless one of `eps` and `tau` is given, in [0, 1].
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -200,13 +200,13 @@ class HardUpdate(_Update):
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, algorithm 1.
 
     Args:
-        loss: a module with children ``NAME`` and ``target_NAME``.
-        value_network_update_interval: calls of `step` from one copy to the next, at least 1.
+        loss: A module with children ``NAME`` and ``target_NAME``.
+        value_network_update_interval: Number of calls of `step` from one copy to the next, at least 1.
 
     Raises:
-        ContractError: if `loss` has no target network, or its parameters have no shape yet.
+        ArgumentError: If `loss` has no target network, or its parameters have no shape yet.
         ShapeError: here and in `step`, if trained and target network differ in shape.
-        SpecError: if the interval is not an integer of at least 1.
+        ArgumentError: If the interval is not an integer of at least 1.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -232,7 +232,7 @@ class HardUpdate(_Update):
             torch._foreach_copy_(targets, followed)  # pyright: ignore[reportPrivateImportUsage] - no public name
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of calls of `step`."""
+        """Return the number of calls of `step`."""
         return {"calls": self._calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

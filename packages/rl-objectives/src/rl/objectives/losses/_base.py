@@ -40,10 +40,10 @@ class LossModule(KeyedModule):
     docs/howto/losses.md. In place of `_derive` it may set ``in_keys`` and ``out_keys``, on the class or on the loss.
 
     Args:
-        reduction: ``"mean"`` (or None), ``"sum"`` or ``"none"`` over the batch.
+        reduction: Reduction over the batch, ``"mean"`` (or None), ``"sum"`` or ``"none"``.
 
     Raises:
-        SpecError: if the reduction is unknown.
+        ArgumentError: If the reduction is unknown.
 
     Example:
         >>> class Norm(LossModule):
@@ -83,7 +83,7 @@ class LossModule(KeyedModule):
         return Contract(tuple(map(Key, reads)), tuple(Key(key, batched=False) for key in writes))
 
     def _declared_keys(self, name: str) -> Sequence[NestedKey]:
-        """``in_keys`` or ``out_keys`` of a subclass without `_derive`, as it sets them."""
+        """Return ``in_keys`` or ``out_keys`` of a subclass without `_derive`, as it sets them."""
         inherited = getattr(type(self), name) is getattr(LossModule, name)
         return self._declared.get(name, []) if inherited else getattr(self, name)
 
@@ -121,7 +121,7 @@ class LossModule(KeyedModule):
             The loss itself.
 
         Raises:
-            UnknownNameError: if the loss has no such output; nothing is changed then.
+            UnknownNameError: If the loss has no such output; nothing is changed then.
         """
         known = self.contract.out_keys
         wrong = [key for key in map(unwrap, out_keys) if key not in known]
@@ -155,7 +155,7 @@ class LossModule(KeyedModule):
                 target.load_state_dict(network.state_dict())
 
     def _to_networks(self, value: Tensor) -> Tensor:
-        """A tensor of the loss itself on the device of its networks, where the batches are."""
+        """Return a tensor of the loss itself on the device of its networks, where the batches are."""
         parameter = next(self.parameters(), None)
         return value if parameter is None else value.to(parameter.device)
 
@@ -165,15 +165,15 @@ class LossModule(KeyedModule):
         Keywords are the keys that the loss reads, the parts of a nested key joined by ``_``.
 
         Args:
-            tensordict: the batch, ``[*B]``.
-            tensors: the entries of a batch, in place of it. Its shape is that of an entry whose shape after ``[*B]`` is
-                in the contract; without any it is the first dimension.
+            tensordict: Batch ``[*B]``.
+            tensors: Entries of a batch, in place of it. Its shape is that of an entry whose shape after ``[*B]`` is in
+                the contract; without any it is the first dimension.
 
         Returns:
             The TensorDict of `forward`; for keywords a tuple in the order of `out_keys`, or the only output itself.
 
         Raises:
-            UnknownArgumentError: if both or neither are given, or a keyword is not read.
+            UnknownArgumentError: If both or neither are given, or a keyword is not read.
         """
         if tensordict is not None and not tensors:
             with profiled(type(self).__name__):
@@ -190,7 +190,7 @@ class LossModule(KeyedModule):
         return found[0] if len(found) == 1 else found
 
     def _batch_of(self, tensors: dict[str, Tensor]) -> TensorDict:
-        """The batch of tensors by keyword."""
+        """Return the batch of tensors by keyword."""
         named = {"_".join(as_tuple(key.name)): key for key in self.derived().reads}
         for name in tensors:
             if name not in named:
@@ -222,11 +222,11 @@ class LossModule(KeyedModule):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
 
     def read(self, tensordict: TensorDictBase, contract: Contract | None = None) -> tuple[Entries, Tensor | None]:
@@ -241,12 +241,12 @@ class LossModule(KeyedModule):
         unless they are recurrent. The order of steps is checked for recurrent networks.
 
         Args:
-            tensordict: the batch, ``[*B]``.
-            contract: replaces the contract of the loss.
+            tensordict: Batch ``[*B]``.
+            contract: Contract in place of that of the loss.
 
         Raises:
-            ContractError: if a key that is read is absent, or a recurrent state would leak.
-            ShapeError: if the batch is empty and reduced to a mean, or the mask has another shape.
+            ContractError: If a key that is read is absent, or a recurrent state would leak.
+            ShapeError: If the batch is empty and reduced to a mean, or the mask has another shape.
         """
         self.derived()
         reader = self._reader if contract is None else BatchReader(contract, self._keys, type(self).__name__)
@@ -302,7 +302,7 @@ class LossModule(KeyedModule):
         estimator.set_keys(**{name: key for name, key in self._keys.items() if name in known})
 
     def _estimator_networks(self) -> dict[str, nn.Module]:
-        """The networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
+        """Return the networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
         return {}
 
     def _update_networks(self) -> None:
@@ -319,16 +319,16 @@ class LossModule(KeyedModule):
         """Set the value estimator of the loss.
 
         Args:
-            value_type: name of an estimator, or an estimator, which keeps its keys; the loss's default if None.
-            arguments: arguments of the constructor (``gamma``, ``lmbda``, ...).
+            value_type: Name of an estimator, or an estimator, which keeps its keys; the loss's default if None.
+            arguments: Arguments of the constructor (``gamma``, ``lmbda``, ...).
 
         Returns:
             The estimator. Later calls of `set_keys` apply to it, too.
 
         Raises:
-            UnknownComponentError: if no estimator has that name.
-            SpecError: if an argument is out of its range.
-            UnsupportedError: if the loss cannot use that estimator; it is a `SpecError` and a `NotImplementedError`.
+            UnknownComponentError: If no estimator has that name.
+            ArgumentError: If an argument is out of its range.
+            UnsupportedError: If the loss cannot use that estimator; it is a `SpecError` and a `NotImplementedError`.
         """
         if not isinstance(value_type, ValueEstimatorBase):
             estimator = self._make_estimator(value_type or self.default_value_estimator, arguments)
@@ -372,7 +372,7 @@ class LossModule(KeyedModule):
         recurse: bool = True,  # noqa: FBT001, FBT002 - torch's signature
         remove_duplicate: bool = True,  # noqa: FBT001, FBT002 - torch's signature
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """All parameters except those of target networks."""
+        """Return all parameters except those of target networks."""
         start = f"{prefix}." if prefix else ""
         targets = tuple(f"{start}{name}." for name, _ in self.named_children() if name.startswith("target_"))
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):

@@ -41,20 +41,20 @@ class MAPPOLoss(ClipPPOLoss):
     observations, unless they are recurrent. Without ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B, n_agents]``.
-        critic_network: writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, of the observations of all agents or of
-            a state: `MultiAgentMLP` with ``centralized=True``.
-        value_norm: normalizes the targets of the critic, as `PopArtValueNorm` of rl-modules; it has ``update``,
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B, n_agents]``.
+        critic_network: Network that writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, of the observations of all
+            agents or of a state: `MultiAgentMLP` with ``centralized=True``.
+        value_norm: Normalization of the targets of the critic, as `PopArtValueNorm` of rl-modules; it has ``update``,
             ``normalize`` and ``denormalize``. Targets of agents that act, of each batch in training mode, are included
             in its statistics.
-        normalize_advantage: as for `PPOLoss`; over each agent's part of the batch.
-        normalize_advantage_exclude_dims: dimensions of the advantage ``[*B, n_agents, 1]`` that are normalized apart;
+        normalize_advantage: Argument of `PPOLoss`; over each agent's part of the batch.
+        normalize_advantage_exclude_dims: Dimensions of the advantage ``[*B, n_agents, 1]`` that are normalized apart;
             ``(-2,)``, the agents.
-        others: those of `ClipPPOLoss`.
+        others: Arguments of `ClipPPOLoss`.
 
     Raises:
-        ContractError: if a network does not write a key that is read.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network does not write a key that is read.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -128,9 +128,10 @@ class IPPOLoss(MAPPOLoss):
     decentralized: `MultiAgentMLP` with ``centralized=False``.
 
     Args:
-        actor_network: as there.
-        critic_network: writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, each of the agent's own observation.
-        others: as there.
+        actor_network: Argument of `MAPPOLoss`.
+        critic_network: Network that writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, each of the agent's own
+            observation.
+        others: Arguments of `MAPPOLoss`.
 
     Example:
         >>> from tensordict.nn import (
@@ -165,21 +166,21 @@ class QMixerLoss(DQNLoss):
     ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
-        local_value_network: writes ``(group, "action_value")`` ``[*B, n_agents, n]``; if it also writes
+        local_value_network: Network that writes ``(group, "action_value")`` ``[*B, n_agents, n]``; if it also writes
             ``(group, "chosen_action_value")`` ``[*B, n_agents, 1]``, as `QValueActor` does, that is the value of the
             next state, with its mask of legal actions.
-        mixer_network: reads ``(group, "chosen_action_value")`` and, for QMIX, a state; writes ``chosen_action_value``
-            ``[*B, 1]``.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_value: whether next states are valued by copies of both networks, that `SoftUpdate` or `HardUpdate` moves.
-        double_dqn: whether the next actions are the trained network's choice.
-        action_space: ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        mixer_network: Network that reads ``(group, "chosen_action_value")`` and, for QMIX, a state; writes
+            ``chosen_action_value`` ``[*B, 1]``.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_value: Whether next states are valued by copies of both networks, that `SoftUpdate` or `HardUpdate` moves.
+        double_dqn: Whether the next actions are the trained network's choice.
+        action_space: Kind of the action, ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network does not write a key that is read.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network does not write a key that is read.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -257,11 +258,11 @@ class QMixerLoss(DQNLoss):
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
@@ -304,7 +305,7 @@ class QMixerLoss(DQNLoss):
     def _mix(
         self, mixer: NetworkCall, values: Tensor, alive: Tensor | None, state: Entries, size: torch.Size
     ) -> Tensor:
-        """Value of the team, ``[*B, 1]``; agents that do not act have the value 0."""
+        """Return the value of the team, ``[*B, 1]``; agents that do not act have the value 0."""
         if alive is not None:
             values = values.where(expand_right(alive, values), 0)
         return mixer({**state, self._keys["local_value"]: values}, size)[0]

@@ -36,7 +36,7 @@ _ONE_HOT, _CATEGORICAL = "one-hot", "categorical"
 
 
 def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
-    """``"one-hot"``, ``"categorical"``, or None without a space; from a name or a spec."""
+    """Return ``"one-hot"``, ``"categorical"``, or None without a space; from a name or a spec."""
     if space is None:
         return None
     if isinstance(space, str):
@@ -84,7 +84,7 @@ class QLoss(ReplayLoss):
         self.target_value_network = make_target(value_network, owner) if delay_value else None
 
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
-        """Outputs of the network that values next states, of those that it writes; here for distributions."""
+        """Return the outputs to read of the network that values next states; here for distributions."""
         names = ["action_value", *(["action"] if self._keys["action"] in written and not self.double_dqn else [])]
         return {name: self._keys[name] for name in names}
 
@@ -113,7 +113,7 @@ class QLoss(ReplayLoss):
         )
 
     def _evaluate(self, entries: Entries, size: torch.Size) -> tuple[Tensor, list[Tensor]]:
-        """Output of the trained network, and its recurrent states after each step."""
+        """Return the output of the trained network, and its recurrent states after each step."""
         if not self._states:
             return self._online(entries, size)[0], []
         (action_value,), after = self._online.sequence(entries, size)
@@ -123,20 +123,20 @@ class QLoss(ReplayLoss):
     def _evaluate_next(
         call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size
     ) -> list[Tensor]:
-        """Outputs of a network for the next states; a recurrent one continues from the states `after`."""
+        """Return the outputs of a network for the next states; a recurrent one continues from the states `after`."""
         if not call.states:
             return call.after(entries, size)
         return call.following(entries, call.sequence(entries, size)[1] if after is None else after, size)
 
     def _index(self, action: Tensor, action_value: Tensor) -> Tensor:
-        """Index of the action among the n values ``[*B, n]``: ``[*B, 1]`` int64."""
+        """Return the index of the action among the n values ``[*B, n]``: ``[*B, 1]`` int64."""
         if action.shape == action_value.shape and self.action_space != _CATEGORICAL:
             if action.is_floating_point() and self.action_space is None:
-                self._refuse_floats(action, "If they are one-hot, give the loss action_space='one-hot'")
+                self._reject_floats(action, "If they are one-hot, give the loss action_space='one-hot'")
             return action.long().argmax(-1, keepdim=True)
         if action.shape == action_value.shape[:-1] and self.action_space != _ONE_HOT:
             if action.is_floating_point():
-                self._refuse_floats(action, "If they are indices, convert them with .long()")
+                self._reject_floats(action, "If they are indices, convert them with .long()")
             return action.long().unsqueeze(-1)
         raise ShapeError(
             f"{type(self).__name__} got actions of shape {tuple(action.shape)} for action values of shape"
@@ -144,25 +144,25 @@ class QLoss(ReplayLoss):
             " categorical ones lack its last dimension"
         )
 
-    def _refuse_floats(self, action: Tensor, remedy: str) -> NoReturn:
+    def _reject_floats(self, action: Tensor, remedy: str) -> NoReturn:
         raise ShapeError(
             f"{type(self).__name__} got {action.dtype} actions of shape {tuple(action.shape)}, and chooses among"
             f" {key_str(self._keys['action_value'])}: actions are one-hot or integers. {remedy}"
         )
 
     def _value_of_action(self, action_value: Tensor, action: Tensor) -> Tensor:
-        """Value of the action that was taken, ``[*B, 1]``, of the values ``[*B, n]``.
+        """Return the value of the action that was taken, ``[*B, 1]``, of the values ``[*B, n]``.
 
         Raises:
-            ShapeError: if actions have another shape or dtype, or on a CPU an index is out of range.
+            ShapeError: If actions have another shape or dtype, or on a CPU an index is out of range.
         """
         return self._gather(action_value, -1, self._index(action, action_value))
 
     def _gather(self, values: Tensor, dim: int, index: Tensor) -> Tensor:
-        """``values.gather(dim, index)``, where `dim` is that of the actions.
+        """Return ``values.gather(dim, index)``, where `dim` is that of the actions.
 
         Raises:
-            ShapeError: if on a CPU an index is out of range.
+            ShapeError: If on a CPU an index is out of range.
         """
         try:
             return values.gather(dim, index)
@@ -177,7 +177,7 @@ class QLoss(ReplayLoss):
             ) from None
 
     def _next_distribution(self, entries: Entries, after: list[Tensor], size: torch.Size) -> tuple[Tensor, Tensor]:
-        """Distributions of all next values, as the network writes them, and the index of the best action ``[*B, 1]``.
+        """Return the distributions of all next values, as written, and the index of the best action ``[*B, 1]``.
 
         The action is that of the network, where it writes one, else the one of the largest mean (`_means`).
         """
@@ -191,12 +191,12 @@ class QLoss(ReplayLoss):
         return written[0], (means if call is self._target_network else self._means(found[0])).argmax(-1, keepdim=True)
 
     def _means(self, action_value: Tensor) -> Tensor:
-        """Expected value of each action, ``[*B, n]``; of a distributional loss."""
+        """Return the expected value of each action, ``[*B, n]``; of a distributional loss."""
         raise NotImplementedError
 
 
 def _find_support(network: nn.Module, owner: str) -> Tensor:
-    """The support that a network or one of its parts holds."""
+    """Return the support that a network or one of its parts holds."""
     for part in network.modules():
         found = getattr(part, "support", None)
         if isinstance(found, Tensor):
@@ -221,20 +221,21 @@ class DistributionalDQNLoss(QLoss):
     2018). Where the batch has ``gamma`` or ``steps_to_next_obs`` ``[*B, 1]``, rewards are multi-step returns.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n_atoms, n_actions]``, log-probabilities of the atoms; they are
-            normalized over the atoms, so that logits serve, too. If it also writes ``action``, that is its best
-            action. A plain module reads ``observation``.
-        support: atoms in ascending, equal steps, ``[n_atoms]``, units of return; the first attribute ``support`` of
-            the network or its parts if None.
-        delay_value: as for `DQNLoss`.
-        double_dqn: as for `DQNLoss`.
-        action_space: as for `DQNLoss`.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        value_network: Network that writes ``action_value`` ``[*B, n_atoms, n_actions]``, log-probabilities of the
+            atoms; they are normalized over the atoms, so that logits serve, too. If it also writes ``action``, that is
+            its best action. A plain module reads ``observation``.
+        support: Atoms in ascending, equal steps, ``[n_atoms]``, units of return; the first attribute ``support`` of the
+            network or its parts if None.
+        delay_value: Argument of `DQNLoss`.
+        double_dqn: Argument of `DQNLoss`.
+        action_space: Argument of `DQNLoss`.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if there is no support, or an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If there is no support, an argument is out of its range, or the network has parameters
+            without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -282,18 +283,18 @@ class DistributionalDQNLoss(QLoss):
         self.make_value_estimator(gamma=gamma)
 
     def _means(self, action_value: Tensor) -> Tensor:
-        """Expected value of each action, ``[*B, n]``."""
+        """Return the expected value of each action, ``[*B, n]``."""
         return torch.einsum("...an,a->...n", action_value.softmax(-2), self.support.to(action_value.dtype))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree, or on a CPU an action is out of range.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree, or on a CPU an action is out of range.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
@@ -303,6 +304,7 @@ class DistributionalDQNLoss(QLoss):
                 f"{type(self).__name__} got {self._keys['action_value']!r} of shape {tuple(action_value.shape)} for a"
                 f" batch of shape {tuple(size)} and {self.support.numel()} atoms; expected [*B, n_atoms, n_actions]"
             )
+        # [*B, n_atoms, n_actions] -> log-probabilities of the atoms of the action that was taken, [*B, n_atoms]
         index = self._index(entries[self._keys["action"]], action_value[..., 0, :]).unsqueeze(-2)
         chosen = index.expand(*action_value.shape[:-1], 1)
         log_prob = self._gather(action_value, -1, chosen).squeeze(-1).log_softmax(-1)
@@ -311,6 +313,7 @@ class DistributionalDQNLoss(QLoss):
             following, best = self._next_distribution(entries, after, size)
             best = best.unsqueeze(-2).expand_as(chosen)
             probability = following.gather(-1, best).squeeze(-1).softmax(-1)
+            # each atom z moves to r + gamma**n * z, and its probability to the nearest atoms of the support
             moved = self._target(tensordict, entries, mask, support.expand_as(probability))
             target = project_distribution(probability, moved, support)
         elements, error = categorical_divergence(log_prob, target)
@@ -338,19 +341,20 @@ class DQNLoss(QLoss):
     valued one step after its sequence.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n]``; if it also writes ``chosen_action_value``, that is the value
-            of the next state. A plain module reads ``observation``.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_value: whether next states are valued by a copy, ``target_value_network``, that `SoftUpdate` or
+        value_network: Network that writes ``action_value`` ``[*B, n]``; if it also writes ``chosen_action_value``, that
+            is the value of the next state. A plain module reads ``observation``.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_value: Whether next states are valued by a copy, ``target_value_network``, that `SoftUpdate` or
             `HardUpdate` moves.
-        double_dqn: whether the next action is the trained network's choice.
-        action_space: ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        double_dqn: Whether the next action is the trained network's choice.
+        action_space: Kind of the action, ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if `action_space` is of another kind, or an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If `action_space` is of another kind, an argument is out of its range, or the network has
+            parameters without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -400,11 +404,11 @@ class DQNLoss(QLoss):
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
@@ -417,14 +421,20 @@ class DQNLoss(QLoss):
     def _fit(
         self, tensordict: TensorDictBase, predicted: Tensor, target: Tensor, entries: Entries, mask: Tensor | None
     ) -> TensorDictBase:
-        """The loss of `predicted` ``[*B, 1]`` against `target`, and diagnostics; writes ``td_error``."""
+        """Return the loss of `predicted` ``[*B, 1]`` against `target`, and diagnostics; write ``td_error``."""
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
         return TensorDict(self._results(tensordict, entries, mask, elements, error, predicted, target))
 
     def _next_value(self, entries: Entries, after: list[Tensor], size: torch.Size) -> Tensor:
-        """Value of the best action after each step, ``[*B, 1]``; `after` are the states of the trained network."""
+        """Return the value of the best action after each step, ``[*B, 1]``.
+
+        Args:
+            entries: Entries that were read.
+            after: Recurrent states of the trained network after each step.
+            size: Shape of the batch.
+        """
         (value,) = self._evaluate_next(self._target_network, entries, None, size)
         if self._choice is not None:
             (choice,) = self._evaluate_next(self._choice, entries, after, size)
@@ -449,19 +459,19 @@ class QRDQNLoss(QLoss):
     ``steps_to_next_obs`` ``[*B, 1]``, rewards are multi-step returns.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n_actions, n_quantiles]``, quantiles at the midpoints
+        value_network: Network that writes ``action_value`` ``[*B, n_actions, n_quantiles]``, quantiles at the midpoints
             ``(i + 0.5) / n_quantiles``. If it also writes ``action``, that is its best action. A plain module reads
             ``observation``.
-        kappa: error up to which the loss is quadratic, at least 0, units of return; 0 is quantile regression (eq. 8).
-        delay_value: as for `DQNLoss`.
-        double_dqn: as for `DQNLoss`.
-        action_space: as for `DQNLoss`.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        kappa: Error up to which the loss is quadratic, at least 0, units of return; 0 is quantile regression (eq. 8).
+        delay_value: Argument of `DQNLoss`.
+        double_dqn: Argument of `DQNLoss`.
+        action_space: Argument of `DQNLoss`.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -502,18 +512,18 @@ class QRDQNLoss(QLoss):
         self.make_value_estimator(gamma=gamma)
 
     def _means(self, action_value: Tensor) -> Tensor:
-        """Mean of the quantiles of each action, ``[*B, n]``."""
+        """Return the mean of the quantiles of each action, ``[*B, n]``."""
         return action_value.mean(-1)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree, or on a CPU an action is out of range.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree, or on a CPU an action is out of range.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
@@ -526,13 +536,13 @@ class QRDQNLoss(QLoss):
         index = self._index(entries[self._keys["action"]], action_value[..., 0])
         predicted = self._quantiles_of(action_value, index)
         with torch.no_grad():
-            following, best = self._next_distribution(entries, after, size)
+            following, best = self._next_distribution(entries, after, size)  # [*B, n_actions, n_quantiles]
             target = self._target(tensordict, entries, mask, self._quantiles_of(following, best))
         elements = quantile_huber(predicted, target, self.kappa)
         mean, aim = predicted.detach().mean(-1), target.mean(-1)
         return TensorDict(self._results(tensordict, entries, mask, elements, (mean - aim).abs(), mean, aim))
 
     def _quantiles_of(self, action_value: Tensor, index: Tensor) -> Tensor:
-        """Quantiles of one action each, ``[*B, n_quantiles]``."""
+        """Return the quantiles of one action each, ``[*B, n_quantiles]``."""
         chosen = index.unsqueeze(-1).expand(*index.shape, action_value.shape[-1])
         return self._gather(action_value, -2, chosen).squeeze(-2)

@@ -36,13 +36,14 @@ class RNDLoss(LossModule):
     ``loss_predictor``, and the detached mean of ``intrinsic_reward``.
 
     Args:
-        predictor_network: writes ``features`` ``[*B, d]``. A plain module reads ``observation``.
-        target_network: fixed, writes ``features`` of that shape; it is in `state_dict()`, not in `parameters()`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        predictor_network: Network that writes ``features`` ``[*B, d]``. A plain module reads ``observation``.
+        target_network: Fixed network that writes ``features`` of that shape; it is in `state_dict()`, not in
+            `parameters()`.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network does not write ``features``, or both share parameters.
-        SpecError: if the reduction is unknown.
+        ContractError: If a network does not write ``features``, or both share parameters.
+        ArgumentError: If the reduction is unknown.
 
     Example:
         >>> loss = RNDLoss(predictor_network=nn.Linear(3, 8), target_network=nn.Linear(3, 8))
@@ -97,14 +98,14 @@ class RNDLoss(LossModule):
         )
 
     def intrinsic_reward(self, tensordict: TensorDictBase) -> Tensor:
-        """Mean squared error of the features of each next state, without gradient, ``[*B, 1]``.
+        """Return the mean squared error of the features of each next state, without gradient, ``[*B, 1]``.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         with torch.no_grad():
             return self._error(self.read(tensordict)[0], tensordict.batch_size)
@@ -113,11 +114,11 @@ class RNDLoss(LossModule):
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         error = self._error(entries, tensordict.batch_size).squeeze(-1)

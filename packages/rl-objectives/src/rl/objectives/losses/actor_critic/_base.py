@@ -38,10 +38,10 @@ class Batch(NamedTuple):
 
 
 def sample_action(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
-    """A sample with a gradient, and its log-probability ``[*B]``.
+    """Return a sample with a gradient, and its log-probability ``[*B]``.
 
     Raises:
-        SpecError: if the distribution gives samples no gradient.
+        UnsupportedError: If the distribution gives samples no gradient.
     """
     fused = getattr(dist, "rsample_and_log_prob", None)
     if fused is not None:
@@ -58,10 +58,10 @@ def sample_action(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
 
 
 def chosen_values(values: Tensor, action: Tensor, key: NestedKey, owner: str) -> Tensor:
-    """Values of the actions that were taken, ``[k, *B, 1]``, of those of all actions ``[k, *B, n]``.
+    """Return the values of the actions that were taken, ``[k, *B, 1]``, of those of all actions ``[k, *B, n]``.
 
     Raises:
-        ShapeError: if actions are neither one-hot ``[*B, n]`` nor integers ``[*B]``.
+        ShapeError: If actions are neither one-hot ``[*B, n]`` nor integers ``[*B]``.
     """
     if action.shape == values.shape[1:]:
         index = action.long().argmax(-1, keepdim=True)
@@ -82,14 +82,14 @@ class OffPolicyLoss(ReplayLoss):
     masks are handled here. The critic's entry ``td_error`` is written into the batch.
 
     Args:
-        actor_network: the policy.
-        critic: writes ``state_action_value`` ``[*B, 1]``; one network or several.
-        count: number of critics; None for the one network itself.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_critic: whether targets are those of a copy, which `SoftUpdate` moves.
-        delay_actor: the same for the actor.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        actor_network: Policy.
+        critic: Network that writes ``state_action_value`` ``[*B, 1]``; one network or several.
+        count: Number of critics; None for the one network itself.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_critic: Whether targets are those of a copy, which `SoftUpdate` moves.
+        delay_actor: Whether next actions are those of a copy of the actor.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
     network_inputs: ClassVar[tuple[str, ...]] = ("action",)
@@ -139,20 +139,20 @@ class OffPolicyLoss(ReplayLoss):
 
     @abstractmethod
     def _next_value(self, batch: Batch) -> Tensor:
-        """Value of the next states, ``[*B, 1]``; called without gradient."""
+        """Return the value of the next states, ``[*B, 1]``; called without gradient."""
 
     @abstractmethod
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        """The losses of the actor, and diagnostics."""
+        """Return the losses of the actor, and diagnostics."""
 
     @abstractmethod
     def _writes(self) -> tuple[Key, ...]:
-        """The scalars of `_actor_part` in the contract."""
+        """Return the scalars of `_actor_part` in the contract."""
 
     # ---- contract
 
     def _critics(self, *, target: bool = False) -> nn.Module:
-        """The critics, or their targets if there are some."""
+        """Return the critics, or their targets if there are some."""
         followed = getattr(self, f"target_{self._critic_name}") if target else None
         return getattr(self, self._critic_name) if followed is None else followed
 
@@ -189,7 +189,7 @@ class OffPolicyLoss(ReplayLoss):
     # ---- losses
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of the critics, without those of target networks: for an optimizer of their own.
+        """Return the parameters of the critics, without those of target networks: for an optimizer of their own.
 
         Example:
             >>> from tensordict.nn import TensorDictModule
@@ -205,21 +205,21 @@ class OffPolicyLoss(ReplayLoss):
         """Compute all losses of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         batch = self._batch(tensordict)
         return TensorDict({**self._critic_part(batch), **self._actor_part(batch)})
 
     def critic_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The losses of the critics alone, as `forward` computes them, and ``td_error`` in the batch."""
+        """Return the losses of the critics alone, as `forward` computes them, and ``td_error`` in the batch."""
         return TensorDict(self._critic_part(self._batch(tensordict)))
 
     def actor_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The losses of the actor alone, as `forward` computes them."""
+        """Return the losses of the actor alone, as `forward` computes them."""
         # The step was counted with `critic_loss`, after which target networks are moved.
         return TensorDict(self._actor_part(self._batch(tensordict, counted=False)))
 
@@ -240,14 +240,14 @@ class OffPolicyLoss(ReplayLoss):
         return value if self._stacked else value.unsqueeze(0)
 
     def _acted(self, action: Any) -> Entries:
-        """The entries of an action, or of a TensorDict of several, which one key may name as a whole."""
+        """Return the entries of an action, or of a TensorDict of several, which one key may name as a whole."""
         keys = self._keys["action"]
         if not isinstance(keys, list):
             return {keys: action}
         return {key: action.get(key, action if len(keys) == 1 else None) for key in keys}
 
     def _predicted(self, batch: Batch) -> Tensor:
-        """Values of the actions that were taken, ``[n, *B, 1]``."""
+        """Return the values of the actions that were taken, ``[n, *B, 1]``."""
         (value,) = self._critic_call(batch.entries, batch.size)
         return value if self._stacked else value.unsqueeze(0)
 
@@ -287,17 +287,17 @@ class DDPGLoss(OffPolicyLoss):
     (absolute), ``pred_value`` and ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
-        actor_network: writes ``action``.
-        value_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_actor: whether the next action is that of a copy, ``target_actor_network``.
-        delay_value: whether it is valued by a copy, ``target_value_network``. `SoftUpdate` moves both.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        actor_network: Network that writes ``action``.
+        value_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_actor: Whether the next action is that of a copy, ``target_actor_network``.
+        delay_value: Whether the next action is valued by a copy, ``target_value_network``. `SoftUpdate` moves both.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> import torch
@@ -371,25 +371,27 @@ class TD3Loss(OffPolicyLoss):
     Reads and writes what `DDPGLoss` does; the critics' loss, summed over the critics, is called ``loss_qvalue``.
 
     Args:
-        actor_network: writes ``action``.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
-            with new initial parameters. Or a list of critics.
-        action_spec: bounds of the action: a `Bounded` spec of one element.
-        bounds: lower and upper bound, numbers or tensors; instead of `action_spec`.
-        num_qvalue_nets: number of critics.
+        actor_network: Network that writes ``action``.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics
+            are copies with new initial parameters. Or a list of critics.
+        action_spec: Bounds of the action: a `Bounded` spec of one element.
+        bounds: Lower and upper bound, numbers or tensors; instead of `action_spec`.
+        num_qvalue_nets: Number of critics.
         policy_noise: Standard deviation of the noise on target actions, units of the action: a number, or a tensor
             with one for each of its dimensions.
         noise_clip: Largest absolute value of the noise: a number, or such a tensor.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_actor: whether target actions are those of a copy, ``target_actor_network``.
-        delay_qvalue: whether they are valued by a copy, ``target_qvalue_network``.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_actor: Whether target actions are those of a copy, ``target_actor_network``.
+        delay_qvalue: Whether target actions are valued by a copy, ``target_qvalue_network``.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        ShapeError: in a call, if bounds or noise have another width than the action.
-        SpecError: if an argument is out of its range, or there are no bounds.
+        ContractError: If a network lacks a key.
+        ShapeError: In a call, if bounds or noise have another width than the action.
+        ArgumentError: If an argument is out of its range, a network has parameters without a shape, or there are
+            no bounds.
+        SpecError: If `action_spec` is not bounded.
 
     Example:
         >>> from tensordict import TensorDict
@@ -473,6 +475,7 @@ class TD3Loss(OffPolicyLoss):
                     " a number, or one for each dimension of the action"
                 )
         noise, clip = (one.to(action.dtype) if isinstance(one, Tensor) else one for one in (noise, clip))
+        # a' = clip(pi'(s') + clip(noise)), and the smaller of the target critics, min_i Q'_i(s', a')
         action = smoothed_action(action, torch.randn_like(action) * noise, clip, low, high)
         return self._values(self._target_critic, batch.after, action, batch.size).amin(0)
 
@@ -483,7 +486,7 @@ class TD3Loss(OffPolicyLoss):
 
 
 def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
-    """Bounds of the action."""
+    """Return the bounds of the action."""
     if (spec is None) == (bounds is None):
         raise ArgumentError("TD3Loss needs the bounds of the action: give action_spec, or bounds=(low, high)")
     if bounds is None:
@@ -497,7 +500,5 @@ def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
         bounds = (leaf.low, leaf.high)
     low, high = (torch.as_tensor(one, dtype=torch.get_default_dtype()).clone() for one in bounds)
     if bool((low > high).any()):
-        raise ArgumentError(
-            f"TD3Loss got bounds {low.tolist()} and {high.tolist()}; no lower one is above its upper one"
-        )
+        raise ArgumentError(f"TD3Loss: bounds must be ascending, got {low.tolist()} and {high.tolist()}")
     return low, high

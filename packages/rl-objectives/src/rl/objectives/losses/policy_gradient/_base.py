@@ -39,8 +39,8 @@ _PER_DIMENSION = "a distribution with one log-probability for each dimension nee
 class PolicyLoss(LossModule):
     """Base of losses that weight log-probabilities of actions by an advantage and fit a critic.
 
-    A subclass implements `_writes` and `forward`, and sets `_compares` if it reads the log-probability of the action at
-    collection. Arguments are those of `PPOLoss`.
+    A subclass implements `_writes` and `forward`, and sets `_reads_log_prob` if it reads the log-probability of the
+    action at collection. Arguments are those of `PPOLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -56,7 +56,7 @@ class PolicyLoss(LossModule):
     }
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
     _options: ClassVar[tuple[str, ...]] = ("clip_value", "separate_losses")
-    _compares: ClassVar[bool] = False
+    _reads_log_prob: ClassVar[bool] = False
 
     actor_network: nn.Module
     critic_network: nn.Module
@@ -86,7 +86,7 @@ class PolicyLoss(LossModule):
     def _writes(self) -> tuple[Key, ...]:
         raise NotImplementedError
 
-    def _more_reads(self) -> tuple[Key, ...]:
+    def _extra_reads(self) -> tuple[Key, ...]:
         return ()
 
     def _derive(self) -> Contract:
@@ -96,16 +96,22 @@ class PolicyLoss(LossModule):
         self._actor = ActorCall(self.actor_network)
         constant = self.actor_network if self.separate_losses else None
         self._critic = NetworkCall(self.critic_network, {"value": keys["value"]}, constant)
-        self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
+        self._default_estimators: list[
+            ValueEstimatorBase
+        ] = []  # created when first needed; in a list, so that it is no child
         self._states = joint_states(owner, self.actor_network, self.critic_network)
         inputs = dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys])
         doc = "log-probability of the action at collection, nats"
         reads = (
             *(input_key(key, self._states, "input of the networks") for key in inputs),
             *(Key(key, doc="action that was taken") for key in as_list(keys["action"])),
-            *(Key(key, (), doc, remedy=_LOG_PROB_REMEDY) for key in as_list(keys["sample_log_prob"]) if self._compares),
+            *(
+                Key(key, (), doc, remedy=_LOG_PROB_REMEDY)
+                for key in as_list(keys["sample_log_prob"])
+                if self._reads_log_prob
+            ),
             *([] if clip is None else [Key(keys["value"], (1,), "value of the state before the update")]),
-            *self._more_reads(),
+            *self._extra_reads(),
         )
         of_agents = self.default_value_estimator is ValueEstimators.MAGAE
         remedy = _ADVANTAGE_REMEDY.format("MultiAgentGAE" if of_agents else "GAE")
@@ -127,7 +133,7 @@ class PolicyLoss(LossModule):
         return {"value_network": self.critic_network, "actor_network": self.actor_network}
 
     def read_estimated(self, tensordict: TensorDictBase) -> tuple[Entries, Tensor | None]:
-        """`read`, with advantage and target estimated if they are absent; the batch stays as it is."""
+        """Return `read`, with advantage and target estimated if they are absent; the batch stays as it is."""
         self.derived()
         self._estimated_reader.check_unobserved(tensordict)
         if tensordict.get(self._keys["advantage"], None) is None:
@@ -135,15 +141,15 @@ class PolicyLoss(LossModule):
         return self._read(tensordict, self._estimated_reader)
 
     def _estimated(self, td: TensorDictBase) -> TensorDictBase:
-        """The batch with advantage and target; the one that came stays as it is."""
+        """Return the batch with advantage and target; the one that came stays as it is."""
         estimator, name = self.value_estimator, self._keys["advantage"]
         if estimator is None:
             if "time" not in td.names:
                 self._reads.refuse(td, name, self)
-            if not self._usual:
-                self._usual = [self._make_estimator(self.default_value_estimator, {})]
-                self._name_keys(self._usual[0])
-            estimator = self._usual[0]
+            if not self._default_estimators:
+                self._default_estimators = [self._make_estimator(self.default_value_estimator, {})]
+                self._name_keys(self._default_estimators[0])
+            estimator = self._default_estimators[0]
             if not estimator.can_read(td):
                 self._reads.refuse(td, name, self)
         if self.clip_value is None:
@@ -156,7 +162,7 @@ class PolicyLoss(LossModule):
         return estimator(td.copy()).set(name, old_value)
 
     def _log_prob(self, dist: Distribution, entries: Entries, size: torch.Size) -> Tensor:
-        """Log-probability of the action that was taken, ``[*B]``."""
+        """Return the log-probability of the action that was taken, ``[*B]``."""
         keys = self._keys
         action, among = select_action(entries, keys["action"], size), getattr(dist, "batch_shape", ())
         if isinstance(action, Tensor) and action.shape[: len(among)] != among:
@@ -165,20 +171,20 @@ class PolicyLoss(LossModule):
                 f" gives distributions of {tuple(among)} actions: collect with a policy of the same actions and agents"
             )
         log_prob = sum_log_probs(dist.log_prob(action))
-        old = sum_log_probs(select_action(entries, keys["sample_log_prob"], size)) if self._compares else log_prob
+        old = sum_log_probs(select_action(entries, keys["sample_log_prob"], size)) if self._reads_log_prob else log_prob
         advantage = entries[keys["advantage"]]
         if log_prob.shape != old.shape or advantage.shape != (*log_prob.shape, 1):
-            sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._compares else ""
+            sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._reads_log_prob else ""
             each = "*B, n_agents" if group_of(keys["action"]) else "*B"
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_prob.shape)} from the actor{sampled}"
                 f" and {keys['advantage']!r} {tuple(advantage.shape)}; expected [{each}],"
                 f"{f' [{each}]' if sampled else ''} and [{each}, 1]; {_PER_DIMENSION}"
             )
-        return log_prob - old.detach() if self._compares else log_prob
+        return log_prob - old.detach() if self._reads_log_prob else log_prob
 
     def _value_loss(self, entries: Entries, size: torch.Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The critic's loss, weighted and reduced, and the values."""
+        """Return the critic's loss, weighted and reduced, and the values."""
         (value,) = self._critic(entries, size)
         target = entries[self._keys["value_target"]].detach()
         elements = distance(value, target, self.loss_critic_type)
@@ -189,6 +195,7 @@ class PolicyLoss(LossModule):
                     f"{type(self).__name__} got values of shape {tuple(value.shape)} from the critic and"
                     f" {self._keys['value']!r} {tuple(old.shape)} in the batch; expected one shape"
                 )
+            # the larger of the errors of the value and of the value clipped around the old one
             near = old + (value - old).clamp(-self.clip_value, self.clip_value)
             elements = elements.maximum(distance(near, target, self.loss_critic_type))
         return self.critic_coeff * reduce(elements, self.reduction, mask), value
@@ -198,7 +205,7 @@ def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool 
     """Raise unless weights and number of samples are in their range; return the weight, 0 without a bonus.
 
     Raises:
-        SpecError: if a weight is not a number, negative or NaN, or the number of samples below 1.
+        ArgumentError: If a weight is not a number, negative or NaN, or the number of samples below 1.
     """
     if isinstance(coeff, Mapping) and not coeff:
         raise ArgumentError(
@@ -213,10 +220,10 @@ def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool 
 def weighted_entropy(
     dist: Distribution, coeff: EntropyCoeff, samples: int, reduction: str, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The negated, weighted and reduced entropy, and the entropy of each element.
+    """Return the negated, weighted and reduced entropy, and the entropy of each element.
 
     Raises:
-        SpecError: if there are weights by action, and the distribution has others.
+        ArgumentError: If there are weights by action, and the distribution has others.
     """
     try:
         found: Any = dist.entropy()
@@ -257,21 +264,22 @@ class A2CLoss(PolicyLoss):
     ``entropy``. Without ``advantage`` in the batch it is estimated, as by `PPOLoss`.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        entropy_bonus: whether the entropy bonus is added.
-        samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
-        entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        entropy_bonus: Whether the entropy bonus is added.
+        samples_mc_entropy: Number of actions that estimate the entropy of a distribution without a formula for it.
+        entropy_coeff: Weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
-        critic_coeff: weight of the critic's loss, at least 0.
-        loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
-        clip_value: as for `PPOLoss`.
-        separate_losses: as for `PPOLoss`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
+        critic_coeff: Weight of the critic's loss, at least 0.
+        loss_critic_type: Name of the distance, ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
+        clip_value: Argument of `PPOLoss`.
+        separate_losses: Argument of `PPOLoss`.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at
+            padding.
 
     Raises:
-        ContractError: if a network has no ``in_keys``.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys``.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> import torch
@@ -332,11 +340,11 @@ class A2CLoss(PolicyLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read_estimated(tensordict)
         size = tensordict.batch_size
@@ -370,18 +378,19 @@ class ReinforceLoss(PolicyLoss):
     ``make_value_estimator("td1")`` takes all rewards to the end.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        delay_value: whether advantages are estimated with a copy, ``target_critic_network``, that `SoftUpdate` or
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        delay_value: Whether advantages are estimated with a copy, ``target_critic_network``, that `SoftUpdate` or
             `HardUpdate` moves.
-        loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
-        clip_value: as for `PPOLoss`.
-        separate_losses: as for `PPOLoss`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
+        loss_critic_type: Name of the distance, ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
+        clip_value: Argument of `PPOLoss`.
+        separate_losses: Argument of `PPOLoss`.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at
+            padding.
 
     Raises:
-        ContractError: if a network has no ``in_keys``, or parameters of the critic to be copied have no shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys``, or parameters of the critic to be copied have no shape.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> import torch
@@ -436,11 +445,11 @@ class ReinforceLoss(PolicyLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read_estimated(tensordict)
         size = tensordict.batch_size
@@ -470,25 +479,25 @@ class ImpalaLoss(PolicyLoss):
     ``entropy``.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B, T]``.
-        critic_network: writes ``state_value`` ``[*B, T, 1]``.
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1].
-        rho_thresh: largest weight of a temporal difference.
-        c_thresh: largest weight of what follows, at most `rho_thresh`.
-        entropy_bonus: whether the entropy bonus is added.
-        samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
-        entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B, T]``.
+        critic_network: Network that writes ``state_value`` ``[*B, T, 1]``.
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1].
+        rho_thresh: Largest weight of a temporal difference.
+        c_thresh: Largest weight of what follows, at most `rho_thresh`.
+        entropy_bonus: Whether the entropy bonus is added.
+        samples_mc_entropy: Number of actions that estimate the entropy of a distribution without a formula for it.
+        entropy_coeff: Weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
-        critic_coeff: weight of the critic's loss, at least 0.
-        loss_critic_type: ``"l2"``, ``"smooth_l1"`` or ``"l1"``.
-        separate_losses: as for `PPOLoss`.
-        reduction: ``"mean"``, ``"sum"`` (as in the paper) or ``"none"`` of the losses over the batch; ``"none"`` has 0
-            at padding.
+        critic_coeff: Weight of the critic's loss, at least 0.
+        loss_critic_type: Name of the distance, ``"l2"``, ``"smooth_l1"`` or ``"l1"``.
+        separate_losses: Argument of `PPOLoss`.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` (as in the paper) or ``"none"``;
+            ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network has no ``in_keys``.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys``.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -510,7 +519,7 @@ class ImpalaLoss(PolicyLoss):
     """
 
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.VTrace
-    _compares: ClassVar[bool] = True
+    _reads_log_prob: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0913 - as elsewhere
         self,
@@ -564,12 +573,12 @@ class ImpalaLoss(PolicyLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B, T]``, in time order.
+            tensordict: Batch ``[*B, T]``, in time order.
 
         Raises:
-            ContractError: if a key that is read is absent, the batch is not in time order, or a step is terminated or
+            ContractError: If a key that is read is absent, the batch is not in time order, or a step is terminated or
                 truncated and not done.
-            ShapeError: if shapes do not agree.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size, owner = self._keys, tensordict.batch_size, type(self).__name__
@@ -611,7 +620,7 @@ class ImpalaLoss(PolicyLoss):
         )
 
     def _values(self, entries: Entries, size: torch.Size) -> tuple[Tensor, Tensor]:
-        """Values of the states before and after each step, the latter without gradient."""
+        """Return the values of the states before and after each step, the latter without gradient."""
         if not self._critic.states:
             (value,) = self._critic(entries, size)
             with torch.no_grad():
