@@ -1,5 +1,6 @@
 """DDPG, TD3, SAC, REDQ, CrossQ and discrete SAC against the papers' formulas written out."""
 
+import inspect
 import math
 import pickle
 from copy import deepcopy
@@ -19,7 +20,7 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import mse_loss, one_hot, smooth_l1_loss
 
-from rl.core.errors import ArgumentError, ContractError, ShapeError, UnsupportedError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnknownArgumentError, UnsupportedError
 from rl.core.specs import Bounded, Composite
 from rl.core.testing import check_loss
 from rl.objectives import (
@@ -534,6 +535,26 @@ def test_temperature_options():
         make("sac", min_alpha=2.0, max_alpha=1.0)
     with pytest.raises(ArgumentError, match="target_entropy"):
         make("sac", target_entropy="high")
+
+
+@pytest.mark.parametrize(
+    ("loss", "others"),
+    [
+        (SACLoss, {}),
+        (REDQLoss, {}),
+        (CrossQLoss, {"delay_actor", "delay_qvalue"}),
+        (TQCLoss, {"delay_actor", "loss_function"}),
+        (DiscreteSACLoss, {"action_spec"}),
+    ],
+)
+def test_signatures_list_shared_options_and_calls_reject_others(loss, others):
+    shared = {"alpha_init", "loss_function", "delay_actor", "delay_qvalue", "gamma", "action_spec"}
+    parameters = inspect.signature(loss).parameters
+    assert shared & {*parameters} == shared - {*others}
+    assert parameters["gamma"].default == 0.99
+    for name in others:
+        with pytest.raises(UnknownArgumentError, match=f"{loss.__name__} got an unexpected keyword argument '{name}'"):
+            loss(nn.Identity(), nn.Identity(), **{name: None})
 
 
 @pytest.mark.parametrize("name", ["sac", "redq", "crossq", "tqc", "discrete-sac"])
