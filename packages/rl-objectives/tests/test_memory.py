@@ -15,6 +15,7 @@ from tensordict.nn import (
 from torch import nn
 
 from rl.core import ContractError, State, recurrent_mode
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import (
     GAE,
     A2CLoss,
@@ -320,14 +321,14 @@ def test_shuffled_steps_are_refused(reader):
 
 
 def test_a_shift_is_refused():
-    with pytest.raises(ContractError, match=r"shifted=True.*Memory"):
+    with pytest.raises(ArgumentError, match=r"shifted=True.*Memory"):
         GAE(value_network=value_net(), shifted=True)
 
 
 def test_time_has_to_come_last():
     net = value_net()
     td = batch(memory=net[0]).transpose(0, 1)
-    with pytest.raises(ContractError, match="transpose"):
+    with pytest.raises(ShapeError, match="transpose"):
         GAE(value_network=net, time_dim=0)(td)
 
 

@@ -1,7 +1,5 @@
 """What is refused, when, and with which error."""
 
-import re
-
 import pytest
 import torch
 from tensordict import TensorDict
@@ -9,7 +7,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDict
 from torch import nn
 from torch.nn import functional as F
 
-from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.objectives import (
     GAE,
     A2CLoss,
@@ -74,7 +72,7 @@ def test_the_values_clip_is_about_the_values_of_the_batch_where_the_loss_estimat
 @pytest.mark.parametrize("name", ["entropy_coeff", "critic_coeff"])
 @pytest.mark.parametrize("value", [-0.1, float("nan"), "x", None, True, [0.1], torch.ones(2)])
 def test_weights_below_zero_are_refused(actor, critic, name, value):
-    with pytest.raises(SpecError, match=rf"PPOLoss got {name}={re.escape(repr(value))}; it is a number of at least 0"):
+    with pytest.raises(ArgumentError, match=rf"PPOLoss: {name} must be at least 0, got"):
         PPOLoss(actor, critic, **{name: value})
 
 
@@ -83,8 +81,8 @@ def test_weights_below_zero_are_refused(actor, critic, name, value):
     [{}, "x", None, True, (0.1,), (0.1, 0.2, 0.3), (1.5, 0.2), (0.2, 0), (0.2, None), [0.2, "x"], 1.5, torch.ones(2)],
 )
 def test_an_interval_around_one_is_a_number_or_a_pair(actor, critic, value):
-    message = rf"ClipPPOLoss got clip_epsilon={re.escape(repr(value))}; it is in \(0, 1\), or a pair of how far"
-    with pytest.raises(SpecError, match=message):
+    message = "ClipPPOLoss: clip_epsilon must be"
+    with pytest.raises(ArgumentError, match=message):
         ClipPPOLoss(actor, critic, clip_epsilon=value)
 
 
@@ -93,7 +91,7 @@ def test_a_pair_may_be_a_list_as_in_a_config_file(actor, critic):
 
 
 def test_two_widths_are_no_width_of_the_values_clip(actor, critic):
-    with pytest.raises(SpecError, match=r"clip_value=True with clip_epsilon=\(0.2, 0.3\); give clip_value as a number"):
+    with pytest.raises(ArgumentError, match=r"clip_value must be a number for clip_epsilon=\(0.2, 0.3\)"):
         ClipPPOLoss(actor, critic, clip_epsilon=(0.2, 0.3), clip_value=True)
 
 
@@ -129,16 +127,16 @@ def test_weights_in_torchrls_spelling_are_named_in_ours(actor, critic):
 
 @pytest.mark.parametrize("interval", [0, 2.5, float("nan"), True])
 def test_an_interval_is_an_integer_of_at_least_1(network, interval):
-    with pytest.raises(SpecError, match="it is an integer of at least 1"):
+    with pytest.raises(ArgumentError, match="value_network_update_interval must be"):
         HardUpdate(DQNLoss(network), value_network_update_interval=interval)
 
 
 @pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator])
 @pytest.mark.parametrize("name", ["gamma", "lmbda"])
 def test_coefficients_of_each_step_are_in_their_range_too(kind, name):
-    with pytest.raises(SpecError, match=rf"{kind.__name__} got {name} from 0.5 to 1.5; it must be in \[0, 1\]"):
+    with pytest.raises(ArgumentError, match=f"{name} must be at least 0 and at most 1, got 0.5 to 1.5"):
         kind(**{name: torch.tensor([0.5, 1.5])})
-    with pytest.raises(SpecError, match=r"it must be in \[0, 1\]"):
+    with pytest.raises(ArgumentError, match="must be at least 0 and at most 1"):
         kind(**{name: torch.tensor(torch.nan)})
 
 
@@ -158,13 +156,12 @@ def test_coefficients_of_each_step_are_in_their_range_too(kind, name):
         lambda a, c, n: DQNLoss(n, gamma=2.0),
         lambda a, c, n: DQNLoss(n, loss_function="l3"),
         lambda a, c, n: DQNLoss(n, double_dqn=True, delay_value=False),
-        lambda a, c, n: DQNLoss(n).make_value_estimator("gae"),
         lambda a, c, n: SoftUpdate(DQNLoss(n), tau=2.0),
         lambda a, c, n: SoftUpdate(DQNLoss(n)),
     ],
 )
 def test_arguments_out_of_range_are_errors_of_ours(actor, critic, network, make):
-    with pytest.raises(SpecError):
+    with pytest.raises(ArgumentError):
         make(actor, critic, network)
 
 
@@ -181,7 +178,7 @@ def test_a_name_without_a_key_is_a_value_error_too(actor, critic, network, make)
     [
         ("critic_network", nn.Linear(3, 1), ContractError),
         ("actor_network", nn.Linear(3, 2), ContractError),
-        ("clip_value", -1.0, SpecError),
+        ("clip_value", -1.0, ArgumentError),
     ],
 )
 def test_what_does_not_fit_is_refused_at_the_next_use(actor, critic, sequence, name, value, error):
@@ -199,7 +196,7 @@ def test_what_does_not_fit_is_refused_at_the_next_use(actor, critic, sequence, n
 def test_a_loss_without_target_does_not_become_double(network):
     loss = DQNLoss(network, delay_value=False)
     loss.double_dqn = True
-    with pytest.raises(SpecError, match="double_dqn=True without delay_value"):
+    with pytest.raises(ArgumentError, match="double_dqn=True without delay_value"):
         _ = loss.contract
 
 
@@ -227,7 +224,7 @@ def test_keys_may_be_set_after_construction_whatever_the_networks_own_are(actor,
 def test_an_estimator_that_is_refused_does_not_stay(actor, critic):
     loss = ClipPPOLoss(actor, critic)
     estimator = loss.make_value_estimator()
-    with pytest.raises(SpecError, match="gamma=2"):
+    with pytest.raises(ArgumentError, match=r"gamma must be .* got 2"):
         loss.make_value_estimator(gamma=2.0)
     assert loss.value_estimator is estimator
 

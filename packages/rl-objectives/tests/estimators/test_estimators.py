@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.objectives.estimators import estimator_class
 from rl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, ValueEstimators
 from rl.objectives.value.functional import (
@@ -240,7 +240,7 @@ def shuffled():
 )
 def test_a_batch_out_of_time_order_is_refused(critic, make, text):
     batch = make()
-    with pytest.raises(ContractError, match=text):
+    with pytest.raises((ContractError, ShapeError), match=text):
         GAE(value_network=critic)(batch)
     assert "advantage" not in batch.keys()
 
@@ -269,7 +269,7 @@ def test_indices_that_follow_each_other_are_in_order(critic, index):
 
 
 def test_a_time_dimension_that_contradicts_the_names_is_refused(critic):
-    with pytest.raises(ContractError, match=r"dimension 1 of the batch .* is the one named 'time'"):
+    with pytest.raises(ArgumentError, match=r"dimension 1 of the batch .* is the one named 'time'"):
         GAE(value_network=critic, time_dim=0)(rollout(4, 5, names=[None, "time"]))
 
 
@@ -320,7 +320,7 @@ def test_the_key_of_a_log_probability_may_be_named_to_every_estimator(kind):
 
 @pytest.mark.parametrize("name", ["gamma", "lmbda"])
 def test_coefficients_outside_their_range_are_refused(name):
-    with pytest.raises(SpecError, match=rf"GAE got {name}=1.5; it must be in \[0, 1\]"):
+    with pytest.raises(ArgumentError, match=f"GAE: {name} must be at least 0 and at most 1, got 1.5"):
         GAE(**{name: 1.5})
 
 

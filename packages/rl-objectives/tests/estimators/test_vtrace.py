@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnsupportedError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.objectives import ClipPPOLoss, DQNLoss, PPOLoss
@@ -149,7 +149,7 @@ def test_an_empty_sequence_gives_an_empty_result():
 
 @pytest.mark.parametrize(("rho", "c"), [(0.5, 1.0), (1.0, -0.1), (float("nan"), 0.0)])
 def test_thresholds_out_of_order_are_refused(rho, c):
-    with pytest.raises(SpecError, match=r"0 <= c_thresh <= rho_thresh"):
+    with pytest.raises(ArgumentError, match=r"0 <= c_thresh <= rho_thresh"):
         vtrace_advantage_estimate(0.9, **make(1, 2), rho_thresh=rho, c_thresh=c)
 
 

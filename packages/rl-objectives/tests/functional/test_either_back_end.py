@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
 
@@ -40,7 +40,7 @@ def outcome(name, batch, **more):
     """What a call gives: tensors, or its error."""
     try:
         found = call(name, batch, **more)
-    except (ShapeError, SpecError) as error:
+    except (ShapeError, ArgumentError) as error:
         return type(error), str(error)
     return found if isinstance(found, tuple) else (found,)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.objectives.functional import _recurrence
@@ -197,7 +197,7 @@ def test_a_time_dimension_that_is_not_there_is_refused():
 
 
 def test_td0_needs_a_flag():
-    with pytest.raises(SpecError, match="neither terminated nor done"):
+    with pytest.raises(ArgumentError, match="neither terminated nor done"):
         functional.td0_return_estimate(0.9, torch.ones(1, 1), torch.ones(1, 1))
 
 

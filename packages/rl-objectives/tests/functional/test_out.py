@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import RLError, ShapeError
 from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
 
@@ -72,19 +72,19 @@ def test_what_cannot_be_written_is_refused_and_left_alone(name):
 
     with pytest.raises(ShapeError, match=r"out has shape \(3, 5\)"):
         into(torch.empty(3, 5))
-    with pytest.raises(SpecError, match=r"out is torch\.float64"):
+    with pytest.raises(RLError, match=r"out is torch\.float64"):
         into(torch.empty(SHAPE, dtype=torch.float64))
-    with pytest.raises(SpecError, match="overlaps"):
+    with pytest.raises(RLError, match="overlaps"):
         into(numbers[2])
     if name == "vtrace_advantage_estimate":
-        with pytest.raises(SpecError, match="overlaps"):
+        with pytest.raises(RLError, match="overlaps"):
             into(numbers[3])
-    with pytest.raises(SpecError, match="share memory"):
+    with pytest.raises(RLError, match="share memory"):
         into(torch.empty(3, 1, 1).expand(SHAPE))
-    with pytest.raises(SpecError, match="gradient"):
+    with pytest.raises(RLError, match="gradient"):
         into(torch.empty(SHAPE, requires_grad=True))
     numbers[2].requires_grad_()
-    with pytest.raises(SpecError, match="no gradient"):
+    with pytest.raises(RLError, match="no gradient"):
         into(torch.empty(SHAPE))
     assert torch.equal(good, torch.full(SHAPE, 7.0))
     assert all(torch.equal(one, other) for one, other in zip(numbers, before, strict=True))
@@ -94,9 +94,9 @@ def test_what_cannot_be_written_is_refused_and_left_alone(name):
 def test_two_results_need_two_places(name):
     numbers, done = make()
     one = torch.empty(SHAPE)
-    with pytest.raises(SpecError, match="overlaps"):
+    with pytest.raises(RLError, match="overlaps"):
         call(name, numbers, done, out=(one, one))
-    with pytest.raises(SpecError, match="1 tensor"):
+    with pytest.raises(RLError, match="1 tensor"):
         call(name, numbers, done, out=(one,))
 
 

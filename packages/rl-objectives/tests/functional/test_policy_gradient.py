@@ -14,7 +14,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import GAE, A2CLoss, ClipPPOLoss, KLPENPPOLoss, PPOLoss, ReinforceLoss, SoftUpdate
 from rl.testing import check_loss
 
@@ -180,7 +180,7 @@ def test_reinforce_scores_several_actions_as_a_whole():
 
 def test_weights_and_shapes_of_several_actions_have_to_fit():
     actor, critic = composite_actor(), networks()[1]
-    with pytest.raises(SpecError, match=r"entropies of the policy are 'move_entropy', \('arm', 'force_entropy'\)"):
+    with pytest.raises(ArgumentError, match=r"entropies of the policy are 'move_entropy', \('arm', 'force_entropy'\)"):
         A2CLoss(actor, critic, entropy_coeff={"move": 0.5})(composite_batch(actor))
     by_dimension = composite_actor(force=Normal)
     with pytest.raises(ShapeError, match=r"torch\.distributions\.Independent"):

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnsupportedError
 from rl.objectives import DistributionalDQNLoss, SoftUpdate
 from rl.objectives.functional import categorical_divergence, project_distribution
 from rl.testing import check_loss
@@ -302,13 +302,13 @@ def test_wrong_batches_are_refused_before_anything_is_written(change, error, tex
         ({"support": torch.tensor([0.0, 1.0, 3.0])}, "ascending, equal steps"),
         ({"support": torch.tensor([1.0, 0.0])}, "ascending, equal steps"),
         ({"support": torch.arange(3)}, "int64"),
-        ({"support": SUPPORT, "gamma": 2.0}, "gamma=2.0"),
+        ({"support": SUPPORT, "gamma": 2.0}, "gamma must be .* got 2.0"),
         ({"support": SUPPORT, "double_dqn": True, "delay_value": False}, "double_dqn=True without delay_value"),
     ],
     ids=["none", "one", "uneven", "descending", "integers", "gamma", "double"],
 )
 def test_arguments_outside_their_range_are_refused(options, text):
-    with pytest.raises(SpecError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         DistributionalDQNLoss(network(), **options)
 
 

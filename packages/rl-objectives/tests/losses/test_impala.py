@@ -15,7 +15,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnsupportedError
 from rl.objectives import A2CLoss, ImpalaLoss, VTrace
 from rl.testing import check_loss
 
@@ -180,11 +180,11 @@ def test_several_actions_are_scored_as_a_whole():
 
 def test_other_estimators_layouts_and_batches_are_refused():
     loss, batch = ImpalaLoss(*networks()), make_batch(3, 5)
-    with pytest.raises(SpecError, match="takes VTrace without shifted and differentiable, got GAE"):
+    with pytest.raises(UnsupportedError, match="takes VTrace without shifted and differentiable, got GAE"):
         loss.make_value_estimator("gae")
-    with pytest.raises(SpecError, match="got VTrace"):
+    with pytest.raises(UnsupportedError, match="got VTrace"):
         loss.make_value_estimator("vtrace", shifted=True)
-    with pytest.raises(SpecError, match=r"rho_thresh=0\.5 and c_thresh=1\.0"):
+    with pytest.raises(ArgumentError, match=r"rho_thresh=0\.5 and c_thresh=1\.0"):
         ImpalaLoss(*networks(), rho_thresh=0.5)
     with pytest.raises(ContractError, match="ImpalaLoss reads 'action_log_prob'"):
         loss(batch.exclude("action_log_prob"))

@@ -1,5 +1,6 @@
 """DDPG, TD3, SAC, REDQ, CrossQ and discrete SAC against the papers' formulas written out."""
 
+import inspect
 import math
 import pickle
 from copy import deepcopy
@@ -19,7 +20,7 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import mse_loss, one_hot, smooth_l1_loss
 
-from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnknownArgumentError, UnsupportedError
 from rl.core.specs import Bounded, Composite
 from rl.objectives import (
     CrossQLoss,
@@ -528,12 +529,32 @@ def test_temperature_options():
     chosen = make("sac", target_entropy=-7.0)
     batch = make_batch(4)
     torch.testing.assert_close(chosen(batch)["loss_alpha"], torch.tensor(0.0))  # log 1
-    with pytest.raises(SpecError, match="alpha_init"):
+    with pytest.raises(ArgumentError, match="alpha_init"):
         make("sac", alpha_init=0.0)
-    with pytest.raises(SpecError, match="above max_alpha"):
+    with pytest.raises(ArgumentError, match="min_alpha must be at most max_alpha"):
         make("sac", min_alpha=2.0, max_alpha=1.0)
-    with pytest.raises(SpecError, match="target_entropy"):
+    with pytest.raises(ArgumentError, match="target_entropy"):
         make("sac", target_entropy="high")
+
+
+@pytest.mark.parametrize(
+    ("loss", "others"),
+    [
+        (SACLoss, {}),
+        (REDQLoss, {}),
+        (CrossQLoss, {"delay_actor", "delay_qvalue"}),
+        (TQCLoss, {"delay_actor", "loss_function"}),
+        (DiscreteSACLoss, {"action_spec"}),
+    ],
+)
+def test_signatures_list_shared_options_and_calls_reject_others(loss, others):
+    shared = {"alpha_init", "loss_function", "delay_actor", "delay_qvalue", "gamma", "action_spec"}
+    parameters = inspect.signature(loss).parameters
+    assert shared & {*parameters} == shared - {*others}
+    assert parameters["gamma"].default == 0.99
+    for name in others:
+        with pytest.raises(UnknownArgumentError, match=f"{loss.__name__} got an unexpected keyword argument '{name}'"):
+            loss(nn.Identity(), nn.Identity(), **{name: None})
 
 
 @pytest.mark.parametrize("name", ["sac", "redq", "crossq", "tqc", "discrete-sac"])
@@ -572,7 +593,7 @@ def test_critics_are_one_with_copies_or_a_list():
     assert (one.module.net[0].weight != two.module.net[0].weight).any()
     given = [critic(), critic(), critic()]
     assert list(SACLoss(policy(), given, num_qvalue_nets=3).qvalue_network.members) == given
-    with pytest.raises(SpecError, match="2 networks for num_qvalue_nets=3"):
+    with pytest.raises(ArgumentError, match="num_qvalue_nets must be the number of networks, got 3 for 2"):
         SACLoss(policy(), given[:2], num_qvalue_nets=3)
 
     class Own(nn.Module):
@@ -583,7 +604,7 @@ def test_critics_are_one_with_copies_or_a_list():
         def forward(self, observation, action):
             return self.weight * observation[..., :1]
 
-    with pytest.raises(SpecError, match="no reset_parameters"):
+    with pytest.raises(ArgumentError, match="no reset_parameters"):
         SACLoss(policy(), TensorDictModule(Own(), ["observation", "action"], ["state_action_value"]))
     with pytest.raises(ContractError, match="without in_keys"):
         SACLoss(policy(), nn.Linear(3, 1))
@@ -593,21 +614,21 @@ def test_bounds_of_td3():
     spec = Bounded(-2.0, 2.0, shape=(ACT,))
     loss = TD3Loss(deterministic(), critic(), action_spec=spec)
     assert loss.high.tolist() == [2.0, 2.0]
-    with pytest.raises(SpecError, match="action_spec, or bounds"):
+    with pytest.raises(ArgumentError, match="action_spec, or bounds"):
         TD3Loss(deterministic(), critic())
-    with pytest.raises(SpecError, match="no lower one is above"):
+    with pytest.raises(ArgumentError, match="bounds must be ascending"):
         make("td3", bounds=(2.0, 1.0))
-    with pytest.raises(SpecError, match="noise_clip"):
+    with pytest.raises(ArgumentError, match="noise_clip"):
         make("td3", noise_clip=-1.0)
 
 
 def test_wrong_networks_and_layouts():
     actor, _ = discrete()
     of_continuous = SACLoss(actor, critic())
-    with pytest.raises(SpecError, match="use DiscreteSACLoss"):
+    with pytest.raises(UnsupportedError, match="use DiscreteSACLoss"):
         of_continuous(make_batch(4))
     _, values = discrete()
-    with pytest.raises(SpecError, match="use SACLoss"):
+    with pytest.raises(UnsupportedError, match="use SACLoss"):
         DiscreteSACLoss(policy(), values)(make_batch(4, name="discrete-sac"))
     with pytest.raises(ContractError, match="state_action_value"):
         _ = SACLoss(policy(), TensorDictModule(Joined(), ["observation", "action"], ["value"])).in_keys
@@ -617,7 +638,7 @@ def test_wrong_networks_and_layouts():
         make("sac")(wrong)
     with pytest.raises(ContractError, match="'observation'"):
         make("ddpg")(make_batch(4).exclude("observation"))
-    with pytest.raises(SpecError, match="sub_sample_len"):
+    with pytest.raises(ArgumentError, match="sub_sample_len"):
         make("redq", sub_sample_len=0)
     with pytest.raises(ShapeError, match="Independent"):
         SACLoss(policy(Normal), critic())(make_batch(4))
@@ -721,7 +742,7 @@ def test_the_noise_of_td3_has_a_width_for_each_dimension():
     assert noise.abs().amax(0).le(0.5 + 1e-6).all()
     assert "policy_noise" not in loss.state_dict()
     for wrong in (torch.tensor([0.1, -1.0]), torch.ones(3)):
-        with pytest.raises(SpecError, match=r"policy_noise=.*one for each dimension"):
+        with pytest.raises(ArgumentError, match=r"policy_noise=.*one for each dimension"):
             TD3Loss(actor, network, bounds=(low, high), policy_noise=wrong, delay_actor=False)
     three = torch.ones(3)
     for name, given in (

@@ -17,7 +17,7 @@ from torch.distributions import Categorical, Independent, Normal, TransformedDis
 from torch.distributions.transforms import TanhTransform
 from torch.nn.functional import smooth_l1_loss
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.objectives import GAE, A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss, ValueEstimators
 from rl.objectives.functional import clipped_surrogate, surrogate
 from rl.testing import check_loss
@@ -259,7 +259,6 @@ def test_an_actor_that_cannot_be_lowered_gives_the_same(actor, critic):
 
     batch = make_batch(actor, 16)
     odd = ClipPPOLoss(Odd(*actor.module), OddCritic(critic.module, ["observation"], ["state_value"]))
-    assert odd._actor._lowered is None
     torch.testing.assert_close(odd(batch), ClipPPOLoss(actor, critic)(batch))
     assert "logits" not in batch
     assert "loc" not in batch
@@ -381,18 +380,18 @@ def test_a_factorised_distribution_is_refused(critic):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"clip_epsilon": 1.5}, r"clip_epsilon=1.5; it is in \(0, 1\)"),
-        ({"loss_critic_type": "l3"}, "knows no loss 'l3'; it knows 'l1', 'l2', 'smooth_l1'"),
-        ({"reduction": "max"}, "knows no reduction 'max'"),
-        ({"clip_value": True, "clip_epsilon": (0.1, 0.3)}, "clip_value=True"),
-        ({"clip_epsilon": (0.2, -0.1)}, "clip_epsilon="),
-        ({"entropy_coeff": {"action": -1.0}}, r"entropy_coeff\['action'\]=-1.0"),
-        ({"samples_mc_entropy": 0}, "samples_mc_entropy=0"),
+        ({"clip_epsilon": 1.5}, "clip_epsilon must be above 0 and below 1, got 1.5"),
+        ({"loss_critic_type": "l3"}, "loss_function must be .* got 'l3'"),
+        ({"reduction": "max"}, "reduction must be .* got 'max'"),
+        ({"clip_value": True, "clip_epsilon": (0.1, 0.3)}, "clip_value must be a number"),
+        ({"clip_epsilon": (0.2, -0.1)}, "clip_epsilon must be above 0, got -0.1"),
+        ({"entropy_coeff": {"action": -1.0}}, r"entropy_coeff\['action'\] must be at least 0"),
+        ({"samples_mc_entropy": 0}, "samples_mc_entropy must be at least 1"),
     ],
     ids=["clip", "critic", "reduction", "value-clip", "pair", "entropy", "samples"],
 )
 def test_arguments_outside_their_range_are_refused(critic, arguments, text):
-    with pytest.raises(SpecError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         ClipPPOLoss(make_actor("categorical"), critic, **arguments)
 
 
@@ -461,7 +460,7 @@ def test_targets_that_are_no_floats_are_refused(critic, dtype):
     actor = make_actor("categorical")
     batch = make_batch(actor, 4)
     batch["value_target"] = batch["value_target"].to(dtype)
-    with pytest.raises(SpecError, match="give target"):
+    with pytest.raises(ArgumentError, match="give target"):
         PPOLoss(actor, critic)(batch)
 
 

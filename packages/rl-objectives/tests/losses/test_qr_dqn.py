@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError, UnsupportedError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnsupportedError
 from rl.objectives import QRDQNLoss
 from rl.objectives.functional import quantile_huber
 from rl.testing import check_loss
@@ -159,9 +159,9 @@ def test_other_layouts_arguments_and_estimators_are_refused():
     flat = TensorDictModule(nn.Linear(4, ACTIONS), ["observation"], ["action_value"])
     with pytest.raises(ShapeError, match=r"expected \[\*B, n_actions, n_quantiles\]"):
         QRDQNLoss(flat)(make_batch(4))
-    with pytest.raises(SpecError, match="kappa=-1"):
+    with pytest.raises(ArgumentError, match="kappa must be at least 0"):
         make_loss(kappa=-1)
-    with pytest.raises(SpecError, match="kappa=-1"):
+    with pytest.raises(ArgumentError, match="kappa must be at least 0"):
         quantile_huber(torch.ones(1, 2), torch.ones(1, 2), -1)
     with pytest.raises(ShapeError, match="would broadcast"):
         quantile_huber(torch.ones(1, 2), torch.ones(3, 2))

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import RNDLoss
 from rl.objectives.functional import scale_by_returns
 from rl.testing import check_loss
@@ -82,7 +82,7 @@ def test_padding_is_masked_out_and_keys_may_have_other_names():
 
 def test_other_networks_are_refused():
     net = nn.Linear(3, 4)
-    with pytest.raises(ContractError, match="share parameters: the target is fixed"):
+    with pytest.raises(ArgumentError, match="share parameters: the target is fixed"):
         RNDLoss(net, net)
     with pytest.raises(ShapeError, match="expected one shape"):
         RNDLoss(nn.Linear(3, 1), nn.Linear(3, 4))(make_batch(2))

@@ -18,7 +18,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Independent, Normal
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.objectives import (
     GAE,
     ClipPPOLoss,
@@ -705,7 +705,7 @@ def test_a_normalized_critic_learns_normalized_targets():
     assert norm.rows == 2 * 5 * N
     loss.eval()(td)
     assert norm.rows == 2 * 5 * N
-    with pytest.raises(SpecError, match="it has update, normalize and denormalize"):
+    with pytest.raises(ArgumentError, match="it has update, normalize and denormalize"):
         MAPPOLoss(policy, value, value_norm=nn.Identity())
 
 
@@ -851,9 +851,9 @@ def test_ppo_names_what_does_not_fit():
         MAPPOLoss(policy, critic())(shared)
     for dims in ((-9,), (3,)):
         loss = MAPPOLoss(policy, critic(), normalize_advantage_exclude_dims=dims)
-        with pytest.raises(SpecError, match=r"normalize_advantage_exclude_dims=.* \(6, 3, 1\).* from -3 to 2"):
+        with pytest.raises(ArgumentError, match=r"normalize_advantage_exclude_dims=.* \(6, 3, 1\).* from -3 to 2"):
             loss(td)
-    with pytest.raises(SpecError, match="normalize_advantage_exclude_dims must be an integer"):
+    with pytest.raises(ArgumentError, match="normalize_advantage_exclude_dims must be an integer"):
         MAPPOLoss(policy, critic(), normalize_advantage_exclude_dims=("agents",))
 
 

@@ -17,7 +17,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.specs import Bounded
 from rl.objectives import BCLoss, CQLLoss, DiscreteCQLLoss, DiscreteIQLLoss, IQLLoss, SoftUpdate, TD3BCLoss
 
@@ -107,7 +107,7 @@ def test_td3_bc_is_its_formula():
     out = loss(data)
     torch.testing.assert_close(out["loss_actor"], (imitation - weight.detach() * value).mean())
     torch.testing.assert_close(out["lmbd"], weight.detach())
-    with pytest.raises(SpecError, match="alpha=0"):
+    with pytest.raises(ArgumentError, match="alpha must be above 0"):
         TD3BCLoss(actor, q_network(), bounds=(-torch.ones(ACT), torch.ones(ACT)), alpha=0)
 
 
@@ -153,7 +153,7 @@ def test_the_ends_of_the_expectile_fit_the_worst_and_the_best_action(expectile, 
     advantage = advantage - loss.value_network.module(data["observation"])
     torch.testing.assert_close(loss(data)["loss_value"], (sign * advantage).clamp_min(0).square().mean())
     for wrong in (-0.1, 1.1, None):
-        with pytest.raises(SpecError, match=r"expectile=.*; it is in \[0, 1\]"):
+        with pytest.raises(ArgumentError, match="expectile must be at least 0 and at most 1"):
             IQLLoss(gaussian(), q_network(), v_network(), expectile=wrong)
 
 
@@ -286,7 +286,7 @@ def test_discrete_cql_is_its_formula():
     torch.testing.assert_close(out["loss_cql"], (values.logsumexp(-1) - taken.squeeze(-1)).mean())
     weighted = DiscreteCQLLoss(loss.value_network, min_q_weight=3.0)
     torch.testing.assert_close(weighted(data)["loss_cql"], 3 * out["loss_cql"])
-    with pytest.raises(SpecError, match="min_q_weight=-1"):
+    with pytest.raises(ArgumentError, match="min_q_weight must be at least 0"):
         DiscreteCQLLoss(loss.value_network, min_q_weight=-1)
     assert loss.out_keys[:2] == ["loss_qvalue", "loss_cql"]
 

@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.contract import Key
-from rl.core.errors import ContractError, ShapeError
+from rl.core.contract import Contract, Key
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import BUFFER_KEYS, DONE, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
 
 MASK: NestedKey = ("collector", "mask")
@@ -33,7 +33,7 @@ STEPS: NestedKey = "steps_to_next_obs"
 
 
 def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
-    """An optional entry that losses read; None if it is absent, or is an observation.
+    """Return an optional entry that losses read; None if it is absent, or is an observation.
 
     An environment may call an observation ``gamma`` or ``priority_weight``. What it writes is under ``next`` too, what
     replay buffers write is not. An entry under another key, which `set_keys` names, is read in either case.
@@ -52,7 +52,7 @@ def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
 
 
 def leaf_of(td: TensorDictBase, key: NestedKey) -> Tensor | None:
-    """An entry that is read only if it is there; a group of the name, such as ``("next", "done")``, is none.
+    """Return an entry if it is there; a group of the name, such as ``("next", "done")``, is none.
 
     Example:
         >>> from tensordict import TensorDict
@@ -62,38 +62,18 @@ def leaf_of(td: TensorDictBase, key: NestedKey) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def check_unobserved(td: TensorDictBase, keys: Mapping[str, Any], owner: str) -> None:
-    """Raise if the environment writes an advantage or a value target, which losses and estimators would confuse.
-
-    Args:
-        td: the batch.
-        keys: Keys named ``advantage`` and ``value_target``.
-        owner: the component that reads or writes them, for the message.
-
-    Raises:
-        ContractError: naming the entry.
-    """
-    for name in ("advantage", "value_target"):
-        if td.get(next_key(keys[name]), None) is not None:
-            raise ContractError(
-                f"{owner}: the batch has {key_str(next_key(keys[name]))}, so that {key_str(keys[name])} is an"
-                f" observation, and not the {name} of an estimator. Name another key, of estimator and loss:"
-                f" set_keys({name}='my_{name}')"
-            )
-
-
 def discount_key(name: NestedKey) -> Key:
-    """The discount of the next values in a contract."""
+    """Return the discount of the next values in a contract."""
     return Key(name, (1,), "discount of the next value, in place of the estimator's", optional=True)
 
 
 def steps_key(name: NestedKey) -> Key:
-    """The number of steps from each state to the next one in a contract."""
+    """Return the number of steps from each state to the next one in a contract."""
     return Key(name, (1,), "steps to the next state; its value is discounted by gamma to that power", optional=True)
 
 
 def mask_keys_of_steps(name: NestedKey) -> tuple[Key, ...]:
-    """The masks of steps in a contract: that of valid steps called `name`, and those of windows."""
+    """Return the masks of steps in a contract: that of valid steps called `name`, and those of windows."""
     return (
         Key(name, (), "true at valid steps, false at padding", torch.bool, optional=True),
         Key(VALIDITY_MASK, (), "false at repeated rows of a window, which are padding", torch.bool, optional=True),
@@ -102,57 +82,32 @@ def mask_keys_of_steps(name: NestedKey) -> tuple[Key, ...]:
 
 
 def terminated_key(name: NestedKey) -> Key:
-    """The flag of terminal steps in a contract, called `name` under ``next``."""
+    """Return the flag of terminal steps in a contract, called `name` under ``next``."""
     doc = "whether the episode terminated; done if absent"
     return Key(next_key(name), (1,), doc, torch.bool, optional=True)
 
 
 def scalar(name: str, doc: str) -> Key:
-    """A scalar output of a loss in its contract."""
+    """Return a scalar output of a loss in its contract."""
     return Key(name, (), doc, batched=False)
 
 
-def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None:
-    """The mask of valid steps ``[*B]`` in a batch: that under `key`, and of windows ``validity_mask``; None without.
+def check_step_mask(mask: Tensor, key: NestedKey, size: torch.Size, owner: str) -> Tensor:
+    """Return a mask of steps as ``[*B]``, after its checks.
 
     Args:
-        td: the batch ``[*B]``.
-        key: Key of the mask.
-        owner: the component that reads it, for messages.
+        mask: Entry of the batch, ``[*B]`` or ``[*B, 1]``.
+        key: Key of the entry, for messages.
+        size: Shape ``[*B]`` of the batch.
+        owner: Component that reads it, for messages.
 
     Raises:
-        ShapeError: if a mask has another shape or dtype, or is false at each of its steps.
+        ShapeError: If the mask has another shape or dtype, or is false at each of its steps.
 
     Example:
-        >>> from tensordict import TensorDict
-        >>> flags = torch.tensor([[True, True, False]])
-        >>> valid_steps(TensorDict(collector=TensorDict(mask=flags), batch_size=[1, 3]), MASK, "DQNLoss").tolist()
-        [[True, True, False]]
+        >>> check_step_mask(torch.tensor([[True], [False]]), MASK, torch.Size([2]), "DQNLoss").tolist()
+        [True, False]
     """
-    mask, unrepeated = _flags_of_steps(td, key, owner), _flags_of_steps(td, VALIDITY_MASK, owner)
-    if mask is None or unrepeated is None:
-        return unrepeated if mask is None else mask
-    return mask & unrepeated
-
-
-def learning_steps(td: TensorDictBase, owner: str) -> Tensor | None:
-    """The mask of steps to learn from, ``[*B]``, false at burn-in and bootstrap rows; None without.
-
-    Args:
-        td: the batch ``[*B]``.
-        owner: the component that reads it, for messages.
-
-    Raises:
-        ShapeError: as `valid_steps`.
-    """
-    return _flags_of_steps(td, LEARNING_MASK, owner)
-
-
-def _flags_of_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None:
-    mask = entry_of_loss(td, key)
-    if mask is None:
-        return None
-    size = td.batch_size
     flat = mask.squeeze(-1) if mask.ndim > len(size) else mask
     if mask.dtype is not torch.bool or flat.shape != size:
         raise ShapeError(
@@ -167,29 +122,29 @@ def _flags_of_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | 
     return flat
 
 
-def fitted(mask: Tensor, elements: Tensor) -> Tensor:
-    """`mask` ``[*B]`` for each of `elements` ``[*B, ...]``."""
+def expand_right(mask: Tensor, elements: Tensor) -> Tensor:
+    """Expand a mask ``[*B]`` to the shape of `elements` ``[*B, ...]``."""
     return mask.reshape(*mask.shape, *[1] * (elements.ndim - mask.ndim)).expand(elements.shape)
 
 
-def without_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tensor]:
-    """`leaves` ``[*B, ...]`` with the first valid step in place of padding.
+def replace_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tensor]:
+    """Replace padding of `leaves` ``[*B, ...]`` by the first valid step.
 
     Whatever padding holds, NaN or an action out of range, is replaced before the arithmetic: after it, a weight of zero
     would still make NaN of its gradient.
 
     Example:
-        >>> without_padding([torch.tensor([1.0, torch.nan])], torch.tensor([True, False]))
+        >>> replace_padding([torch.tensor([1.0, torch.nan])], torch.tensor([True, False]))
         [tensor([1., 1.])]
     """
     if mask is None or not mask.numel():
         return list(leaves)
     first = mask.flatten().to(torch.uint8).argmax().unsqueeze(0)
-    return [leaf.where(fitted(mask, leaf), leaf.flatten(0, mask.ndim - 1)[first]) for leaf in leaves]
+    return [leaf.where(expand_right(mask, leaf), leaf.flatten(0, mask.ndim - 1)[first]) for leaf in leaves]
 
 
 def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of the valid elements ``[*B, ...]``.
+    """Return the mean of the valid elements ``[*B, ...]``.
 
     Example:
         >>> mean_of(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
@@ -197,23 +152,23 @@ def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return elements.mean()
-    inside = fitted(mask, elements)
+    inside = expand_right(mask, elements)
     return elements.where(inside, 0).sum() / inside.sum().clamp_min(1)
 
 
 def mean_std(elements: Tensor, mask: Tensor | None, apart: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the valid elements; gradients are finite where the latter is 0.
+    """Return the mean and standard deviation of the valid elements; gradients are finite where the latter is 0.
 
     Args:
-        elements: ``[*B, ...]``.
-        mask: of the valid ones, ``[*B]``; all are if None.
-        apart: dimensions that have a mean and a deviation for each index; the results have size 1 in the others.
+        elements: Elements, ``[*B, ...]``.
+        mask: Mask of the valid ones, ``[*B]``; all are if None.
+        apart: Dimensions that have a mean and a deviation for each index; the results have size 1 in the others.
     """
     dims = [dim for dim in range(elements.ndim) if dim not in {one % elements.ndim for one in apart}]
     if mask is None:
         std, mean = torch.std_mean(elements, dims, correction=0, keepdim=bool(apart))
         return mean, std
-    inside = fitted(mask, elements)
+    inside = expand_right(mask, elements)
     count = inside.sum(dims, keepdim=bool(apart)).clamp_min(1)
     mean = elements.where(inside, 0).sum(dims, keepdim=bool(apart)) / count
     rest = (elements - mean).where(inside, 0)
@@ -222,15 +177,17 @@ def mean_std(elements: Tensor, mask: Tensor | None, apart: Sequence[int] = ()) -
 
 
 def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
-    """The time dimension of a batch: `time_dim`, else the one named ``time``, else the last one.
+    """Return the time dimension of a batch: `time_dim`, else the one named ``time``, else the last one.
 
     Args:
-        td: the batch.
-        time_dim: index into ``td.batch_size``; None if unknown.
-        owner: for the message.
+        td: Batch.
+        time_dim: Index into ``td.batch_size``; None if unknown.
+        owner: For the message.
 
     Raises:
-        ContractError: if there is none, or the dimension has another name.
+        ArgumentError: If `time_dim` is not a dimension of the batch, or the one named ``time`` is another one.
+        ContractError: If none is named or given, and the last one has another name.
+        ShapeError: If the batch has no dimension.
 
     Example:
         >>> from tensordict import TensorDict
@@ -240,16 +197,16 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
         0
     """
     if td.ndim == 0:
-        raise ContractError(f"{owner} got a batch without dimensions; it needs one that is time")
+        raise ShapeError(f"{owner} got a batch without dimensions; it needs one that is time")
     names: list[str | None] = list(td.names)
     named = names.index("time") if "time" in names else None
     if time_dim is None and named is not None:
         return named
     if time_dim is not None and not -td.ndim <= time_dim < td.ndim:
-        raise ContractError(f"{owner} has time_dim={time_dim}, which a batch of shape {tuple(td.shape)} does not have")
+        raise ArgumentError(f"{owner} has time_dim={time_dim}, which a batch of shape {tuple(td.shape)} does not have")
     dim = td.ndim - 1 if time_dim is None else time_dim % td.ndim
     if named is not None and named != dim:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} has time_dim={time_dim}, but dimension {named} of the batch (names: {names}) is the one named"
             " 'time': leave time_dim out, or name the dimensions as they are"
         )
@@ -262,71 +219,178 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
     return dim
 
 
-def end_flags(
-    td: TensorDictBase,
-    done: Tensor,
-    terminated: Tensor | None,
-    keys: Mapping[str, Any],
-    mask: Tensor | None,
-    owner: str,
-) -> tuple[Tensor, Tensor]:
-    """The flags ``done`` and ``terminated`` as bool; a step that is terminated or truncated is done.
+class BatchReader:
+    """Reader of batches by a contract, whose keys are split once.
 
-    In windows of a replay buffer no return crosses into another window or a repeated row: `done` is true before.
-
-    Flags of a group of agents end where the episode does: ``("next", "done")`` at the root counts too, if it is there,
-    and for agents that are not done themselves ``("next", "terminated")`` beside it.
-
-    On CPU a contradiction is refused. Elsewhere, and in compiled code, a check would wait for the device: there `done`
-    is completed with the other two.
+    Where a group of agents lacks its reward or flags, those of the whole team at the root are read: environments of a
+    team write one reward and one pair of flags, ``[*B, 1]``, which count for each agent.
 
     Args:
-        td: the batch ``[*B]``; ``truncated`` is read if it is there.
-        done: as the batch holds it, ``[*B, 1]``.
-        terminated: as the batch holds it; `done` if None.
-        keys: those named ``done`` and ``terminated``.
-        mask: of valid steps, ``[*B]``.
-        owner: the component that messages name.
+        contract: Keys that are read.
+        keys: Key of each name of the loss or the estimator.
+        owner: Component that messages name.
 
-    Raises:
-        ContractError: if a valid step is terminated or truncated, and not done.
+    Attributes:
+        contract: Keys that are read.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.core.contract import Contract
+        >>> reader = BatchReader(Contract((Key("x"), Key("gamma", optional=True))), {}, "DQNLoss")
+        >>> reader.read(TensorDict(x=torch.ones(1), batch_size=[1]))
+        {'x': tensor([1.])}
     """
-    done, terminated = ended(done, terminated)
-    above = None if keys["done"] == DONE else leaf_of(td, next_key(DONE))
-    if above is not None:
-        above = fitted(above.bool().reshape(td.batch_size), done)
-        over = leaf_of(td, next_key(TERMINATED))
-        over = above if over is None else above & fitted(over.bool().reshape(td.batch_size), done)
-        terminated, done = terminated | (over & ~done), done | above
-    cut = _ends_of_windows(td)
-    if cut is not None:
-        done = done | fitted(cut, done)
-    beside = unwrap((*as_tuple(keys["done"])[:-1], TRUNCATED))
-    checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
-    whole = done
-    for key, flag in ((keys["terminated"], terminated), (beside, leaf_of(td, next_key(beside)))):
-        if flag is None or flag is done or flag.shape != done.shape:
-            continue
-        if not checked:
-            whole = whole | flag.bool()
-            continue
-        wrong = flag.bool() > done
-        if mask is not None and mask.ndim == wrong.ndim:  # of agents, whose flags are shared
-            mask = mask.any(-1)
-        if bool(wrong.any()) and (mask is None or bool((wrong := wrong & fitted(mask, wrong)).any())):
-            raise ContractError(
-                f"{owner}: at {wrong.nonzero()[0].tolist()} of {list(done.shape)} {key_str(next_key(key))} is true and"
-                f" {key_str(next_key(keys['done']))} is false. Write done = terminated | truncated"
-            )
-    return whole, terminated
+
+    def __init__(self, contract: Contract, keys: Mapping[str, Any], owner: str) -> None:
+        self.contract, self._owner, self._required = contract, owner, contract.in_keys
+        masks = keys.get("mask", MASK), VALIDITY_MASK, LEARNING_MASK
+        self._masks = [(key, _observation_of(key)) for key in masks]
+        optional = (key.name for key in contract.reads if key.optional and key.name not in masks)
+        self._optional = [(key, _observation_of(key)) for key in optional]
+        outcome = [next_key(keys[name]) for name in ("reward", "done", "terminated") if name in keys]
+        self._of_team = {key: next_key(key[-1]) for key in outcome if len(key) > 2}
+        self._estimates = [(name, next_key(keys[name])) for name in ("advantage", "value_target") if name in keys]
+        done = keys.get("done", DONE)
+        self._done, self._terminated = next_key(done), next_key(keys.get("terminated", TERMINATED))
+        self._truncated = next_key(unwrap((*as_tuple(done)[:-1], TRUNCATED)))
+        self._in_group = done != DONE
+
+    def entry(self, td: TensorDictBase, key: NestedKey) -> Tensor | None:
+        """Return an entry, that of the team for a reward or flag that a group lacks; None if there is none."""
+        found: Tensor | None = td.get(key, None)
+        return leaf_of(td, self._of_team[key]) if found is None and key in self._of_team else found  # pyright: ignore[reportArgumentType] - keys of teams are tuples
+
+    def read_required(self, td: TensorDictBase) -> dict[NestedKey, Tensor]:
+        """Return the entries that must be in the batch, by key.
+
+        Raises:
+            ContractError: If one is absent.
+        """
+        found: dict[NestedKey, Tensor] = {}
+        for key in self._required:
+            value: Tensor | None = td.get(key, None)
+            if value is None and (value := self.entry(td, key)) is None:
+                self.contract.refuse(td, key, self._owner)
+            found[key] = value
+        return found
+
+    def read(self, td: TensorDictBase) -> dict[NestedKey, Tensor]:
+        """Return the required entries, and the optional ones that the batch has, without masks of steps.
+
+        Raises:
+            ContractError: If a required entry is absent.
+        """
+        found = self.read_required(td)
+        for key, observation in self._optional:
+            value: Tensor | None = td.get(key, None)
+            if value is None:
+                value = self.entry(td, key) if key in self._of_team else None
+            elif observation is not None and td.get(observation, None) is not None:
+                continue
+            if value is not None:
+                found[key] = value
+        return found
+
+    def step_masks(self, td: TensorDictBase) -> tuple[Tensor | None, Tensor | None]:
+        """Return the masks ``[*B]`` of valid steps and of steps to learn from; None for one that the batch lacks.
+
+        Raises:
+            ShapeError: If a mask has another shape or dtype, or is false at each of its steps.
+        """
+        found: list[Tensor | None] = []
+        for key, observation in self._masks:
+            mask: Tensor | None = td.get(key, None)
+            if mask is None or (observation is not None and td.get(observation, None) is not None):
+                found.append(None)
+            else:
+                found.append(check_step_mask(mask, key, td.batch_size, self._owner))
+        padded, unrepeated, learned = found
+        if padded is None or unrepeated is None:
+            return unrepeated if padded is None else padded, learned
+        return padded & unrepeated, learned
+
+    def check_unobserved(self, td: TensorDictBase) -> None:
+        """Raise if the environment writes an advantage or a value target, which would be taken for an estimate.
+
+        Raises:
+            ContractError: If there is one.
+        """
+        for name, key in self._estimates:
+            if td.get(key, None) is not None:
+                raise ContractError(
+                    f"{self._owner}: the batch has {key_str(key)}, so that {key_str(key[1:])} is an observation, and"
+                    f" not the {name} of an estimator. Name another key, of estimator and loss:"
+                    f" set_keys({name}='my_{name}')"
+                )
+
+    def end_flags(
+        self, td: TensorDictBase, done: Tensor, terminated: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the flags ``done`` and ``terminated`` as bool; a step that is terminated or truncated is done.
+
+        In windows of a replay buffer no return crosses into another window or a repeated row: `done` is true before.
+
+        Flags of a group of agents end where the episode does: ``("next", "done")`` at the root counts too, if it is
+        there, and for agents that are not done themselves ``("next", "terminated")`` next to it.
+
+        On a CPU a contradiction raises. Elsewhere, and in compiled code, a check would wait for the device: there
+        `done` is completed with the other two.
+
+        Args:
+            td: Batch ``[*B]``; ``truncated`` is read if it is there.
+            done: Entry of the batch, ``[*B, 1]``.
+            terminated: Entry of the batch; `done` if None.
+            mask: Mask of valid steps, ``[*B]``.
+
+        Raises:
+            ContractError: If a valid step is terminated or truncated, and not done.
+        """
+        done, terminated = as_flags(done, terminated)
+        if self._in_group and (above := leaf_of(td, ("next", DONE))) is not None:
+            above = expand_right(above.bool().reshape(td.batch_size), done)
+            over = leaf_of(td, ("next", TERMINATED))
+            over = above if over is None else above & expand_right(over.bool().reshape(td.batch_size), done)
+            terminated, done = terminated | (over & ~done), done | above
+        cut = _ends_of_windows(td)
+        if cut is not None:
+            done = done | expand_right(cut, done)
+        checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
+        complete = done
+        truncated = td.get(self._truncated, None)
+        for key, flag in ((self._terminated, terminated), (self._truncated, truncated)):
+            if not isinstance(flag, Tensor) or flag is done or flag.shape != done.shape:
+                continue
+            if not checked:
+                complete = complete | flag.bool()
+                continue
+            wrong = flag.bool() > done
+            if mask is not None and mask.ndim == wrong.ndim:  # of agents, whose flags are shared
+                mask = mask.any(-1)
+            if bool(wrong.any()) and (mask is None or bool((wrong := wrong & expand_right(mask, wrong)).any())):
+                raise ContractError(
+                    f"{self._owner}: at {wrong.nonzero()[0].tolist()} of {list(done.shape)} {key_str(key)} is true and"
+                    f" {key_str(self._done)} is false. Write done = terminated | truncated"
+                )
+        return complete, terminated
+
+
+def _observation_of(key: NestedKey) -> NestedKey | None:
+    """Return the key that an entry of a replay buffer has under ``next`` if it is an observation; None for others.
+
+    An environment may call an observation ``gamma`` or ``priority_weight``. What it writes is under ``next`` too, what
+    replay buffers write is not. An entry under another key, which `set_keys` names, is read in either case.
+    """
+    return next_key(key) if key in BUFFER_KEYS else None
 
 
 def _ends_of_windows(td: TensorDictBase) -> Tensor | None:
-    """Steps before another window, and before and at repeated rows, ``[*B]``; time is the last dimension."""
+    """Return the steps before another window, and before and at repeated rows, ``[*B]``; time is the last dimension."""
     cut: Tensor | None = None
     for key in (VALIDITY_MASK, SEQUENCE_ID):
-        value = entry_of_loss(td, key)
+        value: Tensor | None = td.get(key, None)
         if value is None or not td.batch_dims or value.numel() != td.batch_size.numel():
+            continue
+        if td.get(next_key(key), None) is not None:  # an observation of that name
             continue
         value = value.reshape(td.batch_size)
         now, following = value[..., :-1], value[..., 1:]
@@ -336,8 +400,8 @@ def _ends_of_windows(td: TensorDictBase) -> Tensor | None:
     return cut
 
 
-def ended(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both flags as bool; `terminated` is `done` where it is absent."""
+def as_flags(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return both flags as bool; `terminated` is `done` where it is absent."""
     done = done if done.dtype is torch.bool else done.bool()
     if terminated is None:
         return done, done

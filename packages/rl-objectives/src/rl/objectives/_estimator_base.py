@@ -1,9 +1,9 @@
-"""Values that skip the steps in which an agent does not act."""
+"""Bases of value estimators: what they read, and the values of both ends of each step."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -11,83 +11,30 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
-from rl.objectives._agents import (
-    AGENT_MASK,
-    acting,
-    agent_mask_key,
-    bootstrapped,
-    check_agent_mask,
-    entry_of_team,
-    group_of,
-    in_group,
-    mask_keys,
-    per_agent,
-    read_entries,
-    remaining,
-    without_idle,
-)
+from rl.objectives._agents import AgentMasks, Entries, group_of, mask_keys, per_agent
 from rl.objectives._batch import (
     DISCOUNT,
     MASK,
     STEPS,
-    check_unobserved,
+    BatchReader,
     discount_key,
-    end_flags,
     entry_of_loss,
+    expand_right,
     find_time_dim,
-    fitted,
+    replace_padding,
     steps_key,
     terminated_key,
-    valid_steps,
-    without_padding,
 )
 from rl.objectives._keyed_module import KeyedModule
 from rl.objectives._networks import NetworkCall, input_key
-from rl.objectives.functional._q_learning import is_number
-from rl.objectives.functional._recurrence import linear_recurrence
-
-
-def passed_over(
-    gamma: float | Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    outcome: Sequence[Tensor],
-    masks: tuple[Tensor, Tensor],
-    time_dim: int,
-) -> tuple[Tensor, Tensor]:
-    """Value and next value of each agent that skip the steps in which it does not act, ``[*B, T, n_agents, 1]``.
-
-    After a step whose next step the agent skips, the next value is the sum of its discounted rewards until its
-    next act and of the discounted value there. The value of a skipped step is the same sum, so that it has no
-    advantage.
-
-    Args:
-        gamma: discount.
-        value: of each state.
-        next_value: of the state that each step reached.
-        outcome: reward, done and terminated of each agent, of that shape.
-        masks: of agents that act, ``[*B, T, n_agents]``, and of those with a next value.
-        time_dim: where time is.
-    """
-    reward, done, terminated = outcome
-    now, later = (fitted(mask, value) for mask in masks)
-    open_ended = ~(later | done)  # the agent does not act next, and the episode continues
-    after = next_value.where(later & ~terminated, 0)
-    added = value.where(now, reward + gamma * after)
-    kept = (gamma * (open_ended & ~now)).expand(value.shape).to(value.dtype)
-    passed = linear_recurrence(added, kept, time_dim)
-    steps = value.shape[time_dim]
-    last = torch.zeros_like(passed.narrow(time_dim, 0, 1))
-    following = torch.cat([passed.narrow(time_dim, 1, steps - 1), last], time_dim)
-    return passed, following.where(open_ended, after)
-
 
 Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 """Inputs of a network by key: for each state and for its next state."""
@@ -103,18 +50,18 @@ class ValueEstimatorBase(KeyedModule):
     next step the next value 0.
 
     Args:
-        gamma: discount, in [0, 1].
-        value_network: writes ``state_value`` ``[*B, 1]``; if None, the batch already holds it, and ``("next",
-            "state_value")``.
-        differentiable: whether gradients flow into the values.
-        shifted: promises that ``("next", observation)`` at a step is the observation at the following one, unless the
-            episode ended: the network is then evaluated on ``T + 1`` states and on those where an episode was
-            truncated, not on ``2 T``. Results are the same; recurrent networks need the default.
-        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+        gamma: Discount, in [0, 1].
+        value_network: Network that writes ``state_value`` ``[*B, 1]``; if None, the batch already holds it, and
+            ``("next", "state_value")``.
+        differentiable: Whether gradients flow into the values.
+        shifted: Whether ``("next", observation)`` at a step is the observation at the following one, unless the episode
+            ended: the network is then evaluated on ``T + 1`` states and on those where an episode was truncated, not on
+            ``2 T``. Results are the same; recurrent networks need the default.
+        time_dim: Batch dimension of time; if None, the one named ``time``, else the last.
 
     Raises:
-        ContractError: if the network does not write the value's key.
-        SpecError: if a coefficient is outside [0, 1].
+        ContractError: If the network does not write the value's key.
+        ArgumentError: If a coefficient is outside [0, 1].
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -131,7 +78,7 @@ class ValueEstimatorBase(KeyedModule):
     needs_time = True
     needs_actor = False
     """Whether the constructor takes ``actor_network``, which a loss with an actor then gives."""
-    _repeats: ClassVar[bool] = False
+    _expands_reward: ClassVar[bool] = False
     """Whether a shared reward is repeated for each agent though no key is in a group."""
 
     def __init__(
@@ -144,7 +91,7 @@ class ValueEstimatorBase(KeyedModule):
         time_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self._hold("gamma", gamma)
+        self._set_coefficient("gamma", gamma)
         self.value_network = value_network
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
         self._call: NetworkCall | None = None
@@ -153,22 +100,24 @@ class ValueEstimatorBase(KeyedModule):
         if type(self)._derive is ValueEstimatorBase._derive:  # noqa: SLF001 - one that extends it has more to set
             self.derive_early()
 
-    def _hold(self, name: str, value: float | Tensor) -> None:
+    def _set_coefficient(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor):
             if value.numel() == 1:
                 value = value.reshape(())
             if not bool(((value >= 0) & (value <= 1)).all()):
-                ends = f"{name} from {value.min():g} to {value.max():g}"
-                raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
+                ends = f"{value.min():g} to {value.max():g}"
+                raise ArgumentError(f"{type(self).__name__}: {name} must be at least 0 and at most 1, got {ends}")
             self.register_buffer(name, value)
             return
-        if not (is_number(value) and 0 <= value <= 1):
-            raise SpecError(f"{type(self).__name__} got {name}={value!r}; it must be in [0, 1]")
-        setattr(self, name, float(value))
+        setattr(self, name, as_number(value, type(self).__name__, name, least=0, most=1))
 
     def _derive(self) -> Contract:
-        keys = self._keys
-        network = self.value_network
+        keys, network = self._keys, self.value_network
+        self._outcome: tuple[Any, Any, Any] = (
+            next_key(keys["reward"]),
+            next_key(keys["done"]),
+            next_key(keys["terminated"]),
+        )
         self._call = None if network is None else NetworkCall(network, {"value": keys["value"]})
         self._states = () if self._call is None else self._call.states
         if self._call is None:
@@ -178,7 +127,7 @@ class ValueEstimatorBase(KeyedModule):
                 Key(next_key(keys["value"]), (1,), "value of the state that the step reached"),
             ]
         else:
-            self._refuse_shifted(self._call)
+            self._reject_shifted(self._call)
             inputs = [input_key(key, self._call.states, "input of the value network") for key in self._call.in_keys]
             inputs += [
                 Key(next_key(key), doc="the same after the step", remedy="Collect with the next observations.")
@@ -189,7 +138,7 @@ class ValueEstimatorBase(KeyedModule):
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
             terminated_key(keys["terminated"]),
-            *mask_keys(self._agent_keys, after=True),
+            *mask_keys(keys["mask"], self._agents, after=True),
             *([discount_key(keys["discount"]), steps_key(keys["steps_to_next_obs"])] if "discount" in keys else []),
         )
         writes = [
@@ -199,126 +148,80 @@ class ValueEstimatorBase(KeyedModule):
         if self._call is not None:
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
         self._reads = Contract(reads, tuple(writes))
+        self._estimator_reader = BatchReader(self._reads, keys, type(self).__name__)
         return self._reads  # a subclass may read more
 
-    def _refuse_shifted(self, call: NetworkCall) -> None:
+    def _reject_shifted(self, call: NetworkCall) -> None:
         if self.shifted and call.states:
-            raise ContractError(
+            raise ArgumentError(
                 f"{type(self).__name__} got shifted=True, which cuts the sequences that"
                 f" {call.states[0].owner or 'a recurrent network'} needs whole: leave it out"
             )
+
+    def can_read(self, tensordict: TensorDictBase) -> bool:
+        """Return whether a batch has all entries that are read."""
+        names = self.derived().in_keys
+        return all(self._reader.entry(tensordict, key) is not None for key in names)
 
     @abstractmethod
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        """Return the advantage and value target, ``[*B, T, F]`` as all arguments are."""
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:  # noqa: ARG002 - for others
-        """`estimate`, bound to further entries of the batch."""
+        """Return `estimate`, bound to further entries of the batch."""
         return self.estimate
 
-    def _denormalized(self, value: Tensor) -> Tensor:
-        """The network's values in units of return; as they are, unless a subclass normalizes them."""
+    def _in_units_of_return(self, value: Tensor) -> Tensor:
+        """Return the network's values in units of return; as they are, unless a subclass normalizes them."""
         return value
 
-    def _acting(self, tensordict: TensorDictBase, time_dim: int) -> tuple[Tensor, Tensor] | None:
-        """The masks ``[*B, n_agents]`` of agents that act and of those with a next value; None if all do.
-
-        At the end of the batch, agents that wait for their turn have one: those with done flags of their own, which
-        show that they have not left.
-
-        Raises:
-            ShapeError: if ``(group, "mask")`` has another shape or dtype.
-        """
-        owner, keys = type(self).__name__, self._agent_keys
-        now = acting(tensordict, keys, None, owner)
-        if now is None:
-            return None
-        later = bootstrapped(tensordict, keys, now, owner)
-        there = remaining(tensordict, keys) if self.needs_time else None
-        if there is not None:
-            last = torch.arange(now.shape[time_dim], device=now.device) == now.shape[time_dim] - 1
-            last = last.reshape(-1, *[1] * (now.ndim - 1 - time_dim))
-            later = later | (last & there)
-        return now, later
-
-    @property
-    def _agent_keys(self) -> dict[str, Any]:
-        """The keys, with an ``action`` in the group in which `acting` and `bootstrapped` search for the mask."""
+    def _agent_masks(self) -> AgentMasks | None:
         group = group_of(self._keys["advantage"]) or group_of(self._keys["value"])
-        return {**self._keys, "action": in_group(group, AGENT_MASK)}
-
-    def _without_idle(
-        self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor], masks: tuple[Tensor, Tensor]
-    ) -> dict[NestedKey, Tensor]:
-        """The entries of the group, with 0 for agents that do not act."""
-        keys, group = self._keys, group_of(self._agent_keys["action"])
-        reward = next_key(keys["reward"])
-        flags = {next_key(keys[name]) for name in ("done", "terminated")}
-        rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
-        out = without_idle({**rest, reward: entries[reward]}, group, masks, outcome={reward})
-        there = remaining(tensordict, self._agent_keys)
-        if there is not None and reward in out:  # agents that are still in the episode wait for their turn
-            out[reward] = entries[reward].where(fitted(masks[0] | there, entries[reward]), 0)
-        return out
-
-    def _of_agents(
-        self, values: tuple[Tensor, Tensor], outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor] | None, dim: int
-    ) -> list[Tensor]:
-        """Values, and reward, done and terminated, in units of return and of each agent; idle ones are skipped."""
-        value, next_value = map(self._denormalized, values)
-        keys = self._agent_keys
-        name = agent_mask_key(keys)
-        if self._repeats or name is not None:
-            outcome = per_agent(value, outcome)
-        if masks is not None and name is not None:
-            check_agent_mask(masks[0], name, value.shape[:-1], type(self).__name__)
-            if self.needs_time:
-                value, next_value = passed_over(self.gamma, value, next_value, outcome, masks, dim)
-            else:
-                next_value = next_value.where(fitted(masks[1], next_value), 0)
-        return [value, next_value, *outcome]
+        return AgentMasks(group, self._keys, type(self).__name__) if group else None
 
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
-        """Which batch dimension is time.
+        """Return the batch dimension of time.
 
         Raises:
-            ContractError: if none can be, or the steps are not in time order.
+            ContractError: If none can be, or the steps are not in time order.
         """
-        if not self.needs_time:
-            return 0
-        owner, mask_key = type(self).__name__, self._keys["mask"]
+        return self._time_of(td, done, self._reader.step_masks(td)[0]) if self.needs_time else 0
+
+    def _time_of(self, td: TensorDictBase, done: Tensor, mask: Tensor | None) -> int:
+        """Return the dimension of time, after the check of the order of steps."""
+        owner = type(self).__name__
         dim = find_time_dim(td, self.time_dim, owner)
         if self._order.compares(done):
-            check_time_order(td, dim, done, owner, mask=valid_steps(td, mask_key, owner), mask_key=mask_key)
+            check_time_order(td, dim, done, owner, mask=mask, mask_key=self._keys["mask"])
         return dim
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the estimates into the batch and return it.
 
         Args:
-            tensordict: batch ``[*B, T]`` in time order.
+            tensordict: Batch ``[*B, T]`` in time order.
 
         Raises:
-            ContractError: if a key that is read is absent, the batch is not in time order, or a step is terminated or
+            ContractError: If a key that is read is absent, the batch is not in time order, or a step is terminated or
                 truncated and not done.
-            ShapeError: if shapes do not agree.
+            ShapeError: If shapes do not agree.
         """
         self.derived()
-        keys, names = self._keys, self._reads.in_keys
-        check_unobserved(tensordict, keys, type(self).__name__)
-        leaves = read_entries(self._reads, tensordict, keys, self)
-        mask = valid_steps(tensordict, keys["mask"], type(self).__name__)
-        entries = dict(zip(names, without_padding(leaves, mask), strict=True))
-        raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
-        ended = entry_of_team(tensordict, next_key(keys["terminated"]), keys)
-        done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
-        dim = self.find_time(tensordict, done)
-        masks = self._acting(tensordict, dim)
-        if masks is not None:
-            entries |= self._without_idle(tensordict, entries, masks)
-        reward = entries[next_key(keys["reward"])]
+        keys, reader, agents = self._keys, self._estimator_reader, self._agents
+        reader.check_unobserved(tensordict)
+        raw = reader.read_required(tensordict)
+        mask, _ = reader.step_masks(tensordict)
+        reward_key, done_key, terminated_key = self._outcome
+        # Flags are completed as the batch holds them: padding after a step that is not done raises.
+        ended = reader.entry(tensordict, terminated_key)
+        done, terminated = reader.end_flags(tensordict, raw[done_key], ended, mask)
+        dim = self._time_of(tensordict, done, mask) if self.needs_time else 0
+        entries: Entries = raw if mask is None else dict(zip(raw, replace_padding([*raw.values()], mask), strict=True))
+        masks = None if agents is None else agents.of_sequences(tensordict, dim if self.needs_time else None)
+        if agents is not None and masks is not None:
+            entries = agents.mask_sequences(tensordict, entries, masks, recurrent=bool(self._states))
         if self._states:
             self._check_memory(tensordict, dim, done)
         with profiled(type(self).__name__), nullcontext() if self.differentiable else torch.no_grad():
@@ -326,8 +229,13 @@ class ValueEstimatorBase(KeyedModule):
                 value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
             else:
                 value, next_value = self._evaluate(self._call, entries, (done, terminated), tensordict.batch_size, dim)
-            found = self._of_agents((value, next_value), (reward, done, terminated), masks, dim)
-            advantage, target = self.formula(tensordict)(*found, dim)
+            values = self._in_units_of_return(value), self._in_units_of_return(next_value)
+            outcome = [entries[reward_key], done, terminated]
+            if self._expands_reward or agents is not None:
+                outcome = per_agent(value, outcome)
+            if agents is not None and masks is not None:
+                values = agents.skip_inactive(self.gamma, values, outcome, masks, dim if self.needs_time else None)
+            advantage, target = self.formula(tensordict)(*values, *outcome, dim)
         if self._call is not None:
             tensordict.set(self._keys["value"], value)
         tensordict.set(self._keys["advantage"], advantage)
@@ -341,7 +249,7 @@ class ValueEstimatorBase(KeyedModule):
         batch_size: torch.Size,
         time_dim: int,
     ) -> tuple[Tensor, Tensor]:
-        """Values of the states before and after each step."""
+        """Return the values of the states before and after each step."""
         if call.states:
             (value,), after = call.sequence(entries, batch_size)
             return value, call.following(entries, after, batch_size)[0]
@@ -356,7 +264,7 @@ class ValueEstimatorBase(KeyedModule):
                 )
             if self.differentiable:  # a terminal state has no value, and may hold anything
                 last = terminated.flatten(len(batch_size)).all(-1)
-                after = after.where(~fitted(last, after), before)
+                after = after.where(~expand_right(last, after), before)
             pairs[key] = before, after
         steps = batch_size[time_dim] if self.needs_time else 0
         if self.shifted and steps and not torch.compiler.is_compiling():
@@ -366,7 +274,7 @@ class ValueEstimatorBase(KeyedModule):
     def _check_memory(self, td: TensorDictBase, dim: int, done: Tensor) -> None:
         """Raise if a recurrent network would misread the order of the batch."""
         if self.needs_time and dim != td.ndim - 1:
-            raise ContractError(
+            raise ShapeError(
                 f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a"
                 " recurrent network reads it from the last one: transpose the batch"
             )
@@ -377,7 +285,7 @@ class ValueEstimatorBase(KeyedModule):
 def _evaluate_both(
     call: NetworkCall, pairs: Pairs, batch_size: torch.Size, time_dim: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Values of both states in one call, joined along a dimension that is not time."""
+    """Return the values of both states in one call, joined along a dimension that is not time."""
     dim = next((i for i in range(len(batch_size)) if i != time_dim), None)
     if dim is None:
         both = {key: torch.stack(pair) for key, pair in pairs.items()}
@@ -393,7 +301,7 @@ def _evaluate_both(
 def _evaluate_shifted(
     call: NetworkCall, pairs: Pairs, truncated: Tensor, batch_size: torch.Size, time_dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Values of both states from ``T + 1`` states, and from those where an episode was truncated."""
+    """Return the values of both states from ``T + 1`` states, and from those where an episode was truncated."""
     steps = batch_size[time_dim]
     rows = {
         key: torch.cat((before, after.narrow(time_dim, steps - 1, 1)), time_dim)
@@ -429,13 +337,13 @@ class TDEstimatorBase(ValueEstimatorBase):
 
     @abstractmethod
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
-        """The target, ``[*B, T, F]`` as all arguments are."""
+        """Return the target, ``[*B, T, F]`` as all arguments are."""
 
     def row_discount(self, discount: Tensor | None, steps: Tensor | None) -> Tensor | None:
-        """Discount of each next value, ``[*B, 1]``: `discount`, else gamma to the power of `steps`, else None.
+        """Return the discount of each next value ``[*B, 1]``: `discount`, else ``gamma ** steps``, else None.
 
         Raises:
-            ContractError: if `discount` is not floating-point, or on a CPU outside of [0, 1].
+            ContractError: If `discount` is not floating-point, or on a CPU outside of [0, 1].
         """
         if discount is not None:
             read = discount.is_cpu and not torch.compiler.is_compiling()
@@ -452,10 +360,10 @@ class TDEstimatorBase(ValueEstimatorBase):
         return torch.pow(self.gamma, steps)
 
     def discounted(self, discount: Tensor | None) -> Callable[..., Tensor]:
-        """`returns` for the discount that the batch holds, ``[*B, 1]``, or None.
+        """Return `returns` for the discount that the batch holds, ``[*B, 1]``, or None.
 
         Raises:
-            ContractError: if it holds one, and the estimator adds the rewards of several steps.
+            ContractError: If it holds one, and the estimator adds the rewards of several steps.
         """
         if discount is None:
             return self.returns
@@ -478,7 +386,7 @@ class TDEstimatorBase(ValueEstimatorBase):
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        """Return the advantage and value target, ``[*B, T, F]`` as all arguments are."""
         return _with_advantage(value, self.returns(next_value, reward, done, terminated, time_dim))
 
 

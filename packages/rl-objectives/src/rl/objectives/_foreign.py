@@ -1,26 +1,8 @@
-"""Arguments of TorchRL that are ignored at their default value, or refused with a replacement."""
+"""Arguments of TorchRL that are ignored at their default value, or rejected with a replacement."""
 
 from __future__ import annotations
 
 from rl.core.arguments import Needless, foreign_arguments, module_arguments
-
-__all__ = [
-    "a2c_loss",
-    "distance_loss",
-    "dqn_loss",
-    "dt_loss",
-    "estimator",
-    "impala_loss",
-    "multi_agent_gae",
-    "off_policy_loss",
-    "ppo_loss",
-    "reinforce_loss",
-    "rnd_loss",
-    "rolling",
-    "td_estimator",
-    "update",
-    "vtrace",
-]
 
 _KEYS = "use set_keys(advantage=..., value_target=..., value=...)"
 _CHUNKS = "not available yet: networks see the whole batch at once; split it along its first dimension"
@@ -49,7 +31,7 @@ multi_agent_gae = module_arguments({**_ESTIMATOR, "agent_dim": ("needless: it is
 td_estimator = module_arguments(
     {
         **_ESTIMATOR,
-        "average_rewards": ("not available yet: use normalised rewards in the batch", False),
+        "average_rewards": ("not available yet: use normalized rewards in the batch", False),
     }
 )
 vtrace = module_arguments(

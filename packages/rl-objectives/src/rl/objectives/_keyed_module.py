@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from rl.core.contract import Contract
 from rl.core.errors import ContractError, UnknownNameError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.objectives._agents import AgentMasks
+from rl.objectives._batch import BatchReader
 from rl.objectives._networks import ActorCall, FrozenCall, HeadCall, KeyMismatchError, NetworkCall
 
 
@@ -34,19 +36,25 @@ class KeyedModule(nn.Module, ABC):
         self._keys: dict[str, Any] = dict(self.default_keys)
         self._derived_from: tuple[Any, ...] | None = None
         self._contract = Contract()
+        self._agents: AgentMasks | None = None
+        """Masks of the group of agents that the keys are in; None for a single agent."""
 
     @abstractmethod
     def _derive(self) -> Contract:
         """Build the `NetworkCall` and `ActorCall` attributes that `forward` uses, and return the contract."""
 
+    def _agent_masks(self) -> AgentMasks | None:
+        """Build the masks of the group of agents that the keys are in; None for a single agent."""
+        return None
+
     def _update_networks(self) -> None:
         """Pass replaced networks to the components that share them."""
 
     def derived(self) -> Contract:
-        """The contract, derived again if keys, networks or options have changed since.
+        """Return the contract, derived again if keys, networks or options have changed since.
 
         Raises:
-            ContractError: if a network does not write a key that is read.
+            ContractError: If a network does not write a key that is read.
         """
         found = (*self._modules.values(), *[getattr(self, name) for name in self._options])
         if self._derived_from != found:
@@ -57,14 +65,17 @@ class KeyedModule(nn.Module, ABC):
     def _derive_again(self, found: tuple[Any, ...]) -> None:
         self._derived_from = None
         self._update_networks()
+        self._agents = self._agent_masks()
+        self._reader = BatchReader(Contract(), self._keys, type(self).__name__)  # of masks, if `_derive` raises
         self._contract = self._derive()
+        self._reader = BatchReader(self._contract, self._keys, type(self).__name__)
         self._derived_from = found
 
     def derive_early(self) -> None:
         """Derive the contract now; a network with other keys raises at the first use, `set_keys` may still name them.
 
         Raises:
-            ContractError: if a network does not fit in another respect.
+            ContractError: If a network does not fit in another respect.
         """
         try:
             self.derived()
@@ -100,11 +111,11 @@ class KeyedModule(nn.Module, ABC):
         """Read and write other keys than the default ones.
 
         Args:
-            names: a key for each name; keys below ``next`` are given without it.
+            names: Key for each name; keys below ``next`` are given without it.
 
         Raises:
-            ContractError: if a key starts with ``next``; nothing is changed then.
-            UnknownNameError: if a name is unknown; it is a `ContractError` and a `ValueError`.
+            ContractError: If a key starts with ``next``; nothing is changed then.
+            UnknownNameError: If a name is unknown; it is a `ContractError` and a `ValueError`.
         """
         for name, key in names.items():
             if name not in self._keys:
@@ -135,49 +146,49 @@ class KeyedModule(nn.Module, ABC):
         self.derive_early()
 
 
-def listed(keys: Any) -> list[NestedKey]:
-    """A key, or a list of them, as a list.
+def as_list(keys: Any) -> list[NestedKey]:
+    """Return a key, or a list of them, as a list.
 
     Example:
-        >>> listed("action"), listed(["move", ("arm", "force")])
+        >>> as_list("action"), as_list(["move", ("arm", "force")])
         (['action'], ['move', ('arm', 'force')])
     """
     return keys if isinstance(keys, list) else [keys]
 
 
-def taken(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: torch.Size) -> Any:
-    """The tensor under a key, or a TensorDict of those under a list of keys, as a composite distribution scores it.
+def select_action(entries: Mapping[NestedKey, Tensor], keys: Any, batch_size: torch.Size) -> Any:
+    """Select the tensor under a key, or a TensorDict of those under several, as a composite distribution scores it.
 
     Args:
-        entries: tensors by key.
-        keys: a key or a list of keys.
-        batch_size: of the batch.
+        entries: Tensors by key.
+        keys: A key or a list of keys.
+        batch_size: Shape of the batch.
 
     Example:
-        >>> taken({"a": torch.ones(2), "b": torch.ones(2)}, ["a", "b"], torch.Size([2])).sorted_keys
+        >>> select_action({"a": torch.ones(2), "b": torch.ones(2)}, ["a", "b"], torch.Size([2])).sorted_keys
         ['a', 'b']
     """
     if not isinstance(keys, list):
         return entries[keys]
     td = TensorDict({}, batch_size=batch_size)
-    for key in listed(keys):
+    for key in as_list(keys):
         td.set(key, entries[key])
     return td
 
 
-def joint(found: Tensor | TensorDictBase) -> Tensor:
-    """The log-probability or entropy of all actions together: the sum of those of each.
+def sum_log_probs(found: Tensor | TensorDictBase) -> Tensor:
+    """Sum the log-probabilities or entropies of the actions of a step.
 
     Args:
-        found: ``[*B]``, or a TensorDict of such tensors.
+        found: Log-probability or entropy, ``[*B]``, or a TensorDict of such tensors.
 
     Example:
-        >>> joint(TensorDict(a_log_prob=torch.tensor([-1.0]), b_log_prob=torch.tensor([-2.0])))
+        >>> sum_log_probs(TensorDict(a_log_prob=torch.tensor([-1.0]), b_log_prob=torch.tensor([-2.0])))
         tensor([-3.])
     """
     if not isinstance(found, TensorDictBase):
         return found
     parts: list[Any] = list(found.values(include_nested=True, leaves_only=True))
     if len({part.shape for part in parts}) > 1:
-        return torch.cat([part.reshape(*found.shape, -1) for part in parts], -1)  # the caller refuses the shape
+        return torch.cat([part.reshape(*found.shape, -1) for part in parts], -1)  # the caller rejects the shape
     return torch.stack(parts).sum(0)

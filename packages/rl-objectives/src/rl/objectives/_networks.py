@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl.core.contract import Key
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.core.lowering import Lowered, lower, lower_distribution
+from rl.core.lowering import Lowered, LoweredDistribution, lower, lower_distribution
 from rl.core.recurrent import State, declared_states, set_recurrent_mode, states_of
 
 Entries = Mapping[NestedKey, Tensor]
@@ -55,10 +56,10 @@ def _as_tensordict(keys: Sequence[NestedKey], leaves: Sequence[Tensor], batch_si
 
 
 def actor_keys(actor: Any) -> dict[str, Any]:
-    """Keys under which an actor writes its action and the log-probability.
+    """Return the keys under which an actor writes its action and the log-probability.
 
     Args:
-        actor: has ``dist_sample_keys`` and ``log_prob_keys`` unless its keys are the default ones.
+        actor: Actor, with ``dist_sample_keys`` and ``log_prob_keys`` unless its keys are the default ones.
 
     Returns:
         The keys by the names ``action`` and ``sample_log_prob``; lists of keys for an actor with several actions, or
@@ -75,7 +76,7 @@ def actor_keys(actor: Any) -> dict[str, Any]:
 
 
 def _is_composite(actor: Any) -> bool:
-    """Whether the distribution of an actor is a `CompositeDistribution`."""
+    """Return whether the distribution of an actor is a `CompositeDistribution`."""
     parts: Any = actor.modules() if isinstance(actor, nn.Module) else ()
     kinds = (getattr(part, "distribution_class", None) for part in parts)
     kinds = (kind.func if isinstance(kind, partial) else kind for kind in kinds)
@@ -83,12 +84,12 @@ def _is_composite(actor: Any) -> bool:
 
 
 def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the network") -> Key:
-    """An input in a contract, with the remedy for its absence.
+    """Return an input in a contract, with the remedy for its absence.
 
     Args:
-        name: the key.
-        states: recurrent states of the network.
-        doc: description in the contract.
+        name: Key of the input.
+        states: Recurrent states of the network.
+        doc: Description in the contract.
     """
     state = next((state for state in states if state.name == name), None)
     if state is not None:
@@ -101,14 +102,14 @@ def _marks_starts(name: NestedKey) -> bool:
 
 
 def joint_states(owner: str, *networks: Any) -> tuple[State, ...]:
-    """Recurrent states of several networks; the states of a shared module appear once.
+    """Return the recurrent states of several networks; the states of a shared module appear once.
 
     Args:
-        owner: the component that calls the networks on one batch, for messages.
-        networks: actors and critics.
+        owner: Component that calls the networks on one batch, for messages.
+        networks: Actors and critics.
 
     Raises:
-        ContractError: if two modules with different weights have one state key, so that a batch can hold the states of
+        ContractError: If two modules with different weights have one state key, so that a batch can hold the states of
             only one.
     """
     owners: dict[NestedKey, nn.Module] = {}
@@ -133,22 +134,18 @@ class NetworkCall:
     A recurrent module (`rl.core.states_of`) takes its batch as sequences, whose last batch dimension is time.
 
     Args:
-        module: has ``in_keys`` and ``out_keys``.
-        out_keys: results to return, in this order, by the name that ``set_keys`` has for them.
-        constant: a network whose parameters get no gradient through calls of `module`, which may share them.
+        module: Module with ``in_keys`` and ``out_keys``.
+        out_keys: Keys of the results, in the order of the results, by the name that ``set_keys`` has for them.
+        constant: A network whose parameters get no gradient through calls of `module`, which may share them.
 
     Raises:
-        ContractError: if the module has no ``in_keys``, or does not write one of `out_keys`.
+        ContractError: If the module has no ``in_keys``, or does not write one of `out_keys`.
     """
 
-    __slots__ = ("_apart", "_lowered", "_positions", "_shared", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_detached", "_fn", "_next_keys", "_positions", "_shared", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Mapping[str, NestedKey], constant: nn.Module | None = None) -> None:
-        self.module = module
-        self._apart, self._shared = None, _shared_names(module, constant)
-        if self._shared:
-            self._apart = _Apart(module, self._run)
-        self.states = states_of(module)
+        self.module, self.states = module, states_of(module)
         self.in_keys = _keys(module, "in_keys")
         self.out_keys = [unwrap(key) for key in out_keys.values()]
         written = _keys(module, "out_keys")
@@ -160,14 +157,19 @@ class NetworkCall:
                     f"{type(module).__name__} does not write {key_str(key)}, it writes"
                     f" {', '.join(map(key_str, written))}: give it that out_key, or call set_keys({name}={meant})"
                 )
-        self._lowered = lower(module)
-        if self._lowered is not None:
-            self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
-            written = [unwrap(key) for key in self._lowered.out_keys]
+        lowered = lower(module)
+        if lowered is not None:
+            self.in_keys = [unwrap(key) for key in lowered.in_keys]
+            written = [unwrap(key) for key in lowered.out_keys]
         self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
+        self._next_keys = [next_key(key) for key in self.in_keys]
+        self._shared = _shared_names(module, constant)
+        self._detached = _FunctionalCall(module, self._run) if self._shared else None
+        # The function of tensors, which `__call__` calls at once; None for modules that read a TensorDict.
+        self._fn = lowered.fn if isinstance(lowered, Lowered) else lowered
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
-        """Keys of the states, each of which the module has to write under ``next``."""
+        """Return the keys of the states, each of which the module has to write under ``next``."""
         for state in self.states:
             if next_key(state.name) not in written:
                 raise ContractError(
@@ -185,38 +187,45 @@ class NetworkCall:
         return [key for key in self.in_keys if key not in carried and not _marks_starts(key)]
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys`, from those under `in_keys` in `entries`."""
-        if not self.states:
-            return self._run_apart(entries, batch_size, self.out_keys)
-        with set_recurrent_mode(True):
-            return self._run_apart(entries, batch_size, self.out_keys)
+        """Return the tensors under `out_keys`, from those under `in_keys` in `entries`."""
+        if self.states or self._shared:
+            with set_recurrent_mode(True) if self.states else nullcontext():
+                return self._run_detached(entries, batch_size, self.out_keys)
+        if self._fn is None:
+            return self._run(entries, batch_size, self.out_keys)
+        out = self._fn(*[entries[key] for key in self.in_keys])
+        return [out[self._positions[key]] for key in self.out_keys]
 
-    def _run_apart(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
-        """The tensors under `wanted`; shared parameters are constants."""
-        if self._apart is None:
+    def _run_detached(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
+        """Return the tensors under `wanted`; shared parameters are constants."""
+        if self._detached is None:
             return self._run(entries, batch_size, wanted)
         parameters = dict(self.module.named_parameters())
         constants = {f"network.{name}": parameters[name].detach() for name in self._shared}
-        return torch.func.functional_call(self._apart, constants, (entries, batch_size, wanted))
+        return torch.func.functional_call(self._detached, constants, (entries, batch_size, wanted))
 
     def after(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
-        return self._run({key: entries[next_key(key)] for key in self.in_keys}, batch_size, self.out_keys)
+        """Return the tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
+        if self._fn is not None:
+            out = self._fn(*[entries[key] for key in self._next_keys])
+            return [out[self._positions[key]] for key in self.out_keys]
+        after = zip(self.in_keys, self._next_keys, strict=True)
+        return self._run({key: entries[following] for key, following in after}, batch_size, self.out_keys)
 
     def sequence(self, entries: Entries, batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors under `out_keys`, and the states after each step, in the order of `states`."""
+        """Return the tensors under `out_keys`, and the states after each step, in the order of `states`."""
         with set_recurrent_mode(True):
             wanted = [*self.out_keys, *[next_key(state.name) for state in self.states]]
-            found = self._run_apart(entries, batch_size, wanted)
+            found = self._run_detached(entries, batch_size, wanted)
         return found[: len(self.out_keys)], found[len(self.out_keys) :]
 
     def following(self, entries: Entries, after: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys` one step after each: of the outcome, computed from the states after each step.
+        """Return the tensors under `out_keys` for the outcome of each step, computed from the states after it.
 
         Args:
-            entries: with those under `in_keys`, and `outcome_keys` below ``next``.
-            after: from `sequence`.
-            batch_size: of the batch.
+            entries: Entries with those under `in_keys`, and `outcome_keys` below ``next``.
+            after: States from `sequence`.
+            batch_size: Shape of the batch.
         """
         new = {state.name: value for state, value in zip(self.states, after, strict=True)}
         new |= {key: entries[next_key(key)] for key in self.outcome_keys}
@@ -227,14 +236,14 @@ class NetworkCall:
 
     def _run(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
         leaves = [entries[key] for key in self.in_keys]
-        if self._lowered is not None:
-            out = self._lowered(*leaves)
+        if self._fn is not None:
+            out = self._fn(*leaves)
             return [out[self._positions[key]] for key in wanted]
         td = self.module(_as_tensordict(self.in_keys, leaves, batch_size))
         return [td.get(key) for key in wanted]
 
 
-class _Apart(nn.Module):
+class _FunctionalCall(nn.Module):
     """A call in the form that `torch.func.functional_call` takes."""
 
     def __init__(self, network: nn.Module, run: Callable[..., list[Tensor]]) -> None:
@@ -246,7 +255,7 @@ class _Apart(nn.Module):
 
 
 def _shared_names(module: Any, other: nn.Module | None) -> list[str]:
-    """Names of the parameters of `module` that are also parameters of `other`."""
+    """Return the names of the parameters of `module` that are also parameters of `other`."""
     if other is None:
         return []
     shared = {*map(id, other.parameters())}
@@ -259,13 +268,13 @@ class ActorCall:
     A recurrent actor takes its batch as sequences, as in `NetworkCall`.
 
     Args:
-        actor: has ``in_keys`` and ``get_dist``.
+        actor: Actor with ``in_keys`` and ``get_dist``.
 
     Raises:
-        ContractError: if it has no ``get_dist``.
+        ContractError: If it has no ``get_dist``.
     """
 
-    __slots__ = ("_lowered", "actor", "in_keys", "states")
+    __slots__ = ("_fn", "actor", "in_keys", "states")
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
@@ -273,39 +282,37 @@ class ActorCall:
         # A composite distribution reads a whole group, of which the network before it writes the entries.
         groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
         self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
-        self._lowered = lower_distribution(actor)
-        if self._lowered is not None and any(as_tuple(key) in groups for key in self._lowered.in_keys):
-            self._lowered = None
-        if self._lowered is not None:
-            self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
+        lowered = lower_distribution(actor)
+        if lowered is not None and any(as_tuple(key) in groups for key in lowered.in_keys):
+            lowered = None
+        if lowered is not None:
+            self.in_keys = [unwrap(key) for key in lowered.in_keys]
         elif not callable(getattr(actor, "get_dist", None)):
             raise ContractError(
                 f"{type(actor).__name__} has no get_dist, so it has no action distribution: build the actor"
                 " as a ProbabilisticTensorDictSequential"
             )
+        self._fn = lowered.fn if isinstance(lowered, LoweredDistribution) else lowered
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
-        """The distribution of actions, from the tensors under `in_keys` in `entries`."""
+        """Return the distribution of actions, from the tensors under `in_keys` in `entries`."""
         leaves = [entries[key] for key in self.in_keys]
-        if not self.states:
-            return self._run(leaves, batch_size)
-        with set_recurrent_mode(True):
-            return self._run(leaves, batch_size)
-
-    def _run(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> Distribution:
-        if self._lowered is not None:
-            return self._lowered(*leaves)
-        return self.actor.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
+        if self._fn is not None and not self.states:
+            return self._fn(*leaves)
+        with set_recurrent_mode(True) if self.states else nullcontext():
+            if self._fn is not None:
+                return self._fn(*leaves)
+            return self.actor.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
 
 
 class HeadCall:
     """The last module of an actor as a function from the parameters of its distribution to the distribution.
 
     Args:
-        actor: a `ProbabilisticTensorDictSequential`.
+        actor: A `ProbabilisticTensorDictSequential`.
 
     Raises:
-        ContractError: if its last module has no ``get_dist``, or the parameters' keys are not among its ``out_keys``.
+        ContractError: If its last module has no ``get_dist``, or the parameters' keys are not among its ``out_keys``.
     """
 
     __slots__ = ("head", "in_keys")
@@ -323,7 +330,7 @@ class HeadCall:
             )
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
-        """The distribution, from the tensors under `in_keys` in `entries`; no gradient reaches them."""
+        """Return the distribution, from the tensors under `in_keys` in `entries`; no gradient reaches them."""
         leaves = [entries[key].detach() for key in self.in_keys]
         return self.head.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
 
@@ -337,12 +344,12 @@ class Ensemble(nn.Module):
     Args:
         networks: TensorDict modules with the same ``in_keys`` and ``out_keys``; or one, of which the others are copies
             with new initial parameters.
-        count: number of networks.
-        owner: the loss, for messages.
+        count: Number of networks.
+        owner: Loss, for messages.
 
     Raises:
-        ContractError: if a network has no keys, or they differ.
-        SpecError: if the number of networks is another, or parameters cannot be initialized again.
+        ContractError: If a network has no keys, or they differ.
+        ArgumentError: If the number of networks is another, or parameters cannot be initialized again.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -359,7 +366,9 @@ class Ensemble(nn.Module):
         else:
             members = list(networks)
         if count < 1 or len(members) != count:
-            raise SpecError(f"{owner} got {len(members)} networks for num_qvalue_nets={count}: give one, or {count}")
+            raise ArgumentError(
+                f"{owner}: num_qvalue_nets must be the number of networks, got {count} for {len(members)}"
+            )
         for member in members:
             if not hasattr(member, "in_keys") or not hasattr(member, "out_keys"):
                 raise ContractError(
@@ -377,7 +386,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The stacked results, in a TensorDict without batch."""
+        """Return the stacked results, in a TensorDict without batch."""
         found = [member(tensordict.copy()) for member in self.members]
         return TensorDict({key: torch.stack([one.get(key) for one in found]) for key in self.out_keys})  # pyright: ignore[reportArgumentType]  # nested keys
 
@@ -388,21 +397,23 @@ class Ensemble(nn.Module):
         if len(known) < len(parts) or any(part.in_keys != known[0].in_keys for part in known):
             return None
 
+        functions = [part.fn if isinstance(part, Lowered) else part for part in known]
+
         def call(*leaves: Tensor) -> tuple[Tensor, ...]:
-            return tuple([torch.stack(column) for column in zip(*[part(*leaves) for part in known], strict=True)])
+            return tuple([torch.stack(column) for column in zip(*[fn(*leaves) for fn in functions], strict=True)])
 
         return Lowered(call, known[0].in_keys, known[0].out_keys)
 
 
 def _with_new_parameters(network: nn.Module, owner: str) -> nn.Module:
-    """A copy whose layers are initialized again."""
+    """Return a copy whose layers are initialized again."""
     copied = deepcopy(network)
     for part in copied.modules():
         reset: Callable[[], Any] | None = getattr(part, "reset_parameters", None)
         if reset is not None:
             reset()
         elif any(True for _ in part.parameters(recurse=False)):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} copies its critic, and {type(part).__name__} has parameters and no reset_parameters(): give a"
                 " list of networks instead"
             )
@@ -425,7 +436,7 @@ class FrozenCall:
     """A network call through which gradients reach the inputs, and no parameter.
 
     Args:
-        call: the call.
+        call: Network call.
     """
 
     def __init__(self, call: NetworkCall) -> None:

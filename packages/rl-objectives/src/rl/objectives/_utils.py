@@ -11,21 +11,20 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_number
+from rl.core.errors import ArgumentError
 from rl.objectives import _foreign
-from rl.objectives.functional._q_learning import check_distance, distance, is_number
-
-__all__ = ["KLAdaptiveLR", "distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"]
+from rl.objectives.functional._q_learning import check_distance, distance
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741 - a type
 
 
 @contextmanager
 def hold_out_net(network: nn.Module) -> Generator[nn.Module]:
-    """Context in which a network passes gradients on to its inputs, and gets none for its own parameters.
+    """Hold out a network in a context: it passes gradients on to its inputs, and its parameters get none.
 
     Args:
-        network: its parameters have ``requires_grad=False`` inside, and what they had before afterwards.
+        network: Network whose parameters have ``requires_grad=False`` inside, and what they had before afterwards.
 
     Example:
         >>> import torch
@@ -47,10 +46,10 @@ def hold_out_net(network: nn.Module) -> Generator[nn.Module]:
 
 @contextmanager
 def hold_out_params(parameters: Iterable[Tensor] | TensorDictBase) -> Generator[list[Tensor] | TensorDictBase]:
-    """Context that gives parameters as constants: detached tensors of the same memory.
+    """Hold out parameters in a context, which gives them as constants: detached tensors of the same memory.
 
     Args:
-        parameters: tensors, or a TensorDict of them; gives a list, or a TensorDict.
+        parameters: Tensors, or a TensorDict of them; the context is a list, or a TensorDict.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -62,13 +61,13 @@ def hold_out_params(parameters: Iterable[Tensor] | TensorDictBase) -> Generator[
 
 
 def group_optimizers(*optimizers: O) -> O:
-    """One optimizer for the parameters of several, with the options and the state of each.
+    """Build one optimizer for the parameters of several, with the options and the state of each.
 
     Args:
-        optimizers: of one class, with different parameters. Use the result in their place, not next to them.
+        optimizers: Optimizers of one class, with different parameters. Use the result in their place, not next to them.
 
     Raises:
-        SpecError: if there is none, their classes differ, or a parameter appears twice.
+        ArgumentError: If there is none, their classes differ, or a parameter appears twice.
 
     Example:
         >>> import torch
@@ -82,11 +81,11 @@ def group_optimizers(*optimizers: O) -> O:
     kinds = list(dict.fromkeys(type(one) for one in optimizers))
     if len(kinds) != 1:
         names = ", ".join(kind.__name__ for kind in kinds) or "none"
-        raise SpecError(f"group_optimizers takes optimizers of one class, got {names}: keep the others apart")
+        raise ArgumentError(f"group_optimizers takes optimizers of one class, got {names}: keep the others apart")
     groups = [dict(group) for one in optimizers for group in one.param_groups]
     held = [id(parameter) for group in groups for parameter in group["params"]]
     if len(held) != len({*held}):
-        raise SpecError("group_optimizers got a parameter in two optimizers: it would be updated twice; keep one")
+        raise ArgumentError("group_optimizers got a parameter in two optimizers: it would be updated twice; keep one")
     joint = kinds[0](groups)  # pyright: ignore[reportCallIssue] - the options of each group are in it
     for one in optimizers:
         joint.state.update(one.state)
@@ -95,16 +94,16 @@ def group_optimizers(*optimizers: O) -> O:
 
 @_foreign.distance_loss
 def distance_loss(v1: Tensor, v2: Tensor, loss_function: str) -> Tensor:
-    """Distance per element, as losses of values take it; `rl.objectives.functional.distance` under its name in TorchRL.
+    """Return the distance per element: `rl.objectives.functional.distance` under its name in TorchRL.
 
     Args:
-        v1: prediction, any shape.
-        v2: target, same shape.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        v1: Prediction, any shape.
+        v2: Target, same shape.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
 
     Raises:
-        ShapeError: if the shapes differ.
-        SpecError: if the distance is unknown, or the target has no floating-point type.
+        ShapeError: If the shapes differ.
+        ArgumentError: If the distance is unknown, or the target has no floating-point type.
 
     Example:
         >>> import torch
@@ -130,7 +129,7 @@ class KLAdaptiveLR:
         max_lr: Largest step size.
 
     Raises:
-        SpecError: if an argument is out of its range, or in `step` a divergence is not finite.
+        ArgumentError: If an argument is out of its range, or in `step` a divergence is not finite.
 
     Example:
         >>> import torch
@@ -153,25 +152,18 @@ class KLAdaptiveLR:
         min_lr: float = 1e-5,
         max_lr: float = 1e-2,
     ) -> None:
-        ranges = {
-            f"target_kl={target_kl!r}; it is a number above 0": is_number(target_kl) and 0 < target_kl < math.inf,
-            f"factor={factor!r}; it is a number above 1": is_number(factor) and 1 < factor < math.inf,
-            f"min_lr={min_lr!r} and max_lr={max_lr!r}; they are above 0, the smaller one first": (
-                is_number(min_lr) and is_number(max_lr) and 0 < min_lr <= max_lr < math.inf
-            ),
-        }
-        for text, holds in ranges.items():
-            if not holds:
-                raise SpecError(f"KLAdaptiveLR got {text}")
         self.optimizer = optimizer
-        self.target_kl, self.factor, self.min_lr, self.max_lr = target_kl, factor, min_lr, max_lr
+        self.target_kl = as_number(target_kl, "KLAdaptiveLR", "target_kl", above=0)
+        self.factor = as_number(factor, "KLAdaptiveLR", "factor", above=1)
+        self.min_lr = as_number(min_lr, "KLAdaptiveLR", "min_lr", above=0)
+        self.max_lr = as_number(max_lr, "KLAdaptiveLR", "max_lr", least=self.min_lr)
         self.last_kl: float | None = None
 
     def step(self, kl: float | Tensor) -> None:
         """Set the step sizes after an update with the mean divergence `kl`."""
         kl = float(kl)
         if not math.isfinite(kl):
-            raise SpecError(f"KLAdaptiveLR got a divergence of {kl}; the update before has failed")
+            raise ArgumentError(f"KLAdaptiveLR got a divergence of {kl}; the update before has failed")
         self.last_kl = kl
         if kl > 2 * self.target_kl:
             scale = 1 / self.factor

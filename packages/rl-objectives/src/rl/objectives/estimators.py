@@ -12,14 +12,14 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError, UnsupportedError
+from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import as_tuple
 from rl.core.registry import load
 from rl.objectives import _foreign
-from rl.objectives._agents import acting, group_of, in_group, read_entries
-from rl.objectives._batch import fitted, learning_steps, mean_std, valid_steps, without_padding
+from rl.objectives._agents import group_of, in_group
+from rl.objectives._batch import expand_right, mean_std, replace_padding
 from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
-from rl.objectives._keyed_module import joint, listed, taken
+from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives.functional._advantages import (
     check_thresholds,
@@ -66,11 +66,11 @@ class TD0Estimator(TDEstimatorBase):
     needs_time = False
 
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:  # noqa: ARG002 - of the interface
-        """The target, ``[*B, F]`` as all arguments are."""
+        """Return the target, ``[*B, F]`` as all arguments are."""
         return td0_return_estimate(self.gamma, next_value, reward, terminated)
 
     def discounted(self, discount: Tensor | None) -> Callable[..., Tensor]:
-        """`returns` with the discount of the batch, if it holds one."""
+        """Return `returns` with the discount of the batch, if it holds one."""
         if discount is None:
             return self.returns
         return lambda next_value, reward, _done, terminated, _time: td0_return_estimate(
@@ -96,7 +96,7 @@ class TD1Estimator(TDEstimatorBase):
     """
 
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
-        """The target, ``[*B, T, F]`` as all arguments are."""
+        """Return the target, ``[*B, T, F]`` as all arguments are."""
         return vec_td1_return_estimate(self.gamma, next_value, reward, done, terminated, time_dim=time_dim)
 
 
@@ -108,12 +108,13 @@ class TDLambdaEstimator(TDEstimatorBase):
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 12.20.
 
     Args:
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1].
-        value_network: writes ``state_value``; if None, the batch already holds it, and ``("next", "state_value")``.
-        differentiable: whether gradients flow into the values.
-        shifted: evaluate ``T + 1`` states instead of ``2 T``; see `ValueEstimatorBase`.
-        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1].
+        value_network: Network that writes ``state_value``; if None, the batch already holds it, and ``("next",
+            "state_value")``.
+        differentiable: Whether gradients flow into the values.
+        shifted: Whether ``T + 1`` states are evaluated instead of ``2 T``; see `ValueEstimatorBase`.
+        time_dim: Batch dimension of time; if None, the one named ``time``, else the last.
 
     Example:
         >>> import torch
@@ -144,10 +145,10 @@ class TDLambdaEstimator(TDEstimatorBase):
             shifted=shifted,
             time_dim=time_dim,
         )
-        self._hold("lmbda", lmbda)
+        self._set_coefficient("lmbda", lmbda)
 
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
-        """The target, ``[*B, T, F]`` as all arguments are."""
+        """Return the target, ``[*B, T, F]`` as all arguments are."""
         return vec_td_lambda_return_estimate(
             self.gamma, self.lmbda, next_value, reward, done, terminated, time_dim=time_dim
         )
@@ -157,12 +158,12 @@ def check_td(estimator: ValueEstimatorBase, owner: str, *, one_step: bool) -> No
     """Raise unless the target of an estimator needs only the values of the next states.
 
     Args:
-        estimator: the estimator.
-        owner: the loss, for messages.
+        estimator: Estimator.
+        owner: Loss, for messages.
         one_step: Whether the loss fits distributions, whose targets are one step.
 
     Raises:
-        UnsupportedError: if it needs more.
+        UnsupportedError: If it needs more.
     """
     if one_step and not isinstance(estimator, TD0Estimator):
         raise UnsupportedError(
@@ -188,14 +189,15 @@ class GAE(ValueEstimatorBase):
     flattened or shuffled batch without these entries is read as one sequence.
 
     Args:
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1]; 0 is the one-step TD error, 1 the sum of all rewards.
-        value_network: writes ``state_value``; if None, the batch already holds it, and ``("next", "state_value")``.
-        average_gae: whether the advantage, not `value_target`, is normalized to mean 0 and standard deviation 1 over
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1]; 0 is the one-step TD error, 1 the sum of all rewards.
+        value_network: Network that writes ``state_value``; if None, the batch already holds it, and ``("next",
+            "state_value")``.
+        average_gae: Whether the advantage, not `value_target`, is normalized to mean 0 and standard deviation 1 over
             the valid steps of the batch.
-        differentiable: whether gradients flow into the values.
-        shifted: evaluate ``T + 1`` states instead of ``2 T``; see `ValueEstimatorBase`.
-        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+        differentiable: Whether gradients flow into the values.
+        shifted: Whether ``T + 1`` states are evaluated instead of ``2 T``; see `ValueEstimatorBase`.
+        time_dim: Batch dimension of time; if None, the one named ``time``, else the last.
 
     Example:
         >>> import torch
@@ -230,20 +232,20 @@ class GAE(ValueEstimatorBase):
             shifted=shifted,
             time_dim=time_dim,
         )
-        self._hold("lmbda", lmbda)
+        self._set_coefficient("lmbda", lmbda)
         self.average_gae = average_gae
 
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        """Return the advantage and value target, ``[*B, T, F]`` as all arguments are."""
         advantage, target = vec_generalized_advantage_estimate(
             self.gamma, self.lmbda, value, next_value, reward, done, terminated, time_dim=time_dim
         )
         return (self._scaled(advantage, None) if self.average_gae else advantage), target
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
-        """`estimate`, normalized over the valid steps."""
+        """Return `estimate`, normalized over the valid steps."""
         mask = self.counted(tensordict) if self.average_gae else None
         if mask is None:
             return self.estimate
@@ -257,13 +259,13 @@ class GAE(ValueEstimatorBase):
         return masked
 
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
-        """Which elements mean and deviation are taken over: steps that count, ``[*B]``, or agents that act in them."""
-        owner = type(self).__name__
-        mask = acting(tensordict, self._agent_keys, valid_steps(tensordict, self._keys["mask"], owner), owner)
-        learned = learning_steps(tensordict, owner)
+        """Return the mask of elements of mean and deviation: steps that count, ``[*B]``, or agents that act in them."""
+        mask, learned = self._reader.step_masks(tensordict)
+        if self._agents is not None:
+            mask = self._agents.acting(tensordict, mask)
         if learned is None or mask is None:
             return mask if learned is None else learned
-        return mask & fitted(learned, mask)
+        return mask & expand_right(learned, mask)
 
     @staticmethod
     def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:
@@ -291,12 +293,13 @@ class MultiAgentGAE(GAE):
     that do not act are left out of mean and deviation.
 
     Args:
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1].
-        value_network: writes ``state_value`` ``[*B, T, n_agents, 1]``; if None, the batch already holds it.
-        value_norm: has ``denormalize``, as `PopArtValueNorm` of rl-modules: the network's values are normalized, and
-            advantages and targets are in units of return.
-        others: those of `GAE`.
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1].
+        value_network: Network that writes ``state_value`` ``[*B, T, n_agents, 1]``; if None, the batch already holds
+            it.
+        value_norm: Normalization with ``denormalize``, as `PopArtValueNorm` of rl-modules: the network's values are
+            normalized, and advantages and targets are in units of return.
+        others: Arguments of `GAE`.
 
     Example:
         >>> import torch
@@ -311,12 +314,12 @@ class MultiAgentGAE(GAE):
         torch.Size([2, 5, 3, 1])
     """
 
-    _repeats: ClassVar[bool] = True
+    _expands_reward: ClassVar[bool] = True
     _grouped: ClassVar[tuple[str, ...]] = ("reward", "advantage", "value_target")
 
     def __init__(self, *, value_network: nn.Module | None = None, value_norm: Any = None, **others: Any) -> None:
         if value_norm is not None and not hasattr(value_norm, "denormalize"):
-            raise SpecError(f"MultiAgentGAE got value_norm={value_norm!r}, which has no denormalize(value)")
+            raise ArgumentError(f"MultiAgentGAE got value_norm={value_norm!r}, which has no denormalize(value)")
         super().__init__(value_network=value_network, **others)
         self.value_norm = value_norm
         written = [key for key in getattr(value_network, "out_keys", ()) if as_tuple(key)[-1] == "state_value"]
@@ -324,7 +327,7 @@ class MultiAgentGAE(GAE):
             names = {name: in_group(group, name) for name in self._grouped}
             self.set_keys(value=written[0], **names)
 
-    def _denormalized(self, value: Tensor) -> Tensor:
+    def _in_units_of_return(self, value: Tensor) -> Tensor:
         return value if self.value_norm is None else self.value_norm.denormalize(value)
 
 
@@ -341,19 +344,20 @@ class VTrace(ValueEstimatorBase):
     "terminated")`` ``[*B, T, 1]``; writes ``advantage``, ``value_target`` and ``state_value`` of that shape.
 
     Args:
-        actor_network: policy with a distribution that gives log-probabilities ``[*B, T]``.
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1].
-        rho_thresh: largest weight of a temporal difference; determines the policy whose values are the fixed point.
-        c_thresh: largest weight of what follows, at most `rho_thresh`; determines the speed of convergence.
-        value_network: writes ``state_value``; if None, the batch already holds it, and ``("next", "state_value")``.
-        differentiable: whether gradients flow into the values and the log-probabilities.
-        shifted: evaluate ``T + 1`` states instead of ``2 T``; see `ValueEstimatorBase`.
-        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+        actor_network: Policy with a distribution that gives log-probabilities ``[*B, T]``.
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1].
+        rho_thresh: Largest weight of a temporal difference; determines the policy whose values are the fixed point.
+        c_thresh: Largest weight of what follows, at most `rho_thresh`; determines the speed of convergence.
+        value_network: Network that writes ``state_value``; if None, the batch already holds it, and ``("next",
+            "state_value")``.
+        differentiable: Whether gradients flow into the values and the log-probabilities.
+        shifted: Whether ``T + 1`` states are evaluated instead of ``2 T``; see `ValueEstimatorBase`.
+        time_dim: Batch dimension of time; if None, the one named ``time``, else the last.
 
     Raises:
-        ContractError: if a network has no ``in_keys`` or ``out_keys``.
-        SpecError: if a coefficient is outside [0, 1], or the thresholds are not ``0 <= c_thresh <= rho_thresh``.
+        ContractError: If a network has no ``in_keys`` or ``out_keys``.
+        ArgumentError: If a coefficient is outside [0, 1], or the thresholds are not ``0 <= c_thresh <= rho_thresh``.
 
     Example:
         >>> from tensordict import TensorDict
@@ -400,7 +404,7 @@ class VTrace(ValueEstimatorBase):
             shifted=shifted,
             time_dim=time_dim,
         )
-        self._hold("lmbda", lmbda)
+        self._set_coefficient("lmbda", lmbda)
         self.rho_thresh, self.c_thresh = rho_thresh, c_thresh
         self._keys.update(actor_keys(actor_network))
         self.actor_network = actor_network
@@ -419,7 +423,7 @@ class VTrace(ValueEstimatorBase):
                 for key in self._actor.in_keys
                 if key not in self._reads.in_keys
             ),
-            *(Key(key, doc="action that was taken") for key in listed(self._keys["action"])),
+            *(Key(key, doc="action that was taken") for key in as_list(self._keys["action"])),
             *(
                 Key(
                     key,
@@ -428,20 +432,19 @@ class VTrace(ValueEstimatorBase):
                     remedy="Build the actor with return_log_prob=True, or name the key with"
                     " set_keys(sample_log_prob=...)",
                 )
-                for key in listed(self._keys["sample_log_prob"])
+                for key in as_list(self._keys["sample_log_prob"])
             ),
         )
         return Contract((*self._reads.reads, *own), self._reads.writes)
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
-        """V-trace with the probability ratios of this batch."""
-        contract, size = self.contract, tensordict.batch_size
-        mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__)
-        leaves = without_padding(read_entries(contract, tensordict, self._keys, self), mask)
-        entries = dict(zip(contract.in_keys, leaves, strict=True))
+        """Return V-trace with the probability ratios of this batch."""
+        raw, size = self._reader.read_required(tensordict), tensordict.batch_size
+        mask, _ = self._reader.step_masks(tensordict)
+        entries = dict(zip(raw, replace_padding([*raw.values()], mask), strict=True))
         dist = self._actor(entries, size)
-        log_pi = joint(dist.log_prob(taken(entries, self._keys["action"], size)))
-        log_mu = joint(taken(entries, self._keys["sample_log_prob"], size))
+        log_pi = sum_log_probs(dist.log_prob(select_action(entries, self._keys["action"], size)))
+        log_mu = sum_log_probs(select_action(entries, self._keys["sample_log_prob"], size))
         if log_pi.shape != tensordict.batch_size or log_mu.shape != tensordict.batch_size:
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_pi.shape)} from the actor and"
@@ -462,7 +465,7 @@ class VTrace(ValueEstimatorBase):
         terminated: Tensor,
         time_dim: int,
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target, ``[*B, T, F]`` as all arguments are, log-probabilities included."""
+        """Return the advantage and value target, ``[*B, T, F]`` as all arguments are, log-probabilities included."""
         return vtrace_advantage_estimate(
             self.gamma,
             log_pi,
@@ -481,7 +484,7 @@ class VTrace(ValueEstimatorBase):
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target of on-policy steps, ``[*B, T, F]`` as all arguments are."""
+        """Return the advantage and value target of on-policy steps, ``[*B, T, F]`` as all arguments are."""
         same = torch.zeros_like(reward)
         return self.off_policy(same, same, value, next_value, reward, done, terminated, time_dim)
 
@@ -513,13 +516,13 @@ _OURS = {
 
 
 def estimator_class(kind: ValueEstimators | str) -> type[ValueEstimatorBase]:
-    """The class of an estimator.
+    """Return the class of an estimator.
 
     Args:
-        kind: one of ours, or the name of an installed component of kind ``estimator``.
+        kind: Member of `ValueEstimators`, or the name of an installed component of kind ``estimator``.
 
     Raises:
-        UnknownComponentError: if no estimator has that name.
+        UnknownComponentError: If no estimator has that name.
 
     Example:
         >>> estimator_class("gae").__name__

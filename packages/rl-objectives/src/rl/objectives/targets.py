@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from inspect import signature
 from typing import Any, TypeVar, final
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rl.core.errors import ContractError, ShapeError, SpecError, issue_warning
+from rl.core.arguments import as_integer, as_number
+from rl.core.errors import ArgumentError, ShapeError, issue_warning
 from rl.objectives import _foreign
 
 __all__ = ["HardUpdate", "SoftUpdate"]
@@ -21,10 +22,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def _tensors(module: nn.Module, owner: str) -> list[Tensor]:
-    """Parameters and buffers; raises if one has no shape yet."""
+    """Return the parameters and buffers; raise if one has no shape yet."""
     found = [*module.parameters(), *module.buffers()]
     if any(map(is_lazy, found)):
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} got a network whose parameters have no shape yet, so it cannot be copied: call the network once"
             " on a batch before"
         )
@@ -32,14 +33,14 @@ def _tensors(module: nn.Module, owner: str) -> list[Tensor]:
 
 
 def make_target(module: M, owner: str) -> M:
-    """A copy that nothing trains.
+    """Return a copy that nothing trains.
 
     Args:
-        module: network to copy.
-        owner: for the message.
+        module: Network to copy.
+        owner: For the message.
 
     Raises:
-        ContractError: if parameters have no shape yet.
+        ArgumentError: If parameters have no shape yet.
 
     Example:
         >>> target = make_target(nn.Linear(2, 1), "DQNLoss")
@@ -91,7 +92,7 @@ class TargetWatch:
 
 
 def _versions(loss: nn.Module) -> list[tuple[int, int]]:
-    """What tells whether a tensor of a target network was changed in place, or is another one."""
+    """Return identity and version of the tensors of target networks, which tell whether one was changed or replaced."""
     tensors = (one for _, target, _ in _pairs(loss) for one in (*target.parameters(), *target.buffers()))
     return [(id(one), one._version) for one in tensors]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public name
 
@@ -108,7 +109,7 @@ class _Update:
                 watch.over = True
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors of all target networks, and of their trained networks."""
+        """Return the tensors of all target networks, and of their trained networks."""
         followed: list[Tensor] = []
         targets: list[Tensor] = []
         for name, target, source in _pairs(self._loss):
@@ -122,22 +123,26 @@ class _Update:
             targets += copies
             followed += originals
         if not targets:
-            raise ContractError(
+            raise ArgumentError(
                 f"{type(self).__name__} found no target network in {type(self._loss).__name__}: build the loss with"
                 " delay_value=True, or leave the updater out"
             )
         return targets, followed
 
 
-def _pairs(module: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """Name, target and trained network of each pair, also of losses inside of others."""
-    children = dict(module.named_children())
-    for name, child in children.items():
-        source = children.get(name.removeprefix("target_"))
-        if name.startswith("target_") and source is not None:
-            yield name, child, source
-        else:
-            yield from _pairs(child)
+def _pairs(module: nn.Module) -> list[tuple[str, nn.Module, nn.Module]]:
+    """Return name, target and trained network of each pair, also of losses inside of others."""
+    found: list[tuple[str, nn.Module, nn.Module]] = []
+    waiting = [module]
+    while waiting:  # a loop: networks have many parts, and updates are called at each step
+        children = dict(waiting.pop().named_children())
+        for name, child in children.items():
+            source = children.get(name.removeprefix("target_"))
+            if name.startswith("target_") and source is not None:
+                found.append((name, child, source))
+            else:
+                waiting.append(child)
+    return found
 
 
 @final
@@ -149,14 +154,14 @@ class SoftUpdate(_Update):
     learning", 2016, algorithm 1. Floating-point buffers move as parameters do, integer buffers are copied.
 
     Args:
-        loss: a module with children ``NAME`` and ``target_NAME``, or with such losses inside.
-        eps: ``1 - tau``, in [0, 1].
-        tau: share of the trained network, in [0, 1]. Give one of the two.
+        loss: A module with children ``NAME`` and ``target_NAME``, or with such losses inside.
+        eps: Share of the target network, ``1 - tau``, in [0, 1].
+        tau: Share of the trained network, in [0, 1]. Give one of the two.
 
     Raises:
-        ContractError: if `loss` has no target network, or its parameters have no shape yet.
+        ArgumentError: If `loss` has no target network, or its parameters have no shape yet.
         ShapeError: here and in `step`, if trained and target network differ in shape.
-        SpecError: unless one of `eps` and `tau` is given, in [0, 1].
+        ArgumentError: Unless one of `eps` and `tau` is given, in [0, 1].
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -168,11 +173,10 @@ class SoftUpdate(_Update):
 
     def __init__(self, loss: nn.Module, *, eps: float | None = None, tau: float | None = None) -> None:
         if (eps is None) == (tau is None):
-            raise SpecError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
-        share = tau if tau is not None else 1 - (eps or 0.0)
-        if not 0 <= share <= 1:
-            raise SpecError(f"SoftUpdate got eps={eps}, tau={tau}; both are in [0, 1]")
-        self.tau = share
+            raise ArgumentError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
+        name, value = ("eps", eps) if tau is None else ("tau", tau)
+        share = as_number(value, "SoftUpdate", name, least=0, most=1)
+        self.tau = 1 - share if tau is None else share
         super().__init__(loss)
 
     @torch.no_grad()
@@ -196,13 +200,13 @@ class HardUpdate(_Update):
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, algorithm 1.
 
     Args:
-        loss: a module with children ``NAME`` and ``target_NAME``.
-        value_network_update_interval: calls of `step` from one copy to the next, at least 1.
+        loss: A module with children ``NAME`` and ``target_NAME``.
+        value_network_update_interval: Number of calls of `step` from one copy to the next, at least 1.
 
     Raises:
-        ContractError: if `loss` has no target network, or its parameters have no shape yet.
+        ArgumentError: If `loss` has no target network, or its parameters have no shape yet.
         ShapeError: here and in `step`, if trained and target network differ in shape.
-        SpecError: if the interval is not an integer of at least 1.
+        ArgumentError: If the interval is not an integer of at least 1.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -213,13 +217,9 @@ class HardUpdate(_Update):
     """
 
     def __init__(self, loss: nn.Module, *, value_network_update_interval: int = 1000) -> None:
-        whole = isinstance(value_network_update_interval, int) and not isinstance(value_network_update_interval, bool)
-        if not whole or value_network_update_interval < 1:
-            raise SpecError(
-                f"HardUpdate got value_network_update_interval={value_network_update_interval!r}; it is an integer"
-                " of at least 1"
-            )
-        self.value_network_update_interval = value_network_update_interval
+        self.value_network_update_interval = as_integer(
+            value_network_update_interval, "HardUpdate", "value_network_update_interval", least=1
+        )
         self._calls = 0
         super().__init__(loss)
 
@@ -232,7 +232,7 @@ class HardUpdate(_Update):
             torch._foreach_copy_(targets, followed)  # pyright: ignore[reportPrivateImportUsage] - no public name
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of calls of `step`."""
+        """Return the number of calls of `step`."""
         return {"calls": self._calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """Losses and value estimators."""
+    """List losses and value estimators."""
     losses = (
         ("ppo", "PPOLoss", "Policy gradient on the probability ratio, without a clip."),
         ("ppo-clip", "ClipPPOLoss", "Proximal policy optimization with a clipped probability ratio."),
@@ -37,17 +37,17 @@ def rl_components() -> Iterator[Component]:
         ("mappo", "MAPPOLoss", "Proximal policy optimization of agents with a centralized critic."),
         ("ippo", "IPPOLoss", "Proximal policy optimization of independent agents."),
         ("qmixer", "QMixerLoss", "Q-learning of a team through a mixer of the agents' values: QMIX, VDN."),
-        ("bc", "BCLoss", "Behaviour cloning."),
-        ("td3-bc", "TD3BCLoss", "TD3 with behaviour cloning, for a data set."),
-        ("iql", "IQLLoss", "Implicit Q-learning, for a data set."),
+        ("bc", "BCLoss", "Behavior cloning."),
+        ("td3-bc", "TD3BCLoss", "TD3 with behavior cloning, for a dataset."),
+        ("iql", "IQLLoss", "Implicit Q-learning, for a dataset."),
         ("discrete-iql", "DiscreteIQLLoss", "Implicit Q-learning for discrete actions."),
-        ("cql", "CQLLoss", "Conservative Q-learning, for a data set."),
+        ("cql", "CQLLoss", "Conservative Q-learning, for a dataset."),
         ("discrete-cql", "DiscreteCQLLoss", "Conservative Q-learning for discrete actions."),
-        ("dt", "DTLoss", "Decision transformer: actions of a data set for their return-to-go."),
+        ("dt", "DTLoss", "Decision transformer: actions of a dataset for their return-to-go."),
         ("online-dt", "OnlineDTLoss", "Online decision transformer: likelihood of actions, with an entropy bonus."),
         ("gail", "GAILLoss", "Generative adversarial imitation: a discriminator of expert and policy."),
-        ("diffusion-bc", "DiffusionBCLoss", "Behaviour cloning with a diffusion policy."),
-        ("act", "ACTLoss", "Behaviour cloning of chunks of actions."),
+        ("diffusion-bc", "DiffusionBCLoss", "Behavior cloning with a diffusion policy."),
+        ("act", "ACTLoss", "Behavior cloning of chunks of actions."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:
@@ -66,7 +66,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl(trylast=True)
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:  # noqa: ARG001 - answers for all
-    """The plain PyTorch scan, for every device and type."""
+    """Return the plain PyTorch scan, for every device and dtype."""
     from rl.objectives.functional._recurrence import torch_recurrence
 
     return torch_recurrence

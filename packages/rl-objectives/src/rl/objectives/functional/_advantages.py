@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
-from rl.objectives._batch import ended
+from rl.core.errors import ArgumentError
+from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import Pair, check_apart, fused_form, linear_recurrence, write
 from rl.objectives.functional._returns import Coefficient, Recurrence, check_shapes, loop, time_index, weight
 
@@ -32,7 +32,7 @@ def _gae(
         lmbda=lmbda,
     )
     time_dim = time_index(time_dim, reward)
-    done, terminated = ended(done, terminated)
+    done, terminated = as_flags(done, terminated)
     delta = reward + gamma * next_state_value.masked_fill(terminated, 0) - state_value
     advantage = recurrence(delta, weight(gamma * lmbda, delta, done), time_dim)
     return advantage, advantage + state_value
@@ -49,26 +49,26 @@ def generalized_advantage_estimate(
     *,
     time_dim: int = -2,
 ) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimate and value target, as a loop over time.
+    """Compute the generalized advantage estimate and value target, as a loop over time.
 
     Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16.
 
     Args:
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1].
-        state_value: value of each state, ``[*B, T, F]``, units of return.
-        next_state_value: value of the state that each step reached, same shape; at an episode's end that is the final
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1].
+        state_value: Value of each state, ``[*B, T, F]``, units of return.
+        next_state_value: Value of the state that each step reached, same shape; at an episode's end that is the final
             state, not the one after a reset.
-        reward: of each step, same shape.
-        done: whether the episode ended with the step, same shape.
-        terminated: whether it ended in a state without a future; `done` if None.
-        time_dim: where time is.
+        reward: Reward of each step, same shape.
+        done: Whether the episode ended with the step, same shape.
+        terminated: Whether it ended in a state without a future; `done` if None.
+        time_dim: Dimension of time.
 
     Returns:
         The advantage, and the advantage plus `state_value`, both ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> import torch
@@ -94,23 +94,23 @@ def vec_generalized_advantage_estimate(
     time_dim: int = -2,
     out: Pair | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`generalized_advantage_estimate` through the installed back end; same arguments, same result.
+    """Compute `generalized_advantage_estimate` through the installed back end; same arguments, same result.
 
     Args:
-        gamma: as there.
-        lmbda: as there.
-        state_value: as there.
-        next_state_value: as there.
-        reward: as there.
-        done: as there.
-        terminated: as there.
-        time_dim: as there.
-        out: two tensors for the results, which are returned; avoids the cost of new memory for large batches. They
-            take no gradient and overlap no argument.
+        gamma: Argument of `generalized_advantage_estimate`.
+        lmbda: Argument of `generalized_advantage_estimate`.
+        state_value: Argument of `generalized_advantage_estimate`.
+        next_state_value: Argument of `generalized_advantage_estimate`.
+        reward: Argument of `generalized_advantage_estimate`.
+        done: Argument of `generalized_advantage_estimate`.
+        terminated: Argument of `generalized_advantage_estimate`.
+        time_dim: Argument of `generalized_advantage_estimate`.
+        out: Two tensors for the results, which are returned; avoids the cost of new memory for large batches. They take
+            no gradient and overlap no argument.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If `out` cannot be written.
 
     Example:
         >>> import torch
@@ -153,7 +153,7 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     time_dim: int = -2,
     out: Pair | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace advantage and value target, through the installed back end.
+    """Compute the V-trace advantage and value target, through the installed back end.
 
     Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures", 2018,
     eq. 1; the advantage is that of its section 4.2, ``rho_t * (r_t + gamma * v_{t+1} - V(s_t))``; `lmbda` is that of
@@ -162,26 +162,26 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     batch ends, ``v_{t+1}`` is the value of the state that the step reached, and nothing if terminated.
 
     Args:
-        gamma: discount, in [0, 1].
-        log_pi: log-probability of each action under the policy that is evaluated, ``[*B, T, F]``, nats.
-        log_mu: the same under the policy that took it, same shape.
-        state_value: value of each state, same shape, units of return.
-        next_state_value: value of the state that each step reached, same shape.
-        reward: of each step, same shape.
-        done: whether the episode ended with the step, same shape.
-        terminated: whether it ended in a state without a future; `done` if None.
-        rho_thresh: largest weight of a temporal difference, at least `c_thresh`.
-        c_thresh: largest weight of what follows, at least 0.
-        lmbda: weight of longer returns, in [0, 1].
-        time_dim: where time is.
-        out: both results are written there and returned, if given; as for `vec_generalized_advantage_estimate`.
+        gamma: Discount, in [0, 1].
+        log_pi: Log-probability of each action under the policy that is evaluated, ``[*B, T, F]``, nats.
+        log_mu: Log-probability under the policy that took it, same shape.
+        state_value: Value of each state, same shape, units of return.
+        next_state_value: Value of the state that each step reached, same shape.
+        reward: Reward of each step, same shape.
+        done: Whether the episode ended with the step, same shape.
+        terminated: Whether it ended in a state without a future; `done` if None.
+        rho_thresh: Largest weight of a temporal difference, at least `c_thresh`.
+        c_thresh: Largest weight of what follows, at least 0.
+        lmbda: Weight of longer returns, in [0, 1].
+        time_dim: Dimension of time.
+        out: Tensors for both results, which are returned; as for `vec_generalized_advantage_estimate`.
 
     Returns:
         The advantage and the value target, both ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if the thresholds are not ``0 <= c_thresh <= rho_thresh``, or `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If the thresholds are not ``0 <= c_thresh <= rho_thresh``, or `out` cannot be written.
 
     Example:
         >>> value, reward, log_prob = torch.zeros(1, 3, 1), torch.ones(1, 3, 1), torch.zeros(1, 3, 1)
@@ -216,7 +216,7 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
         lmbda=lmbda,
     )
     time_dim = time_index(time_dim, reward)
-    done, terminated = ended(done, terminated)
+    done, terminated = as_flags(done, terminated)
     rho = ratio.clamp_max(rho_thresh)
     delta = rho * (reward + gamma * next_state_value.masked_fill(terminated, 0) - state_value)
     trace = weight(gamma * (lmbda * ratio.clamp_max(c_thresh)), delta, done)
@@ -240,14 +240,14 @@ def check_thresholds(rho_thresh: float, c_thresh: float, owner: str) -> None:
     """Raise unless the thresholds are in order.
 
     Args:
-        rho_thresh: as for `vtrace_advantage_estimate`.
-        c_thresh: as for `vtrace_advantage_estimate`.
-        owner: for the message.
+        rho_thresh: Argument of `vtrace_advantage_estimate`.
+        c_thresh: Argument of `vtrace_advantage_estimate`.
+        owner: For the message.
 
     Raises:
-        SpecError: if they are not ``0 <= c_thresh <= rho_thresh``.
+        ArgumentError: If they are not ``0 <= c_thresh <= rho_thresh``.
     """
     if not 0 <= c_thresh <= rho_thresh:
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} got rho_thresh={rho_thresh} and c_thresh={c_thresh}; expected 0 <= c_thresh <= rho_thresh"
         )

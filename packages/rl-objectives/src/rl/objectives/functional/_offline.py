@@ -1,4 +1,4 @@
-"""Learning from a fixed data set and imitation of demonstrations, as functions of tensors."""
+"""Learning from a fixed dataset and imitation of demonstrations, as functions of tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rl.objectives.functional._returns import time_index
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
-    """Asymmetric squared error, ``|expectile - 1(difference < 0)| * difference ** 2``, per element.
+    """Compute the asymmetric squared error, ``|expectile - 1(difference < 0)| * difference ** 2``, per element.
 
     Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022, eq. 5.
 
     Args:
-        difference: target minus prediction, any shape.
-        expectile: weight of positive differences, in [0, 1]; negative ones have ``1 - expectile``.
+        difference: Target minus prediction, any shape.
+        expectile: Weight of positive differences, in [0, 1]; negative ones have ``1 - expectile``.
 
     Example:
         >>> expectile_loss(torch.tensor([2.0, -2.0]), 0.75)
@@ -31,14 +31,14 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
 
 
 def advantage_weight(advantage: Tensor, temperature: float, largest: float = 100.0) -> Tensor:
-    """Weight of the log-probability of an action by its advantage, ``exp(temperature * advantage)``, bounded.
+    """Compute the bounded weight of the log-probability of an action, ``exp(temperature * advantage)``.
 
     Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022, eq. 7.
 
     Args:
-        advantage: any shape, units of return.
-        temperature: inverse temperature; 0 weights all actions alike.
-        largest: bound of the weight.
+        advantage: Advantage of the action, any shape, units of return.
+        temperature: Inverse temperature; 0 gives all actions one weight.
+        largest: Bound of the weight.
 
     Example:
         >>> advantage_weight(torch.tensor([0.0, 10.0]), 3.0)
@@ -48,22 +48,22 @@ def advantage_weight(advantage: Tensor, temperature: float, largest: float = 100
 
 
 def conservative_gap(sampled: Tensor, log_density: Tensor, taken: Tensor, temperature: float = 1.0) -> Tensor:
-    """How far the soft maximum of the values of sampled actions exceeds that of the action that was taken.
+    """Compute how far the soft maximum of the values of sampled actions exceeds that of the action that was taken.
 
     Kumar et al., "Conservative Q-learning for offline reinforcement learning", 2020, eq. 4, with importance sampling as
     in appendix F.
 
     Args:
-        sampled: values of sampled actions, ``[n, *B]``, units of return.
-        log_density: log-density of these samples, ``[n, *B]``, nats.
-        taken: value of the action in the data, ``[*B]``.
-        temperature: of the soft maximum, above 0.
+        sampled: Values of sampled actions, ``[n, *B]``, units of return.
+        log_density: Log-density of these samples, ``[n, *B]``, nats.
+        taken: Value of the action in the data, ``[*B]``.
+        temperature: Temperature of the soft maximum, above 0.
 
     Returns:
         ``[*B]``.
 
     Raises:
-        ShapeError: if `sampled` and `log_density` differ in shape.
+        ShapeError: If `sampled` and `log_density` differ in shape.
 
     Example:
         >>> conservative_gap(torch.zeros(4, 1), torch.zeros(4, 1), torch.tensor([1.0])).exp()
@@ -75,17 +75,17 @@ def conservative_gap(sampled: Tensor, log_density: Tensor, taken: Tensor, temper
 
 
 def discriminator_loss(expert: Tensor, collected: Tensor) -> Tensor:
-    """Cross-entropy of a discriminator that tells the steps of an expert from those of a policy.
+    """Compute the cross-entropy of a discriminator that tells the steps of an expert from those of a policy.
 
     Ho and Ermon, "Generative adversarial imitation learning", 2016, eq. 17, with the expert as the positive class:
     ``-log D(expert) - log(1 - D(collected))``, where D is the sigmoid of the logit.
 
     Args:
-        expert: logits of steps of the expert, any shape.
-        collected: logits of steps of the policy, same shape.
+        expert: Logits of steps of the expert, any shape.
+        collected: Logits of steps of the policy, same shape.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> discriminator_loss(torch.zeros(1), torch.zeros(1)).exp()
@@ -96,13 +96,13 @@ def discriminator_loss(expert: Tensor, collected: Tensor) -> Tensor:
 
 
 def imitation_reward(logits: Tensor) -> Tensor:
-    """Reward of a step, ``-log(1 - D)``: large if the discriminator takes it for one of the expert.
+    """Compute the reward of a step, ``-log(1 - D)``: large if the discriminator takes it for one of the expert.
 
     Ho and Ermon, "Generative adversarial imitation learning", 2016, algorithm 1, with the expert as the positive class.
     It is positive, so that a policy gains from long episodes.
 
     Args:
-        logits: of the discriminator, any shape.
+        logits: Logits of the discriminator, any shape.
 
     Example:
         >>> imitation_reward(torch.zeros(1)).exp()
@@ -112,16 +112,16 @@ def imitation_reward(logits: Tensor) -> Tensor:
 
 
 def style_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Divergence of a normal distribution from the standard normal one, nats; summed over the last dimension.
+    """Compute the divergence of a normal distribution from the standard one, nats, summed over the last dimension.
 
     Kingma and Welling, "Auto-encoding variational Bayes", 2014, appendix B.
 
     Args:
-        mean: ``[*B, d]``.
-        log_variance: logarithm of the variance, ``[*B, d]``.
+        mean: Mean, ``[*B, d]``.
+        log_variance: Logarithm of the variance, ``[*B, d]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> style_divergence(torch.tensor([1.0, 0.0]), torch.zeros(2))
@@ -132,19 +132,19 @@ def style_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def distillation_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of the features of each state: loss of the predictor and intrinsic reward.
+    """Compute the mean squared error of the features of each state: loss of the predictor and intrinsic reward.
 
     Burda et al., "Exploration by random network distillation", 2018, section 2.2.
 
     Args:
-        prediction: features that the predictor gives, ``[*B, d]``.
-        target: features that the fixed network gives, same shape; not differentiated.
+        prediction: Features that the predictor gives, ``[*B, d]``.
+        target: Features that the fixed network gives, same shape; not differentiated.
 
     Returns:
         ``[*B, 1]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> distillation_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0]]))
@@ -158,10 +158,10 @@ class ReturnScale(NamedTuple):
     """Running statistics of discounted sums of rewards.
 
     Args:
-        returns: discounted sum of each stream up to its last step, ``[*B, F]``.
-        seen: number of sums.
-        mean: their mean.
-        squares: sum of their squared differences from the mean.
+        returns: Discounted sum of each stream up to its last step, ``[*B, F]``.
+        seen: Number of sums.
+        mean: Mean of the sums.
+        squares: Sum of the squared differences from the mean.
     """
 
     returns: Tensor
@@ -179,16 +179,16 @@ def scale_by_returns(
     R_{t-1}`` continue from batch to batch and over ends of episodes; no mean is subtracted.
 
     Args:
-        reward: ``[*B, T, F]``, the steps after those of the batch before.
-        scale: statistics that the call before returned; None at the start.
-        gamma: discount of the intrinsic rewards, in [0, 1].
-        time_dim: where time is.
+        reward: Rewards ``[*B, T, F]`` of the steps after those of the batch before.
+        scale: Statistics that the call before returned; None at the start.
+        gamma: Discount of the intrinsic rewards, in [0, 1].
+        time_dim: Dimension of time.
 
     Returns:
         The scaled rewards, same shape, and the statistics with this batch.
 
     Raises:
-        ShapeError: if the batch has other streams than the statistics.
+        ShapeError: If the batch has other streams than the statistics.
 
     Example:
         >>> rewards = torch.tensor([[[4.0], [0.0]]])

@@ -13,25 +13,25 @@ from rl.core.errors import ShapeError
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:
-    """The probability ratio; at most the root of the largest number of its type, so that its gradient is finite."""
+    """Compute the probability ratio, at most the root of the largest number of its dtype: its gradient is finite."""
     return log_ratio.clamp_max(math.log(torch.finfo(log_ratio.dtype).max) / 2).exp()
 
 
 def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
-    """Negated log-probability times advantage, elementwise: its gradient is the negated policy gradient.
+    """Compute the negated log-probability times advantage, elementwise: its gradient is the negated policy gradient.
 
     Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", 1992, eq. 11;
     with a critic, Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, section 4.
 
     Args:
-        log_prob: of the action that was taken, ``[*B]``, nats.
-        advantage: of that action, or its return, ``[*B]``, units of return; not differentiated.
+        log_prob: Log-probability of the action that was taken, ``[*B]``, nats.
+        advantage: Advantage of that action, or its return, ``[*B]``, units of return; not differentiated.
 
     Returns:
         Loss per element, ``[*B]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> policy_gradient(torch.tensor([-0.5]), torch.tensor([4.0]))
@@ -42,19 +42,19 @@ def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """Negated surrogate objective, elementwise.
+    """Compute the negated surrogate objective, elementwise.
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 6. Ratios above e^44 (float32) count as that.
 
     Args:
-        log_ratio: log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
-        advantage: advantage of a in s, ``[*B]``, units of return; not differentiated.
+        log_ratio: Log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
+        advantage: Advantage of a in s, ``[*B]``, units of return; not differentiated.
 
     Returns:
         Loss per element, ``[*B]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> import torch
@@ -66,20 +66,20 @@ def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | tuple[float, float]) -> Tensor:
-    """Negated clipped surrogate objective, elementwise.
+    """Compute the negated clipped surrogate objective, elementwise.
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7. Ratios above e^44 (float32) count as that.
 
     Args:
-        log_ratio: log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
-        advantage: advantage of a in s, ``[*B]``, units of return; not differentiated.
-        clip: half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and above 1.
+        log_ratio: Log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
+        advantage: Advantage of a in s, ``[*B]``, units of return; not differentiated.
+        clip: Half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and above 1.
 
     Returns:
         Loss per element, ``[*B]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> import torch
@@ -93,21 +93,21 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | tuple[
 
 
 def penalized_surrogate(log_ratio: Tensor, advantage: Tensor, kl: Tensor, beta: float | Tensor) -> Tensor:
-    """Negated surrogate objective with a penalty on the distance of the policies, elementwise.
+    """Compute the negated surrogate objective with a penalty on the distance of the policies, elementwise.
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 8.
 
     Args:
-        log_ratio: log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
-        advantage: advantage of a in s, ``[*B]``, units of return; not differentiated.
+        log_ratio: Log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
+        advantage: Advantage of a in s, ``[*B]``, units of return; not differentiated.
         kl: KL(pi_old || pi) in s, ``[*B]``, nats.
-        beta: weight of the penalty, units of return for each nat.
+        beta: Weight of the penalty, units of return for each nat.
 
     Returns:
         Loss per element, ``[*B]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> penalized_surrogate(torch.zeros(1), torch.tensor([3.0]), torch.tensor([0.5]), 2.0)
@@ -118,17 +118,17 @@ def penalized_surrogate(log_ratio: Tensor, advantage: Tensor, kl: Tensor, beta: 
 
 
 def adapted_penalty(beta: Tensor, kl: Tensor, target: float, increment: float = 2.0, decrement: float = 0.5) -> Tensor:
-    """Weight of the penalty for the next update: larger where the policies are far apart, smaller where they are near.
+    """Compute the weight of the penalty for the next update, larger after a large divergence and vice versa.
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, section 4: times `increment` above 1.5 times the
     target, times `decrement` below the target divided by 1.5.
 
     Args:
-        beta: present weight, without dimensions.
-        kl: mean of KL(pi_old || pi), without dimensions, nats; NaN keeps the weight.
-        target: wanted mean, nats.
-        increment: factor of at least 1.
-        decrement: factor in (0, 1].
+        beta: Present weight, without dimensions.
+        kl: Mean of KL(pi_old || pi), without dimensions, nats; NaN keeps the weight.
+        target: Wanted mean, nats.
+        increment: Factor of at least 1.
+        decrement: Factor in (0, 1].
 
     Returns:
         The new weight, without gradient.
@@ -143,21 +143,21 @@ def adapted_penalty(beta: Tensor, kl: Tensor, target: float, increment: float = 
 
 
 def soft_value(action_values: Tensor, log_prob: Tensor, alpha: Tensor | float) -> Tensor:
-    """Entropy-regularized value of sampled actions: the smallest critic minus the weighted log-probability.
+    """Compute the entropy-regularized value of sampled actions: the smallest critic minus the weighted log-probability.
 
     Haarnoja et al., "Soft actor-critic algorithms and applications", 2018, eq. 3, with the minimum over critics of
     Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018, eq. 10.
 
     Args:
-        action_values: values of the actions by critic, ``[n, *B, 1]``, units of return.
-        log_prob: log-probability of the actions, ``[*B]``, nats.
-        alpha: temperature.
+        action_values: Values of the actions by critic, ``[n, *B, 1]``, units of return.
+        log_prob: Log-probability of the actions, ``[*B]``, nats.
+        alpha: Temperature.
 
     Returns:
         ``[*B, 1]``.
 
     Raises:
-        ShapeError: if the shapes do not agree.
+        ShapeError: If the shapes do not agree.
 
     Example:
         >>> soft_value(torch.tensor([[[2.0]], [[3.0]]]), torch.tensor([-1.0]), 0.5)
@@ -173,20 +173,20 @@ def soft_value(action_values: Tensor, log_prob: Tensor, alpha: Tensor | float) -
 
 
 def expected_soft_value(action_values: Tensor, log_probs: Tensor, alpha: Tensor | float) -> Tensor:
-    """Entropy-regularized value of a state with discrete actions, by the smallest critic.
+    """Compute the entropy-regularized value of a state with discrete actions, by the smallest critic.
 
     Christodoulou, "Soft actor-critic for discrete action settings", 2019, eq. 10.
 
     Args:
-        action_values: values of all actions by critic, ``[k, *B, n]``, units of return.
-        log_probs: log-probabilities of the actions, ``[*B, n]``, nats; minus infinity for those that are not allowed.
-        alpha: temperature.
+        action_values: Values of all actions by critic, ``[k, *B, n]``, units of return.
+        log_probs: Log-probabilities of the actions, ``[*B, n]``, nats; minus infinity for those that are not allowed.
+        alpha: Temperature.
 
     Returns:
         ``[*B, 1]``.
 
     Raises:
-        ShapeError: if the shapes do not agree.
+        ShapeError: If the shapes do not agree.
 
     Example:
         >>> even = torch.tensor([[0.5, 0.5]]).log()
@@ -204,15 +204,15 @@ def expected_soft_value(action_values: Tensor, log_probs: Tensor, alpha: Tensor 
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float | Tensor) -> Tensor:
-    """Loss of the temperature: it rises while the entropy is below its target.
+    """Compute the loss of the temperature: it rises while the entropy is below its target.
 
     Haarnoja et al., "Soft actor-critic algorithms and applications", 2018, eq. 18, with the logarithm of the
     temperature in place of the temperature, as in the authors' code.
 
     Args:
-        log_alpha: logarithm of the temperature, ``[]``.
-        log_prob: log-probability of actions of the policy, ``[*B]``, nats; no gradient.
-        target_entropy: nats.
+        log_alpha: Logarithm of the temperature, ``[]``.
+        log_prob: Log-probability of actions of the policy, ``[*B]``, nats; no gradient.
+        target_entropy: Entropy that the temperature is learned for, nats.
 
     Returns:
         ``[*B]``.
@@ -225,22 +225,22 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float 
 
 
 def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float | Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Action of the target policy with clipped noise, within its bounds.
+    """Compute the action of the target policy with clipped noise, within its bounds.
 
     Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018, eq. 14.
 
     Args:
-        action: ``[*B, k]``.
-        noise: the same shape.
-        noise_clip: largest absolute noise, a number or ``[k]``.
-        low: lower bounds, ``[k]``.
-        high: upper bounds, ``[k]``.
+        action: Action, ``[*B, k]``.
+        noise: Noise, same shape.
+        noise_clip: Largest absolute noise, a number or ``[k]``.
+        low: Lower bounds, ``[k]``.
+        high: Upper bounds, ``[k]``.
 
     Returns:
         ``[*B, k]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> one = torch.ones(1)
@@ -253,20 +253,20 @@ def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float | Tensor, l
 
 
 def truncated_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
-    """The quantiles of all critics together without the largest ones, in ascending order.
+    """Compute the quantiles of all critics together without the largest ones, in ascending order.
 
     Kuznetsov et al., "Controlling overestimation bias with truncated mixture of continuous distributional quantile
     critics", 2020, eq. 9 and 10.
 
     Args:
-        quantiles: by critic, ``[k, *B, n]``, units of return.
-        dropped: number of quantiles that are dropped for each critic.
+        quantiles: Quantiles by critic, ``[k, *B, n]``, units of return.
+        dropped: Number of quantiles that are dropped for each critic.
 
     Returns:
         ``[*B, k * (n - dropped)]``.
 
     Raises:
-        ShapeError: if nothing is left.
+        ShapeError: If nothing is left.
 
     Example:
         >>> truncated_quantiles(torch.tensor([[[1.0, 5.0]], [[3.0, 2.0]]]), 1)

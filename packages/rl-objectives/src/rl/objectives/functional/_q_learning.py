@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from numbers import Real
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import same_shape
-from rl.core.errors import ShapeError, SpecError
-from rl.objectives._batch import fitted, mean_of
+from rl.core.arguments import as_number, one_of, same_shape
+from rl.core.errors import ArgumentError, ShapeError
+from rl.objectives._batch import expand_right, mean_of
 
 
 def greedy_value(action_value: Tensor, selector: Tensor | None = None) -> Tensor:
-    """Value of the greedy action: that of the next state in the target of Q-learning.
+    """Compute the value of the greedy action: that of the next state in the target of Q-learning.
 
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, algorithm 1; with `selector` double
     Q-learning, van Hasselt et al., "Deep reinforcement learning with double Q-learning", 2016, eq. 4.
 
     Args:
-        action_value: value of each action, ``[*B, n]``, units of return.
-        selector: values that select the action, same shape; `action_value` if None.
+        action_value: Value of each action, ``[*B, n]``, units of return.
+        selector: Values that select the action, same shape; `action_value` if None.
 
     Returns:
         ``[*B, 1]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> import torch
@@ -47,49 +45,36 @@ _DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_los
 _REDUCTIONS = ("mean", "sum", "none")
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a real number, or a tensor of one."""
-    if isinstance(value, Tensor):
-        return value.numel() == 1 and value.dtype is not torch.bool and not value.is_complex()
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def check_distance(kind: str, owner: str) -> str:
-    """Raise unless it is the name of a distance; return it.
+    """Return the name of a distance, after its check.
 
     Raises:
-        SpecError: if it is not.
+        ArgumentError: If it is not one.
     """
-    return _known("loss", kind, list(_DISTANCES), owner)
+    return one_of(kind, owner, "loss_function", _DISTANCES)
 
 
 def check_reduction(reduction: str | None, owner: str) -> str:
-    """Raise unless it is the name of a reduction; return it, ``"mean"`` for None.
+    """Return the name of a reduction, after its check; ``"mean"`` for None.
 
     Raises:
-        SpecError: if it is not.
+        ArgumentError: If it is not one.
     """
-    return _known("reduction", "mean" if reduction is None else reduction, _REDUCTIONS, owner)
-
-
-def _known(what: str, value: str, known: Sequence[str], owner: str) -> str:
-    if value not in known:
-        raise SpecError(f"{owner} knows no {what} {value!r}; it knows {', '.join(map(repr, known))}")
-    return value
+    return one_of("mean" if reduction is None else reduction, owner, "reduction", _REDUCTIONS)
 
 
 def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
-    """Distance per element.
+    """Compute the distance per element.
 
     Args:
-        prediction: any shape.
-        target: same shape.
-        kind: ``"l2"`` (squared error), ``"l1"`` (absolute error) or ``"smooth_l1"`` (half the squared error up to 1,
-            linear beyond; Girshick, "Fast R-CNN", 2015, eq. 3).
+        prediction: Prediction, any shape.
+        target: Target, same shape.
+        kind: Name of the distance, ``"l2"`` (squared error), ``"l1"`` (absolute error) or ``"smooth_l1"`` (half the
+            squared error up to 1, linear beyond; Girshick, "Fast R-CNN", 2015, eq. 3).
 
     Raises:
-        ShapeError: if the shapes differ.
-        SpecError: if the target has no floating-point type.
+        ShapeError: If the shapes differ.
+        ArgumentError: If the target has no floating-point type.
 
     Example:
         >>> import torch
@@ -102,27 +87,19 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
             " values and targets both are [*B, 1]"
         )
     if not target.is_floating_point():
-        raise SpecError(f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()")
+        raise ArgumentError(
+            f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()"
+        )
     return _DISTANCES[kind](prediction, target, reduction="none")
-
-
-def check_not_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
-    """Raise if the mean over an empty batch would be NaN.
-
-    Raises:
-        ShapeError: if it has no rows.
-    """
-    if reduction == "mean" and not batch_size.numel():
-        raise ShapeError(f"{owner} got a batch without rows, which has no mean: skip it")
 
 
 def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor:
     """Reduce elements to their mean or sum, or keep them; padding is masked out.
 
     Args:
-        elements: ``[*B, ...]``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which has 0 at padding.
-        mask: bool ``[*B]``, true at valid steps; all are if None.
+        elements: Elements, ``[*B, ...]``.
+        reduction: Reduction, ``"mean"``, ``"sum"`` or ``"none"``, which has 0 at padding.
+        mask: Bool ``[*B]``, true at valid steps; all are if None.
 
     Example:
         >>> import torch
@@ -132,7 +109,7 @@ def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tens
     if reduction == "mean":
         return mean_of(elements, mask)
     if mask is not None:
-        elements = elements.where(fitted(mask, elements), 0)
+        elements = elements.where(expand_right(mask, elements), 0)
     return elements.sum() if reduction == "sum" else elements
 
 
@@ -140,17 +117,17 @@ def check_support(support: Tensor, owner: str) -> Tensor:
     """Raise unless the atoms ascend in equal steps; return them.
 
     Args:
-        support: atoms, ``[n]``, units of return.
-        owner: for the message.
+        support: Atoms, ``[n]``, units of return.
+        owner: For the message.
 
     Raises:
-        SpecError: if there are fewer than two, they do not ascend in equal steps, or are no floating-point numbers.
+        ArgumentError: If there are fewer than two, they do not ascend in equal steps, or are no floating-point numbers.
     """
     if support.ndim == 1 and support.numel() > 1 and support.is_floating_point():
         steps = support.diff()
         if bool((steps > 0).all()) and torch.allclose(steps, steps.mean().expand_as(steps), rtol=1e-3):
             return support
-    raise SpecError(
+    raise ArgumentError(
         f"{owner} got a support of shape {tuple(support.shape)} and dtype {support.dtype}; expected at least two"
         " floating-point atoms in ascending, equal steps, such as torch.linspace(-10, 10, 51)"
     )
@@ -163,15 +140,15 @@ def project_distribution(probability: Tensor, atoms: Tensor, support: Tensor) ->
     beyond the support count as its ends.
 
     Args:
-        probability: of each atom, ``[*B, m]``.
-        atoms: where the probabilities are, same shape, units of return: ``r + gamma * support``.
-        support: fixed atoms in ascending, equal steps, ``[n]``.
+        probability: Probability of each atom, ``[*B, m]``.
+        atoms: Atoms of the probabilities, same shape, units of return: ``r + gamma * support``.
+        support: Fixed atoms in ascending, equal steps, ``[n]``.
 
     Returns:
         Probability of each fixed atom, ``[*B, n]``; sum and, without clipping, mean are those of the input.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> support = torch.tensor([0.0, 1.0, 2.0])
@@ -190,21 +167,21 @@ def project_distribution(probability: Tensor, atoms: Tensor, support: Tensor) ->
 
 
 def categorical_divergence(log_prob: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of predicted and target distribution, and their Kullback-Leibler divergence.
+    """Compute the cross-entropy of predicted and target distribution, and their Kullback-Leibler divergence.
 
     Bellemare et al., "A distributional perspective on reinforcement learning", 2017, algorithm 1, minimizes the
     cross-entropy; Hessel et al., "Rainbow: combining improvements in deep reinforcement learning", 2018, takes the
     divergence as priority. They differ by the entropy of the target, which has no gradient.
 
     Args:
-        log_prob: predicted log-probability of each atom, ``[*B, n]``, nats.
-        target: probability of each atom, same shape; not differentiated.
+        log_prob: Predicted log-probability of each atom, ``[*B, n]``, nats.
+        target: Probability of each atom, same shape; not differentiated.
 
     Returns:
         Cross-entropy and divergence KL(target || predicted), both ``[*B]``, nats; the divergence is detached.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
 
     Example:
         >>> log_prob = torch.tensor([[0.25, 0.75]]).log()
@@ -219,29 +196,28 @@ def categorical_divergence(log_prob: Tensor, target: Tensor) -> tuple[Tensor, Te
 
 
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """Quantile Huber loss: the sum over predicted quantiles of the mean over targets.
+    """Compute the quantile Huber loss: the sum over predicted quantiles of the mean over targets.
 
     Dabney et al., "Distributional reinforcement learning with quantile regression", 2018, eq. 9 and 10; with `kappa` 0
     the quantile regression loss, eq. 8.
 
     Args:
-        prediction: quantiles at the midpoints ``(i + 0.5) / n``, ``[*B, n]``, units of return.
-        target: samples or quantiles of the target distribution, ``[*B, m]``; not differentiated.
-        kappa: error up to which the loss is quadratic, at least 0, units of return.
+        prediction: Quantiles at the midpoints ``(i + 0.5) / n``, ``[*B, n]``, units of return.
+        target: Samples or quantiles of the target distribution, ``[*B, m]``; not differentiated.
+        kappa: Error up to which the loss is quadratic, at least 0, units of return.
 
     Returns:
         Loss per element, ``[*B]``.
 
     Raises:
-        ShapeError: if the batches differ.
-        SpecError: if `kappa` is below 0.
+        ShapeError: If the batches differ.
+        ArgumentError: If `kappa` is below 0.
 
     Example:
         >>> quantile_huber(torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0]]))
         tensor([1.5000])
     """
-    if not (is_number(kappa) and kappa >= 0):
-        raise SpecError(f"quantile_huber got kappa={kappa!r}; it is a number of at least 0")
+    as_number(kappa, "quantile_huber", "kappa", least=0)
     if prediction.shape[:-1] != target.shape[:-1]:
         raise ShapeError(
             f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"

@@ -13,7 +13,7 @@ from torch.autograd import Function, forward_ad
 
 from rl.core.arguments import same_shape
 from rl.core.backends import select
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.interfaces import LinearRecurrence
 
 _is_compiling = torch.compiler.is_compiling
@@ -31,9 +31,9 @@ def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     follows.
 
     Args:
-        d: addend of each step, ``[*B, T, F]``.
-        c: weight of the following step, same shape.
-        time_dim: dimension of time.
+        d: Addend of each step, ``[*B, T, F]``.
+        c: Weight of the following step, same shape.
+        time_dim: Dimension of time.
 
     Returns:
         ``x_t = d_t + c_t * x_{t+1}`` with ``x_T = 0``, same shape.
@@ -59,7 +59,7 @@ def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
 
 
 def _block_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """The recurrence in about ``3 sqrt(T)`` operations: within blocks of time side by side, then from block to block.
+    """Compute the recurrence in about ``3 sqrt(T)`` operations: within blocks of time in parallel, then across blocks.
 
     Multiplies what follows by 0 where ``c_t`` is 0: NaN or infinity there reaches all steps before.
     """
@@ -80,17 +80,17 @@ def _block_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
 
 
 def _is_watched() -> bool:
-    """Whether a compiler, a dispatch mode, `torch.func`, a trace or forward-mode AD sees each operator that runs."""
+    """Return whether a compiler, a dispatch mode, `torch.func`, a trace or forward-mode AD is active."""
     return _is_compiling() or _dispatch_modes() > 0 or _is_transformed() or _is_recorded() or _is_dual()
 
 
 def _is_dual() -> bool:
-    """Whether forward-mode AD is on, which no back end supports."""
+    """Return whether forward-mode AD is on, which no back end supports."""
     return forward_ad._current_level >= 0  # noqa: SLF001 - there is no public function
 
 
 def _run(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """By blocks on a CPU, unless NaN or infinity has to stop where ``c_t`` is 0; by the scan elsewhere."""
+    """Run by blocks on a CPU, unless NaN or infinity has to stop where ``c_t`` is 0; by the scan elsewhere."""
     if d.is_cpu:
         found = _block_recurrence(d, c, time_dim)
         if bool(found.select(time_dim, 0).isfinite().all()):  # a sum or product with NaN or infinity is not finite
@@ -127,7 +127,7 @@ def torch_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     Arguments and result are those of `scan_recurrence`.
 
     Raises:
-        ShapeError: if `d` and `c` differ in shape.
+        ShapeError: If `d` and `c` differ in shape.
 
     Example:
         >>> torch_recurrence(torch.ones(1, 3, 1), torch.full((1, 3, 1), 0.5), -2).flatten()
@@ -148,11 +148,11 @@ def torch_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
 
 @cache
 def recurrence_backend(device: torch.device, dtype: torch.dtype) -> LinearRecurrence:
-    """The back end of the recurrence: the first plugin that answers `rl_linear_recurrence`.
+    """Return the back end of the recurrence: the first plugin that answers `rl_linear_recurrence`.
 
     Args:
-        device: device of the tensors.
-        dtype: dtype of the tensors.
+        device: Device of the tensors.
+        dtype: Dtype of the tensors.
 
     Example:
         >>> callable(recurrence_backend(torch.device("cpu"), torch.float32))
@@ -178,7 +178,7 @@ def forget_back_ends() -> None:
 
 
 class _Traced:
-    """Back ends that compiled code calls, as attributes, on which a compiler can set guards."""
+    """Selected back ends as attributes, so that dynamo can guard on them."""
 
 
 _traced = _Traced()
@@ -186,7 +186,7 @@ _traced = _Traced()
 
 @torch.compiler.assume_constant_result
 def _answer(device: torch.device, dtype: torch.dtype) -> str:
-    """For compilers: the attribute of `_traced` that holds the back end; "" if it is not traceable."""
+    """Return to a compiler the attribute of `_traced` that holds the back end; "" if it is not traceable."""
     found = recurrence_backend(device, dtype)
     if not getattr(found, "traceable", False):
         return ""
@@ -196,7 +196,7 @@ def _answer(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def _chosen(like: Tensor) -> LinearRecurrence | None:
-    """The back end for tensors like `like`; None while `torch.compile` traces and it is not ``traceable``."""
+    """Return the back end for tensors like `like`; None while `torch.compile` traces and it is not ``traceable``."""
     if not torch.compiler.is_compiling():
         return recurrence_backend(like.device, like.dtype)
     name = _answer(like.device, like.dtype)
@@ -204,19 +204,19 @@ def _chosen(like: Tensor) -> LinearRecurrence | None:
 
 
 def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
-    """Method of the back end that computes a whole return in one pass; None without one.
+    """Return the method of the back end that computes a whole return in one pass; None without one.
 
     The method may return None: it has computed nothing then, and the caller composes the return.
 
     Args:
-        name: an optional method of `rl.core.interfaces.LinearRecurrence`.
-        like: tensor with the device and dtype of the rewards.
+        name: An optional method of `rl.core.interfaces.LinearRecurrence`.
+        like: Tensor with the device and dtype of the rewards.
 
     Example:
         >>> fused_form("no such return", torch.zeros(1)) is None
         True
     """
-    if not _is_dynamo() and like.is_cpu:  # half the time of `is_compiling`
+    if not _is_dynamo() and like.is_cpu:  # twice as fast as `torch.compiler.is_compiling`
         try:
             return _on_cpu[name, like.dtype]
         except KeyError:
@@ -238,7 +238,7 @@ def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     Arguments and result are those of `scan_recurrence`.
 
     Raises:
-        ShapeError: if `d` and `c` differ in shape.
+        ShapeError: If `d` and `c` differ in shape.
 
     Example:
         >>> linear_recurrence(torch.ones(1, 3, 1), torch.full((1, 3, 1), 0.5), -2).flatten()
@@ -259,26 +259,26 @@ def write(out: Sequence[Tensor], found: Sequence[Tensor], inputs: Sequence[objec
     """Copy results into the tensors of the caller.
 
     Args:
-        out: tensors of the caller.
-        found: the results.
-        inputs: arguments of the computation; tensors among them must not share memory with `out`.
+        out: Tensors of the caller.
+        found: Results.
+        inputs: Arguments of the computation; tensors among them must not share memory with `out`.
 
     Raises:
-        ShapeError: if a shape differs; nothing is written then.
-        SpecError: if their number, a dtype or a device differs, one requires a gradient, or memory is shared.
+        ShapeError: If a shape differs; nothing is written then.
+        ArgumentError: If their number, a dtype or a device differs, one requires a gradient, or memory is shared.
     """
     if len(out) != len(found):
-        raise SpecError(f"out has {len(out)} tensor(s); there are {len(found)} results, each needs one")
+        raise ArgumentError(f"out has {len(out)} tensor(s); there are {len(found)} results, each needs one")
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     for one, result in zip(out, found, strict=True):
         if one.shape != result.shape:
             raise ShapeError(f"out has shape {tuple(one.shape)}; it must have {tuple(result.shape)}, as the inputs do")
         if one.dtype != result.dtype or one.device != result.device:
-            raise SpecError(
+            raise ArgumentError(
                 f"out is {one.dtype} on {one.device}; it must be {result.dtype} on {result.device}, as the result is"
             )
         if one.requires_grad or result.requires_grad:
-            raise SpecError("out takes no gradient: call this under torch.no_grad(), or leave out away")
+            raise ArgumentError("out takes no gradient: call this under torch.no_grad(), or leave out away")
         check_apart(one, tensors)
         tensors.append(one)
     for one, result in zip(out, found, strict=True):
@@ -289,21 +289,21 @@ def check_apart(out: Tensor, others: Sequence[Tensor]) -> None:
     """Raise if `out` shares memory with itself or another tensor; not checked in compiled code, which has no addresses.
 
     Raises:
-        SpecError: if it does.
+        ArgumentError: If it does.
     """
     if torch.compiler.is_compiling():
         return
     if any(step == 0 and size > 1 for size, step in zip(out.shape, out.stride(), strict=True)):
-        raise SpecError("several elements of out share memory; give it memory of its own")
+        raise ArgumentError("several elements of out share memory; give it memory of its own")
     first, end = _span(out)
     for other in others:
         start, stop = _span(other)
         if first < stop and start < end:
-            raise SpecError("out overlaps an input or the other out; give it memory of its own")
+            raise ArgumentError("out overlaps an input or the other out; give it memory of its own")
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """First address, and the one after the last."""
+    """Return the first address, and the one after the last."""
     start = tensor.data_ptr()
     if not tensor.numel():
         return start, start

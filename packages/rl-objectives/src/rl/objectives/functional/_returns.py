@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import _foreign
-from rl.objectives._batch import ended
+from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence, write
 
 Recurrence = Callable[[Tensor, Tensor, int], Tensor]
@@ -17,7 +17,7 @@ Coefficient = float | Tensor
 
 
 def loop(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """``x_t = d_t + c_t * x_{t+1}``, and ``x_t = d_t`` where ``c_t`` is 0, as a loop over time."""
+    """Compute ``x_t = d_t + c_t * x_{t+1}``, and ``x_t = d_t`` where ``c_t`` is 0, as a loop over time."""
     if not d.shape[time_dim]:
         return d.clone()
     following = torch.zeros_like(d.select(time_dim, 0))
@@ -47,7 +47,7 @@ def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
 
 
 def weight(value: Coefficient, like: Tensor, cut: Tensor) -> Tensor:
-    """`value` in the shape of `like`, zero where `cut`."""
+    """Expand a coefficient to the shape of `like`, zero where `cut`."""
     if not isinstance(value, Tensor):
         return torch.full_like(like, value).masked_fill_(cut, 0)
     return value.to(like).expand(like.shape).masked_fill(cut, 0)
@@ -75,18 +75,18 @@ def td0_return_estimate(
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 6.2.
 
     Args:
-        gamma: discount, in [0, 1].
-        next_state_value: value of the state that each step reached, ``[*B, F]``, units of return.
-        reward: of each step, same shape.
-        terminated: whether it ended in a state without a future, same shape; `done` if None.
-        done: used if `terminated` is None.
+        gamma: Discount, in [0, 1].
+        next_state_value: Value of the state that each step reached, ``[*B, F]``, units of return.
+        reward: Reward of each step, same shape.
+        terminated: Whether it ended in a state without a future, same shape; `done` if None.
+        done: Flag that is used if `terminated` is None.
 
     Returns:
         ``reward + gamma * next_state_value``, without the second term where terminated; same shape.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if neither flag is given.
+        ShapeError: If shapes differ.
+        ArgumentError: If neither flag is given.
 
     Example:
         >>> import torch
@@ -95,9 +95,9 @@ def td0_return_estimate(
     """
     terminated = done if terminated is None else terminated
     if terminated is None:
-        raise SpecError("td0_return_estimate got neither terminated nor done; give terminated")
+        raise ArgumentError("td0_return_estimate got neither terminated nor done; give terminated")
     check_shapes(reward, next_state_value=next_state_value, terminated=terminated, gamma=gamma)
-    _, terminated = ended(terminated, None)
+    terminated = terminated if terminated.dtype is torch.bool else terminated.bool()
     return reward + gamma * next_state_value.masked_fill(terminated, 0)
 
 
@@ -109,10 +109,10 @@ def td0_advantage_estimate(
     done: Tensor,
     terminated: Tensor | None = None,
 ) -> Tensor:
-    """`td0_return_estimate` less the value of the state: the temporal difference error, ``[*B, F]``.
+    """Compute `td0_return_estimate` less the value of the state: the temporal difference error, ``[*B, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> import torch
@@ -135,7 +135,7 @@ def _td_lambda(
     reward, done, terminated = outcome
     check_shapes(reward, next_state_value=next_state_value, done=done, terminated=terminated, gamma=gamma, lmbda=lmbda)
     time_dim = time_index(time_dim, reward)
-    done, terminated = ended(done, terminated)
+    done, terminated = as_flags(done, terminated)
     steps = reward.shape[time_dim]
     # Where nothing follows, the one-step return stands alone; the last step of the batch is such a place.
     last = torch.arange(steps, device=reward.device) == steps - 1
@@ -163,19 +163,19 @@ def td_lambda_return_estimate(
     2018, eq. 12.20.
 
     Args:
-        gamma: discount, in [0, 1]; one that changes by step weighs what follows that step.
-        lmbda: weight of longer returns, in [0, 1].
-        next_state_value: value of the state that each step reached, ``[*B, T, F]``, units of return.
-        reward: of each step, same shape.
-        done: whether the episode ended with the step, same shape.
-        terminated: whether it ended in a state without a future; `done` if None.
-        time_dim: where time is.
+        gamma: Discount, in [0, 1]; one that changes by step weighs what follows that step.
+        lmbda: Weight of longer returns, in [0, 1].
+        next_state_value: Value of the state that each step reached, ``[*B, T, F]``, units of return.
+        reward: Reward of each step, same shape.
+        done: Whether the episode ended with the step, same shape.
+        terminated: Whether it ended in a state without a future; `done` if None.
+        time_dim: Dimension of time.
 
     Returns:
         The return of each step, ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> import torch
@@ -199,13 +199,13 @@ def vec_td_lambda_return_estimate(
     time_dim: int = -2,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`td_lambda_return_estimate` with the installed back end; same arguments and result.
+    """Compute `td_lambda_return_estimate` with the installed back end; same arguments and result.
 
     `out` is that of `vec_generalized_advantage_estimate`.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If `out` cannot be written.
 
     Example:
         >>> import torch
@@ -243,10 +243,10 @@ def td_lambda_advantage_estimate(
     *,
     time_dim: int = -2,
 ) -> Tensor:
-    """`td_lambda_return_estimate` less the value of the state, ``[*B, T, F]``.
+    """Compute `td_lambda_return_estimate` less the value of the state, ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> import torch
@@ -278,7 +278,7 @@ def td1_return_estimate(
         The return of each step, ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> import torch
@@ -301,10 +301,10 @@ def td1_advantage_estimate(
     *,
     time_dim: int = -2,
 ) -> Tensor:
-    """`td1_return_estimate` less the value of the state, ``[*B, T, F]``.
+    """Compute `td1_return_estimate` less the value of the state, ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
+        ShapeError: If shapes differ.
 
     Example:
         >>> import torch
@@ -337,11 +337,11 @@ def vec_td_lambda_advantage_estimate(
     time_dim: int = -2,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`vec_td_lambda_return_estimate` less the value of the state, ``[*B, T, F]``; `out` as there.
+    """Compute `vec_td_lambda_return_estimate` less the value of the state, ``[*B, T, F]``; `out` as there.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If `out` cannot be written.
 
     Example:
         >>> import torch
@@ -375,8 +375,8 @@ def vec_td1_return_estimate(
         The return of each step, ``[*B, T, F]``.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If `out` cannot be written.
 
     Example:
         >>> import torch
@@ -402,11 +402,11 @@ def vec_td1_advantage_estimate(
     time_dim: int = -2,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`vec_td1_return_estimate` less the value of the state, ``[*B, T, F]``; `out` as there.
+    """Compute `vec_td1_return_estimate` less the value of the state, ``[*B, T, F]``; `out` as there.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If `out` cannot be written.
 
     Example:
         >>> import torch
@@ -426,18 +426,18 @@ def reward2go(
     """Compute the discounted sum of rewards to the end of the episode or batch, without a bootstrap.
 
     Args:
-        reward: of each step, ``[*B, T, F]``.
-        done: whether the episode ended with the step, same shape.
-        gamma: discount, in [0, 1].
-        time_dim: where time is.
-        out: is written and returned, if given; as for `vec_generalized_advantage_estimate`.
+        reward: Reward of each step, ``[*B, T, F]``.
+        done: Whether the episode ended with the step, same shape.
+        gamma: Discount, in [0, 1].
+        time_dim: Dimension of time.
+        out: Tensor for the result, which is returned; as for `vec_generalized_advantage_estimate`.
 
     Returns:
         Same shape.
 
     Raises:
-        ShapeError: if shapes differ.
-        SpecError: if `out` cannot be written.
+        ShapeError: If shapes differ.
+        ArgumentError: If `out` cannot be written.
 
     Example:
         >>> import torch
@@ -454,7 +454,7 @@ def reward2go(
             return found
     check_shapes(reward, done=done, gamma=gamma)
     time_dim = time_index(time_dim, reward)
-    done, _ = ended(done, None)
+    done, _ = as_flags(done, None)
     found = linear_recurrence(reward, weight(gamma, reward, done), time_dim)
     if out is None:
         return found

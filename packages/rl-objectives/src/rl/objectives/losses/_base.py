@@ -13,30 +13,18 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import SpecError, UnknownArgumentError, UnknownNameError, UnsupportedError
-from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
+from rl.core.errors import ArgumentError, ShapeError, UnknownArgumentError, UnknownNameError, UnsupportedError
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, check_sequences
-from rl.objectives._agents import (
-    acting,
-    agent_mask_key,
-    bootstrapped,
-    entry_of_team,
-    group_of,
-    read_entries,
-    without_idle,
-)
-from rl.objectives._batch import MASK, entry_of_loss, fitted, learning_steps, valid_steps, without_padding
+from rl.objectives._agents import AgentMasks, Entries, group_of
+from rl.objectives._batch import MASK, BatchReader, entry_of_loss, expand_right, replace_padding
 from rl.objectives._estimator_base import ValueEstimatorBase
 from rl.objectives._keyed_module import KeyedModule
 from rl.objectives.estimators import ValueEstimators, estimator_class
-from rl.objectives.functional._q_learning import check_not_empty, check_reduction
+from rl.objectives.functional._q_learning import check_reduction
 from rl.objectives.targets import TargetWatch
-
-__all__ = ["Entries", "LossModule"]
-
-Entries = dict[NestedKey, Tensor]
 
 
 class LossModule(KeyedModule):
@@ -52,10 +40,10 @@ class LossModule(KeyedModule):
     docs/howto/losses.md. In place of `_derive` it may set ``in_keys`` and ``out_keys``, on the class or on the loss.
 
     Args:
-        reduction: ``"mean"`` (or None), ``"sum"`` or ``"none"`` over the batch.
+        reduction: Reduction over the batch, ``"mean"`` (or None), ``"sum"`` or ``"none"``.
 
     Raises:
-        SpecError: if the reduction is unknown.
+        ArgumentError: If the reduction is unknown.
 
     Example:
         >>> class Norm(LossModule):
@@ -95,7 +83,7 @@ class LossModule(KeyedModule):
         return Contract(tuple(map(Key, reads)), tuple(Key(key, batched=False) for key in writes))
 
     def _declared_keys(self, name: str) -> Sequence[NestedKey]:
-        """``in_keys`` or ``out_keys`` of a subclass without `_derive`, as it sets them."""
+        """Return ``in_keys`` or ``out_keys`` of a subclass without `_derive`, as it sets them."""
         inherited = getattr(type(self), name) is getattr(LossModule, name)
         return self._declared.get(name, []) if inherited else getattr(self, name)
 
@@ -133,7 +121,7 @@ class LossModule(KeyedModule):
             The loss itself.
 
         Raises:
-            UnknownNameError: if the loss has no such output; nothing is changed then.
+            UnknownNameError: If the loss has no such output; nothing is changed then.
         """
         known = self.contract.out_keys
         wrong = [key for key in map(unwrap, out_keys) if key not in known]
@@ -167,7 +155,7 @@ class LossModule(KeyedModule):
                 target.load_state_dict(network.state_dict())
 
     def _to_networks(self, value: Tensor) -> Tensor:
-        """A tensor of the loss itself on the device of its networks, where the batches are."""
+        """Return a tensor of the loss itself on the device of its networks, where the batches are."""
         parameter = next(self.parameters(), None)
         return value if parameter is None else value.to(parameter.device)
 
@@ -177,15 +165,15 @@ class LossModule(KeyedModule):
         Keywords are the keys that the loss reads, the parts of a nested key joined by ``_``.
 
         Args:
-            tensordict: the batch, ``[*B]``.
-            tensors: the entries of a batch, in place of it. Its shape is that of an entry whose shape after ``[*B]`` is
-                in the contract; without any it is the first dimension.
+            tensordict: Batch ``[*B]``.
+            tensors: Entries of a batch, in place of it. Its shape is that of an entry whose shape after ``[*B]`` is in
+                the contract; without any it is the first dimension.
 
         Returns:
             The TensorDict of `forward`; for keywords a tuple in the order of `out_keys`, or the only output itself.
 
         Raises:
-            UnknownArgumentError: if both or neither are given, or a keyword is not read.
+            UnknownArgumentError: If both or neither are given, or a keyword is not read.
         """
         if tensordict is not None and not tensors:
             with profiled(type(self).__name__):
@@ -202,7 +190,7 @@ class LossModule(KeyedModule):
         return found[0] if len(found) == 1 else found
 
     def _batch_of(self, tensors: dict[str, Tensor]) -> TensorDict:
-        """The batch of tensors by keyword."""
+        """Return the batch of tensors by keyword."""
         named = {"_".join(as_tuple(key.name)): key for key in self.derived().reads}
         for name in tensors:
             if name not in named:
@@ -234,11 +222,11 @@ class LossModule(KeyedModule):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
 
     def read(self, tensordict: TensorDictBase, contract: Contract | None = None) -> tuple[Entries, Tensor | None]:
@@ -253,73 +241,53 @@ class LossModule(KeyedModule):
         unless they are recurrent. The order of steps is checked for recurrent networks.
 
         Args:
-            tensordict: the batch, ``[*B]``.
-            contract: replaces the contract of the loss.
+            tensordict: Batch ``[*B]``.
+            contract: Contract in place of that of the loss.
 
         Raises:
-            ContractError: if a key that is read is absent, or a recurrent state would leak.
-            ShapeError: if the batch is empty and reduced to a mean, or the mask has another shape.
+            ContractError: If a key that is read is absent, or a recurrent state would leak.
+            ShapeError: If the batch is empty and reduced to a mean, or the mask has another shape.
         """
-        found = self._read(tensordict, contract or self.derived())
-        self._count_call()
-        return found
+        self.derived()
+        reader = self._reader if contract is None else BatchReader(contract, self._keys, type(self).__name__)
+        return self._read(tensordict, reader)
 
-    def _read(self, tensordict: TensorDictBase, contract: Contract) -> tuple[Entries, Tensor | None]:
-        """What `read` returns, without counting a call of training."""
-        owner = type(self).__name__
-        check_not_empty(owner, tensordict.batch_size, self.reduction)
-        steps = valid_steps(tensordict, self._keys["mask"], owner)
-        found: Entries = dict(zip(contract.in_keys, read_entries(contract, tensordict, self._keys, self), strict=True))
-        for key in contract.reads:
-            if not key.optional:
-                continue
-            if as_tuple(key.name)[0] == NEXT:
-                leaf = entry_of_team(tensordict, key.name, self._keys)
-            else:
-                leaf = entry_of_loss(tensordict, key.name)
-            if leaf is not None:
-                found[key.name] = leaf
-        if self._states and self._order.compares(next(iter(found.values()))):
-            check_sequences(tensordict, self._states, owner, done_key=self._keys["done"])
-        if steps is not None:
-            found.pop(self._keys["mask"], None)
-            found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
-        mask = acting(tensordict, self._keys, steps, owner)
-        if mask is not None and mask is not steps:
-            found |= self._without_idle(tensordict, found, mask, steps)
-        elif (name := agent_mask_key(self._keys)) is not None:
-            found.pop(next_key(name), None)  # it has a meaning beside the mask before the step alone
-        learned = learning_steps(tensordict, owner)
-        if learned is None or mask is None:
-            return found, mask if learned is None else learned
-        return found, mask & fitted(learned, mask)
+    def _read(self, td: TensorDictBase, reader: BatchReader, *, counted: bool = True) -> tuple[Entries, Tensor | None]:
+        """Return what `read` does.
 
-    def _count_call(self) -> None:
-        """Count a call for the warning about target networks; a compiled loss would be compiled for each number."""
-        if not torch.compiler.is_compiling() and not self._target_watch.over:
+        Args:
+            td: Batch ``[*B]``.
+            reader: Reader of the entries.
+            counted: Whether this is a call of training, for the warning about target networks.
+        """
+        if self.reduction == "mean" and not td.batch_size.numel():
+            raise ShapeError(f"{type(self).__name__} got a batch without rows, which has no mean: skip it")
+        entries = reader.read(td)
+        mask, learned = reader.step_masks(td)
+        if self._states and self._order.compares(next(iter(entries.values()))):
+            check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
+        if mask is not None:
+            entries = dict(zip(entries, replace_padding([*entries.values()], mask), strict=True))
+        if self._agents is not None:
+            entries, mask = self._agents.mask_entries(td, entries, mask, recurrent=bool(self._states))
+        if learned is not None:
+            mask = learned if mask is None else mask & expand_right(learned, mask)
+        # A compiled loss would be compiled again for each number of calls.
+        if counted and not self._target_watch.over and not torch.compiler.is_compiling():
             self._target_watch.count(self)
+        return entries, mask
 
     def _optional(self, tensordict: TensorDictBase, entries: Entries, name: str) -> Tensor | None:
-        """An optional entry of those that `read` returned, by the name of its key; None if it is an observation."""
+        """Return an optional entry that `read` returned, by the name of its key; None if it is an observation."""
         key = self._keys[name]
-        return None if entry_of_loss(tensordict, key) is None else entries.get(key)
+        return entries[key] if key in entries and entry_of_loss(tensordict, key) is not None else None
 
-    def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:
-        """The entries of the group without those of agents that do not act, and the masks before and after the step.
-
-        Inputs of recurrent networks are not replaced: the policy read them as they are.
-        """
-        name: Any = agent_mask_key(self._keys)  # there is one, since the batch has a mask of agents
-        flags = [self._keys[flag] for flag in ("done", "terminated") if flag in self._keys]
-        inputs = [self._keys[entry] for entry in self.network_inputs]
-        read = [key for key in self._keys.values() if key not in (*flags, *inputs) and not isinstance(key, list)]
-        own = {part for key in read for part in (key, next_key(key))}
-        kept = {part for key in (*flags, name) for part in (key, next_key(key))}
-        rest = {key: value for key, value in found.items() if key not in kept and (key in own or not self._states)}
-        later = bootstrapped(td, self._keys, mask, type(self).__name__)
-        later = later if steps is None else later & fitted(steps, later)
-        out = without_idle(rest, group_of(self._keys["action"]), (mask, later), outcome=own, copied=own)
-        return {**out, name: mask, next_key(name): later}
+    def _agent_masks(self) -> AgentMasks | None:
+        group = group_of(self._keys.get("action", ""))
+        if not group:
+            return None
+        action, inputs = self._keys["action"], self.network_inputs
+        return AgentMasks(group, self._keys, type(self).__name__, action=action, network_inputs=inputs)
 
     def set_keys(self, **names: Any) -> None:
         super().set_keys(**names)
@@ -334,7 +302,7 @@ class LossModule(KeyedModule):
         estimator.set_keys(**{name: key for name, key in self._keys.items() if name in known})
 
     def _estimator_networks(self) -> dict[str, nn.Module]:
-        """The networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
+        """Return the networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
         return {}
 
     def _update_networks(self) -> None:
@@ -351,22 +319,22 @@ class LossModule(KeyedModule):
         """Set the value estimator of the loss.
 
         Args:
-            value_type: name of an estimator, or an estimator, which keeps its keys; the loss's default if None.
-            arguments: arguments of the constructor (``gamma``, ``lmbda``, ...).
+            value_type: Name of an estimator, or an estimator, which keeps its keys; the loss's default if None.
+            arguments: Arguments of the constructor (``gamma``, ``lmbda``, ...).
 
         Returns:
             The estimator. Later calls of `set_keys` apply to it, too.
 
         Raises:
-            UnknownComponentError: if no estimator has that name.
-            SpecError: if an argument is out of its range.
-            UnsupportedError: if the loss cannot use that estimator; it is a `SpecError` and a `NotImplementedError`.
+            UnknownComponentError: If no estimator has that name.
+            ArgumentError: If an argument is out of its range.
+            UnsupportedError: If the loss cannot use that estimator; it is a `SpecError` and a `NotImplementedError`.
         """
         if not isinstance(value_type, ValueEstimatorBase):
             estimator = self._make_estimator(value_type or self.default_value_estimator, arguments)
             self._name_keys(estimator)
         elif arguments:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.make_value_estimator got an estimator and {', '.join(arguments)}:"
                 " give these to the estimator's constructor"
             )
@@ -404,7 +372,7 @@ class LossModule(KeyedModule):
         recurse: bool = True,  # noqa: FBT001, FBT002 - torch's signature
         remove_duplicate: bool = True,  # noqa: FBT001, FBT002 - torch's signature
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """All parameters except those of target networks."""
+        """Return all parameters except those of target networks."""
         start = f"{prefix}." if prefix else ""
         targets = tuple(f"{start}{name}." for name, _ in self.named_children() if name.startswith("target_"))
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):

@@ -15,7 +15,7 @@ from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str
 from rl.objectives import _foreign
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
-from rl.objectives._keyed_module import joint
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, input_key
 from rl.objectives.functional._q_learning import check_distance, distance, reduce
 from rl.objectives.losses._base import LossModule
@@ -33,7 +33,7 @@ class _SequenceLoss(LossModule):
         inputs = [key for key in call.in_keys if key != target]
         return (
             *(input_key(key, call.states, "input of the actor") for key in inputs),
-            Key(target, doc="action of the data set"),
+            Key(target, doc="action of the dataset"),
             *mask_keys_of_steps(self._keys["mask"]),
         )
 
@@ -41,7 +41,7 @@ class _SequenceLoss(LossModule):
 @final
 @_foreign.dt_loss
 class DTLoss(_SequenceLoss):
-    """Decision transformer: the distance of the policy's actions to those of the data set.
+    """Decision transformer: the distance of the policy's actions to those of the dataset.
 
     Chen et al., "Decision transformer: reinforcement learning via sequence modeling", 2021, algorithm 1.
 
@@ -50,13 +50,14 @@ class DTLoss(_SequenceLoss):
     Padding follows the steps of a sequence, so that a causal actor does not see it. Returns the scalar ``loss``.
 
     Args:
-        actor_network: writes ``action``, which it computes for each step without the actions from that step on.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        actor_network: Network that writes ``action``, which it computes for each step without the actions from that
+            step on.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if the actor has no keys.
-        SpecError: if an argument is out of its range.
+        ContractError: If the actor has no keys.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -81,17 +82,17 @@ class DTLoss(_SequenceLoss):
     def _derive(self) -> Contract:
         self._actor = NetworkCall(self.actor_network, {"action_pred": self._keys["action_pred"]})
         self._states = self._actor.states
-        return Contract(self._reads(self._actor), (scalar("loss", "distance to the actions of the data set"),))
+        return Contract(self._reads(self._actor), (scalar("loss", "distance to the actions of the dataset"),))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B, T]``.
+            tensordict: Batch ``[*B, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         with set_interaction_type(InteractionType.DETERMINISTIC):
@@ -109,7 +110,7 @@ class DTLoss(_SequenceLoss):
 @final
 @_foreign.dt_loss
 class OnlineDTLoss(TargetEntropy, _SequenceLoss):
-    """Online decision transformer: the likelihood of the data set's actions, with an entropy bonus.
+    """Online decision transformer: the likelihood of the dataset's actions, with an entropy bonus.
 
     Zheng et al., "Online decision transformer", 2022, eq. 3 to 6: the temperature of the bonus is a Lagrange
     multiplier that keeps the entropy at its target.
@@ -120,18 +121,19 @@ class OnlineDTLoss(TargetEntropy, _SequenceLoss):
     detached ``alpha`` and ``entropy``.
 
     Args:
-        actor_network: policy with a distribution of actions for each step, without the actions from that step on.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        fixed_alpha: keep the first temperature; ``loss_alpha`` is 0 then.
-        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
-        samples_mc_entropy: samples for the entropy of a distribution without a closed form.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        actor_network: Policy with a distribution of actions for each step, without the actions from that step on.
+        alpha_init: First temperature, above 0.
+        min_alpha: Smallest temperature; None for no bound.
+        max_alpha: Largest temperature; None for no bound.
+        fixed_alpha: Whether the temperature stays the first one; ``loss_alpha`` is 0 then.
+        target_entropy: Entropy that the temperature is learned for, nats, or ``"auto"`` for minus the number of action
+            dimensions.
+        samples_mc_entropy: Samples for the entropy of a distribution without a closed form.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if the actor has no distribution.
-        SpecError: if an argument is out of its range.
+        ContractError: If the actor has no distribution.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -192,7 +194,7 @@ class OnlineDTLoss(TargetEntropy, _SequenceLoss):
         return Contract(
             self._reads(self._actor),
             (
-                scalar("loss_log_likelihood", "negative log-probability of the actions of the data set"),
+                scalar("loss_log_likelihood", "negative log-probability of the actions of the dataset"),
                 scalar("loss_entropy", "negative entropy, times the temperature"),
                 scalar("loss_alpha", "loss of the temperature"),
                 scalar("alpha", "temperature, no gradient"),
@@ -204,16 +206,16 @@ class OnlineDTLoss(TargetEntropy, _SequenceLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B, T]``.
+            tensordict: Batch ``[*B, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
         dist, action = self._actor(entries, size), entries[self._keys["action_target"]]
-        log_prob = joint(dist.log_prob(action))
+        log_prob = sum_log_probs(dist.log_prob(action))
         bonus, entropy = weighted_entropy(dist, 1.0, self.samples_mc_entropy, self.reduction, mask)
         target = self._given_entropy
         if isinstance(target, str):

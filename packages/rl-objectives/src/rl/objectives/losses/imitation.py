@@ -1,4 +1,4 @@
-"""Behaviour cloning."""
+"""Losses of imitation: behavior cloning, action chunks, diffusion and adversarial imitation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.objectives._agents import mask_keys
+from rl.objectives._agents import Entries, mask_keys
 from rl.objectives._batch import MASK, mask_keys_of_steps, scalar
-from rl.objectives._keyed_module import joint, listed, taken
+from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key
 from rl.objectives.functional._offline import discriminator_loss, imitation_reward, style_divergence
-from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.functional._q_learning import check_distance, distance, reduce
+from rl.objectives.losses._base import LossModule
 
 __all__ = ["ACTLoss", "BCLoss", "DiffusionBCLoss", "GAILLoss"]
 
 
 @final
 class BCLoss(LossModule):
-    """Behaviour cloning: the actor imitates the actions of a data set.
+    """Behavior cloning: the actor imitates the actions of a dataset.
 
     Pomerleau, "ALVINN: An autonomous land vehicle in a neural network", 1989. A policy with a distribution maximizes
     the log-probability of the actions; a deterministic one minimizes the distance to them.
@@ -35,14 +36,15 @@ class BCLoss(LossModule):
     recurrent actor reads the batch as sequences.
 
     Args:
-        actor_network: the policy.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``: the distance of the policy's deterministic action and that
-            of the batch. None for the negative log-probability, and for ``"l2"`` if the policy has no distribution.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        actor_network: Policy.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``: the distance of the policy's
+            deterministic action and that of the batch. None for the negative log-probability, and for ``"l2"`` if the
+            policy has no distribution.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if the actor has no keys.
-        SpecError: if an argument is out of its range.
+        ContractError: If the actor has no keys.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> import torch
@@ -83,32 +85,32 @@ class BCLoss(LossModule):
         else:
             self._actor = NetworkCall(self.actor_network, {"action": keys["action"]})
         self._states = self._actor.states
-        targets = listed(keys["action_target"])
+        targets = as_list(keys["action_target"])
         inputs = [key for key in self._actor.in_keys if key not in targets]
         return Contract(
             (
                 *(input_key(key, self._states, "input of the actor") for key in inputs),
-                *(Key(key, doc="action of the data set") for key in targets),
-                *mask_keys(keys),
+                *(Key(key, doc="action of the dataset") for key in targets),
+                *mask_keys(keys["mask"], self._agents),
             ),
-            (scalar("loss_bc", "distance to the actions of the data set, or their negative log-probability"),),
+            (scalar("loss_bc", "distance to the actions of the dataset, or their negative log-probability"),),
         )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         size, key, target = tensordict.batch_size, self._keys["action"], self._keys["action_target"]
-        expert = dict(zip(listed(key), (entries[one] for one in listed(target)), strict=True))
+        expert = dict(zip(as_list(key), (entries[one] for one in as_list(target)), strict=True))
         if isinstance(self._actor, ActorCall):
-            elements = -joint(self._actor(entries, size).log_prob(taken(expert, key, size)))
+            elements = -sum_log_probs(self._actor(entries, size).log_prob(select_action(expert, key, size)))
         else:
             with set_interaction_type(InteractionType.DETERMINISTIC):
                 (action,) = self._actor(entries, size)
@@ -127,7 +129,7 @@ CHUNK = "action_chunk"
 
 @final
 class ACTLoss(LossModule):
-    """Action chunking: a plan that repeats the chunks of a data set, with a style close to its prior.
+    """Action chunking: a plan that repeats the chunks of a dataset, with a style close to its prior.
 
     Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", 2023, section IV-C and algorithm
     1: ``L1(plan, chunk) + kl_weight * KL(style, standard normal)``.
@@ -138,14 +140,14 @@ class ACTLoss(LossModule):
     ``loss_kl``, without the weight.
 
     Args:
-        actor_network: reads ``action_chunk`` and observations, writes ``action_pred`` ``[*B, H, *A]``, and ``mu`` and
-            ``log_var`` of the style ``[*B, d]``, such as an ``ACTModel`` of rl-modules.
-        kl_weight: weight of the divergence, at least 0.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        actor_network: Network that reads ``action_chunk`` and observations, writes ``action_pred`` ``[*B, H, *A]``, and
+            ``mu`` and ``log_var`` of the style ``[*B, d]``, such as an ``ACTModel`` of rl-modules.
+        kl_weight: Weight of the divergence, at least 0.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if the network lacks a key.
-        SpecError: if an argument is out of its range.
+        ContractError: If the network lacks a key.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -173,9 +175,7 @@ class ACTLoss(LossModule):
 
     def __init__(self, actor_network: nn.Module, *, kl_weight: float = 10.0, reduction: str | None = "mean") -> None:
         super().__init__(reduction=reduction)
-        if not (is_number(kl_weight) and kl_weight >= 0):
-            raise SpecError(f"ACTLoss got kl_weight={kl_weight!r}; it is a number of at least 0")
-        self.kl_weight = kl_weight
+        self.kl_weight = as_number(kl_weight, "ACTLoss", "kl_weight", least=0)
         self.actor_network = actor_network
         self.derive_early()
 
@@ -190,7 +190,7 @@ class ACTLoss(LossModule):
         return Contract(
             (
                 *(Key(key, doc="observation of the network") for key in self._actor.in_keys if key != CHUNK),
-                Key(keys["action_chunk"], doc="actions of the data set from this step on, [*B, H, *A]"),
+                Key(keys["action_chunk"], doc="actions of the dataset from this step on, [*B, H, *A]"),
                 Key(keys["action_is_pad"], doc="true after the end of the episode", dtype=torch.bool, optional=True),
                 *mask_keys_of_steps(keys["mask"]),
             ),
@@ -205,11 +205,11 @@ class ACTLoss(LossModule):
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
@@ -243,7 +243,7 @@ class ACTLoss(LossModule):
 
 @final
 class DiffusionBCLoss(LossModule):
-    """Behaviour cloning with a diffusion policy: its network predicts the noise in the actions of a data set.
+    """Behavior cloning with a diffusion policy: its network predicts the noise in the actions of a dataset.
 
     Chi et al., "Diffusion policy: visuomotor policy learning via action diffusion", 2023, eq. 5 (Ho et al., "Denoising
     diffusion probabilistic models", 2020, eq. 14), with a random diffusion step for each row.
@@ -252,14 +252,14 @@ class DiffusionBCLoss(LossModule):
     and, if there, ``("collector", "mask")`` bool ``[*B]``. Returns the scalar ``loss_diffusion_bc``.
 
     Args:
-        actor_network: a ``DiffusionActor`` of rl-modules, or a module with keys whose ``module`` has ``num_steps``,
+        actor_network: A ``DiffusionActor`` of rl-modules, or a module with keys whose ``module`` has ``num_steps``,
             ``add_noise(action, t)``, which gives noisy action and noise ``[*B, D]``, and ``score_network``, which
             predicts the noise from noisy action, observations and step ``[*B, D + d + 1]``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if the actor is no diffusion policy.
-        SpecError: if the reduction is unknown.
+        ContractError: If the actor is no diffusion policy.
+        ArgumentError: If the reduction is unknown.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -283,7 +283,7 @@ class DiffusionBCLoss(LossModule):
         process: Any = getattr(actor_network, "module", None)
         lacks = [name for name in ("num_steps", "add_noise", "score_network") if not hasattr(process, name)]
         if lacks or not hasattr(actor_network, "in_keys"):
-            raise ContractError(
+            raise ArgumentError(
                 f"DiffusionBCLoss trains a DiffusionActor, got {type(actor_network).__name__}, whose module lacks"
                 f" {', '.join(lacks) or 'keys'}"
             )
@@ -296,7 +296,7 @@ class DiffusionBCLoss(LossModule):
         return Contract(
             (
                 *(Key(key, doc="observation of the actor") for key in self._inputs),
-                Key(self._keys["action"], doc="action of the data set, or a chunk of them"),
+                Key(self._keys["action"], doc="action of the dataset, or a chunk of them"),
                 *mask_keys_of_steps(self._keys["mask"]),
             ),
             (scalar("loss_diffusion_bc", "squared error of the predicted noise"),),
@@ -306,11 +306,11 @@ class DiffusionBCLoss(LossModule):
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         process: Any = self.actor_network.module
@@ -344,15 +344,15 @@ class GAILLoss(LossModule):
     includes the penalty, and with `use_grad_penalty` the detached ``gp_loss``.
 
     Args:
-        discriminator_network: reads ``observation`` and ``action``, writes logits ``d_logits`` ``[*B, 1]``, without a
-            sigmoid; positive for the expert.
-        use_grad_penalty: penalize gradients of the logit that are not of norm 1, between steps of both.
-        gp_lambda: weight of the penalty, at least 0.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        discriminator_network: Network that reads ``observation`` and ``action``, writes logits ``d_logits`` ``[*B,
+            1]``, without a sigmoid; positive for the expert.
+        use_grad_penalty: Whether gradients of the logit that are not of norm 1 are penalized, between steps of both.
+        gp_lambda: Weight of the penalty, at least 0.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if the network does not write the logits, or reads other entries.
-        SpecError: if an argument is out of its range.
+        ContractError: If the network does not write the logits, or reads other entries.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import TensorDictModule, TensorDictSequential
@@ -385,9 +385,8 @@ class GAILLoss(LossModule):
         reduction: str | None = "mean",
     ) -> None:
         super().__init__(reduction=reduction)
-        if not (is_number(gp_lambda) and gp_lambda >= 0):
-            raise SpecError(f"GAILLoss got gp_lambda={gp_lambda!r}; it is a number of at least 0")
-        self.use_grad_penalty, self.gp_lambda = use_grad_penalty, gp_lambda
+        self.use_grad_penalty = use_grad_penalty
+        self.gp_lambda = as_number(gp_lambda, "GAILLoss", "gp_lambda", least=0)
         self.discriminator_network = discriminator_network
         self.derive_early()
 
@@ -415,13 +414,13 @@ class GAILLoss(LossModule):
         return Contract((*reads, *mask_keys_of_steps(keys["mask"])), (written, *penalty))
 
     def reward(self, tensordict: TensorDictBase) -> Tensor:
-        """Reward of each step, ``[*B, 1]``, without gradient: ``-log(1 - D)``.
+        """Return the reward of each step, ``[*B, 1]``, without gradient: ``-log(1 - D)``.
 
         Args:
-            tensordict: steps of the policy, ``[*B]``, with the entries that the discriminator reads.
+            tensordict: Steps of the policy, ``[*B]``, with the entries that the discriminator reads.
 
         Raises:
-            ContractError: if a key that is read is absent.
+            ContractError: If a key that is read is absent.
         """
         self.derived()
         reads = tuple(Key(key, doc="input of the discriminator") for key in self._discriminator.in_keys)
@@ -434,11 +433,11 @@ class GAILLoss(LossModule):
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
@@ -464,7 +463,7 @@ class GAILLoss(LossModule):
         return self._discriminator(entries, size)[0]
 
     def _penalty(self, pairs: dict[str, tuple[Tensor, Tensor]], size: torch.Size) -> Tensor:
-        """Squared distance from 1 of the norm of the logit's gradient, at points between both, ``[*B]``."""
+        """Return the squared distance from 1 of the norm of the logit's gradient, at points between both, ``[*B]``."""
         first = next(iter(pairs.values()))[0]
         share = torch.rand(size, device=first.device)
         mixed: list[Tensor] = []

@@ -10,15 +10,14 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, next_key
 from rl.objectives import _foreign
-from rl.objectives._agents import agent_mask_key, group_of, in_group
-from rl.objectives._batch import fitted
+from rl.objectives._agents import Entries, group_of, in_group
+from rl.objectives._batch import expand_right
 from rl.objectives._estimator_base import ValueEstimatorBase
 from rl.objectives._networks import NetworkCall, actor_keys
 from rl.objectives.estimators import MultiAgentGAE, ValueEstimators, estimator_class
-from rl.objectives.losses._base import Entries
 from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss
 from rl.objectives.losses.q_learning import DQNLoss
 from rl.objectives.targets import make_target
@@ -42,20 +41,20 @@ class MAPPOLoss(ClipPPOLoss):
     observations, unless they are recurrent. Without ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B, n_agents]``.
-        critic_network: writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, of the observations of all agents or of
-            a state: `MultiAgentMLP` with ``centralized=True``.
-        value_norm: normalizes the targets of the critic, as `PopArtValueNorm` of rl-modules; it has ``update``,
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B, n_agents]``.
+        critic_network: Network that writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, of the observations of all
+            agents or of a state: `MultiAgentMLP` with ``centralized=True``.
+        value_norm: Normalization of the targets of the critic, as `PopArtValueNorm` of rl-modules; it has ``update``,
             ``normalize`` and ``denormalize``. Targets of agents that act, of each batch in training mode, are included
             in its statistics.
-        normalize_advantage: as for `PPOLoss`; over each agent's part of the batch.
-        normalize_advantage_exclude_dims: dimensions of the advantage ``[*B, n_agents, 1]`` that are normalized apart;
+        normalize_advantage: Argument of `PPOLoss`; over each agent's part of the batch.
+        normalize_advantage_exclude_dims: Dimensions of the advantage ``[*B, n_agents, 1]`` that are normalized apart;
             ``(-2,)``, the agents.
-        others: those of `ClipPPOLoss`.
+        others: Arguments of `ClipPPOLoss`.
 
     Raises:
-        ContractError: if a network does not write a key that is read.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network does not write a key that is read.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -86,7 +85,7 @@ class MAPPOLoss(ClipPPOLoss):
         **others: Any,
     ) -> None:
         if value_norm is not None and not all(hasattr(value_norm, f) for f in ("update", "normalize", "denormalize")):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} got value_norm={value_norm!r}: it has update, normalize and denormalize, as"
                 " PopArtValueNorm(1) of rl-modules"
             )
@@ -113,7 +112,7 @@ class MAPPOLoss(ClipPPOLoss):
             return super()._value_loss(entries, size, mask)
         target = entries[key].detach()
         if self.training:
-            valid = target if mask is None else target[fitted(mask, target).squeeze(-1)]
+            valid = target if mask is None else target[expand_right(mask, target).squeeze(-1)]
             if len(valid):
                 norm.update(valid)
         loss, value = super()._value_loss({**entries, key: norm.normalize(target)}, size, mask)
@@ -129,9 +128,10 @@ class IPPOLoss(MAPPOLoss):
     decentralized: `MultiAgentMLP` with ``centralized=False``.
 
     Args:
-        actor_network: as there.
-        critic_network: writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, each of the agent's own observation.
-        others: as there.
+        actor_network: Argument of `MAPPOLoss`.
+        critic_network: Network that writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, each of the agent's own
+            observation.
+        others: Arguments of `MAPPOLoss`.
 
     Example:
         >>> from tensordict.nn import (
@@ -166,21 +166,21 @@ class QMixerLoss(DQNLoss):
     ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
-        local_value_network: writes ``(group, "action_value")`` ``[*B, n_agents, n]``; if it also writes
+        local_value_network: Network that writes ``(group, "action_value")`` ``[*B, n_agents, n]``; if it also writes
             ``(group, "chosen_action_value")`` ``[*B, n_agents, 1]``, as `QValueActor` does, that is the value of the
             next state, with its mask of legal actions.
-        mixer_network: reads ``(group, "chosen_action_value")`` and, for QMIX, a state; writes ``chosen_action_value``
-            ``[*B, 1]``.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_value: whether next states are valued by copies of both networks, that `SoftUpdate` or `HardUpdate` moves.
-        double_dqn: whether the next actions are the trained network's choice.
-        action_space: ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        mixer_network: Network that reads ``(group, "chosen_action_value")`` and, for QMIX, a state; writes
+            ``chosen_action_value`` ``[*B, 1]``.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_value: Whether next states are valued by copies of both networks, that `SoftUpdate` or `HardUpdate` moves.
+        double_dqn: Whether the next actions are the trained network's choice.
+        action_space: Kind of the action, ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network does not write a key that is read.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network does not write a key that is read.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -258,27 +258,27 @@ class QMixerLoss(DQNLoss):
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        name = agent_mask_key(keys)
-        now, later = (None, None) if name is None else (entries.get(name), entries.get(next_key(name)))
+        agents = self._agents
+        now, later = (None, None) if agents is None else (entries.get(agents.key), entries.get(agents.next_key))
         steps = mask if mask is None or mask.ndim == len(size) else mask.any(-1)
         later = self._of_team(entries, now, later, len(size))
-        action_value, after = self._now(entries, size)
-        chosen = self._of_action(action_value, entries[keys["action"]])
+        action_value, after = self._evaluate(entries, size)
+        chosen = self._value_of_action(action_value, entries[keys["action"]])
         state = {key: entries[key] for key in self._mixed_keys}
         predicted = self._mix(self._mixer, chosen, now, state, size)
         with torch.no_grad():
             state = {key: entries[next_key(key)] for key in self._mixed_keys}
             following = self._next_value(entries, after, size)
             following = self._mix(self._target_mixer, following, later, state, size)
-            target = self._backup(tensordict, entries, steps, following)
+            target = self._target(tensordict, entries, steps, following)
         return self._fit(tensordict, predicted, target, entries, steps)
 
     def _of_team(self, entries: Entries, now: Tensor | None, later: Tensor | None, dims: int) -> Tensor | None:
@@ -286,7 +286,7 @@ class QMixerLoss(DQNLoss):
         reward, done, terminated = (next_key(self._keys[name]) for name in ("reward", "done", "terminated"))
         if entries[reward].ndim == dims + 2:
             rewards = entries[reward]
-            entries[reward] = (rewards if now is None else rewards.where(fitted(now, rewards), 0)).mean(-2)
+            entries[reward] = (rewards if now is None else rewards.where(expand_right(now, rewards), 0)).mean(-2)
         ends = entries[done].bool()
         for key in (done, terminated):
             flags = entries.get(key)
@@ -297,7 +297,7 @@ class QMixerLoss(DQNLoss):
                 alive = ~flags.squeeze(-1)
                 later = alive if later is None else later & alive
             if now is not None:
-                gone = ~fitted(now, flags)  # not a team mate that waits for its turn
+                gone = ~expand_right(now, flags)  # not a team mate that waits for its turn
                 flags = flags | (gone & ends if ends.shape == flags.shape else gone)
             entries[key] = flags.all(-2)
         return later
@@ -305,7 +305,7 @@ class QMixerLoss(DQNLoss):
     def _mix(
         self, mixer: NetworkCall, values: Tensor, alive: Tensor | None, state: Entries, size: torch.Size
     ) -> Tensor:
-        """Value of the team, ``[*B, 1]``; agents that do not act have the value 0."""
+        """Return the value of the team, ``[*B, 1]``; agents that do not act have the value 0."""
         if alive is not None:
-            values = values.where(fitted(alive, values), 0)
+            values = values.where(expand_right(alive, values), 0)
         return mixer({**state, self._keys["local_value"]: values}, size)[0]

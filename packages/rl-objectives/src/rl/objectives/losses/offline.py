@@ -1,4 +1,4 @@
-"""Implicit Q-learning."""
+"""Losses of offline reinforcement learning: IQL, CQL and TD3+BC."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
+from rl.objectives._agents import Entries
 from rl.objectives._batch import mean_of, scalar
-from rl.objectives._keyed_module import joint, taken
+from rl.objectives._keyed_module import select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall
 from rl.objectives.functional import advantage_weight, conservative_gap, expectile_loss
-from rl.objectives.functional._q_learning import is_number, reduce
-from rl.objectives.losses._base import Entries
+from rl.objectives.functional._q_learning import reduce
 from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, TD3Loss, chosen_values
 from rl.objectives.losses.actor_critic._sac import SACLoss
 from rl.objectives.losses.policy_gradient._base import weighted_entropy
@@ -30,7 +31,7 @@ __all__ = ["CQLLoss", "DiscreteCQLLoss", "DiscreteIQLLoss", "IQLLoss", "TD3BCLos
 
 @_foreign.off_policy_loss
 class IQLLoss(OffPolicyLoss):
-    """Implicit Q-learning: values of the better actions of a data set, without values of other actions.
+    """Implicit Q-learning: values of the better actions of a dataset, without values of other actions.
 
     Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022, eq. 5 to 7.
 
@@ -41,20 +42,20 @@ class IQLLoss(OffPolicyLoss):
     ``td_error`` (absolute), ``pred_value`` and ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
-        actor_network: policy with a distribution.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
-            with new initial parameters. Or a list of critics.
-        value_network: writes ``state_value`` ``[*B, 1]``.
-        num_qvalue_nets: number of critics.
-        loss_function: of the critics, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        temperature: inverse temperature of the weights of actions, at least 0; 0 is behaviour cloning.
+        actor_network: Policy with a distribution.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics
+            are copies with new initial parameters. Or a list of critics.
+        value_network: Network that writes ``state_value`` ``[*B, 1]``.
+        num_qvalue_nets: Number of critics.
+        loss_function: Name of the distance of the critics, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        temperature: Inverse temperature of the weights of actions, at least 0; 0 is behavior cloning.
         expectile: Expectile of the values of actions that is fitted, in [0, 1]; 0.5 is their mean, 1 the best.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -95,10 +96,8 @@ class IQLLoss(OffPolicyLoss):
         reduction: str | None = "mean",
     ) -> None:
         owner = type(self).__name__
-        if not (is_number(temperature) and temperature >= 0):
-            raise SpecError(f"{owner} got temperature={temperature!r}; it is a number of at least 0")
-        if not (is_number(expectile) and 0 <= expectile <= 1):
-            raise SpecError(f"{owner} got expectile={expectile!r}; it is in [0, 1]")
+        as_number(temperature, owner, "temperature", least=0)
+        as_number(expectile, owner, "expectile", least=0, most=1)
         super().__init__(
             actor_network,
             qvalue_network,
@@ -131,20 +130,21 @@ class IQLLoss(OffPolicyLoss):
     def _next_value(self, batch: Batch) -> Tensor:
         return self._value(batch.after, batch.size)[0]
 
-    def _taken(self, call: NetworkCall, batch: Batch) -> Tensor:
-        """Values of the actions that were taken, ``[n, *B, 1]``."""
+    def _action_values(self, call: NetworkCall, batch: Batch) -> Tensor:
+        """Return the values of the actions that were taken, ``[n, *B, 1]``."""
         (values,) = call(batch.entries, batch.size)
         return values
 
     def _predicted(self, batch: Batch) -> Tensor:
-        return self._taken(self._critic_call, batch)
+        return self._action_values(self._critic_call, batch)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            action_value = self._taken(self._target_critic, batch).amin(0)
+            action_value = self._action_values(self._target_critic, batch).amin(0)
         (value,) = self._value(batch.entries, batch.size)
         dist = self._policy(batch.entries, batch.size)
-        log_prob = joint(dist.log_prob(taken(batch.entries, self._keys["action"], batch.size)))
+        log_prob = sum_log_probs(dist.log_prob(select_action(batch.entries, self._keys["action"], batch.size)))
+        # weighted cloning, exp(beta * (Q - V)) * log pi(a|s) (eq. 7), and the expectile of Q in V (eq. 5)
         weight = advantage_weight((action_value - value.detach()).squeeze(-1), self.temperature)
         fit = expectile_loss(action_value - value, self.expectile).squeeze(-1)
         with torch.no_grad():
@@ -160,18 +160,18 @@ class IQLLoss(OffPolicyLoss):
 class DiscreteIQLLoss(IQLLoss):
     """Implicit Q-learning for discrete actions: critics of all actions.
 
-    Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022. Keys and behaviour are those of
+    Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022. Keys and behavior are those of
     `IQLLoss`; ``action`` is one-hot ``[*B, n]`` or integer ``[*B]``.
 
     Args:
-        actor_network: policy with a discrete distribution.
-        qvalue_network: writes ``action_value`` ``[*B, n]``, or a list of critics.
-        value_network: writes ``state_value`` ``[*B, 1]``.
-        others: those of `IQLLoss`.
+        actor_network: Policy with a discrete distribution.
+        qvalue_network: Network that writes ``action_value`` ``[*B, n]``, or a list of critics.
+        value_network: Network that writes ``state_value`` ``[*B, 1]``.
+        others: Arguments of `IQLLoss`.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> from tensordict.nn import (
@@ -202,9 +202,9 @@ class DiscreteIQLLoss(IQLLoss):
         del action_space  # of TorchRL: the batch and the critics say it
         super().__init__(actor_network, qvalue_network, value_network, **others)
 
-    def _taken(self, call: NetworkCall, batch: Batch) -> Tensor:
+    def _action_values(self, call: NetworkCall, batch: Batch) -> Tensor:
         key = self._keys["action"]
-        return chosen_values(super()._taken(call, batch), batch.entries[key], key, type(self).__name__)
+        return chosen_values(super()._action_values(call, batch), batch.entries[key], key, type(self).__name__)
 
 
 #: actions of which the largest value counts, with `max_q_backup`
@@ -221,24 +221,25 @@ class CQLLoss(SACLoss):
     `with_lagrange` ``loss_alpha_prime``.
 
     Args:
-        actor_network: policy with a distribution that has ``rsample``, such as `TanhNormal`.
-        qvalue_network: as for `SACLoss`.
-        action_spec: bounds of the actions, from which random ones are drawn; that of the actor if None.
-        temperature: of the soft maximum over actions, above 0.
-        min_q_weight: weight of ``loss_cql``.
-        max_q_backup: value a next state by the largest of ten sampled actions.
-        deterministic_backup: leave the entropy out of the values of next states.
-        num_random: actions of each kind (random, of the policy here, of the policy in the next state) that stand for
+        actor_network: Policy with a distribution that has ``rsample``, such as `TanhNormal`.
+        qvalue_network: Argument of `SACLoss`.
+        action_spec: Bounds of the actions, from which random ones are sampled; that of the actor if None.
+        temperature: Temperature of the soft maximum over actions, above 0.
+        min_q_weight: Weight of ``loss_cql``.
+        max_q_backup: Whether a next state has the largest value of ten sampled actions.
+        deterministic_backup: Whether the entropy is left out of the values of next states.
+        num_random: Actions of each kind (random, of the policy here, of the policy in the next state) that stand for
             all actions.
-        with_lagrange: learn the weight of the penalty, such that it is `lagrange_thresh`.
-        lagrange_thresh: see there, units of return.
-        actor_bc: the actor maximizes the log-probability of the actions of the data instead of the values, as the
-            authors' code does at first. It is an attribute: set it to False to follow the values.
-        others: those of `SACLoss`.
+        with_lagrange: Whether the weight of the penalty is learned, such that it is `lagrange_thresh`.
+        lagrange_thresh: Wanted penalty with `with_lagrange`, units of return.
+        actor_bc: Whether the actor maximizes the log-probability of the actions of the data instead of the values, as
+            the authors' code does at first. It is an attribute: set it to False to follow the values.
+        others: Arguments of `SACLoss`.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range, or the bounds of the actions are unknown.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
+        SpecError: If the bounds of the actions are unknown.
 
     Example:
         >>> from rl.core.specs import Bounded
@@ -282,11 +283,9 @@ class CQLLoss(SACLoss):
         actor_bc: bool = False,
         **others: Any,
     ) -> None:
-        for name, value, least in (("temperature", temperature, 1e-12), ("min_q_weight", min_q_weight, 0)):
-            if not (is_number(value) and value >= least):
-                raise SpecError(f"CQLLoss got {name}={value!r}; it is {'above' if least else 'at least'} 0")
-        if num_random < 1:
-            raise SpecError(f"CQLLoss got num_random={num_random}; it is at least 1")
+        as_number(temperature, "CQLLoss", "temperature", above=0)
+        as_number(min_q_weight, "CQLLoss", "min_q_weight", least=0)
+        as_integer(num_random, "CQLLoss", "num_random", least=1)
         super().__init__(actor_network, qvalue_network, action_spec=action_spec, **others)
         self.temperature, self.min_q_weight, self.num_random = temperature, min_q_weight, num_random
         self.max_q_backup, self.deterministic_backup = max_q_backup, deterministic_backup
@@ -314,11 +313,11 @@ class CQLLoss(SACLoss):
     def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
         if not self.actor_bc:
             return super()._actor_values(batch, dist, action)
-        return joint(dist.log_prob(batch.entries[self._keys["action"]])).unsqueeze(-1).unsqueeze(0)
+        return sum_log_probs(dist.log_prob(batch.entries[self._keys["action"]])).unsqueeze(-1).unsqueeze(0)
 
     @staticmethod
     def _sample_actions(policy: ActorCall, entries: Entries, size: torch.Size, count: int) -> tuple[Tensor, Tensor]:
-        """Actions of a policy ``[count, *B, d]`` and their log-probabilities ``[count, *B]``, without gradient."""
+        """Sample actions ``[count, *B, d]`` and their log-probabilities ``[count, *B]``, without gradient."""
         with torch.no_grad():
             dist, shape = policy(entries, size), torch.Size([count])
             fused = getattr(dist, "rsample_and_log_prob", None)
@@ -328,19 +327,21 @@ class CQLLoss(SACLoss):
             return action, dist.log_prob(action)
 
     def _all_values(self, call: Any, entries: Entries, action: Tensor, size: torch.Size) -> Tensor:
-        """Values of several actions in each state, ``[n, count, *B, 1]``."""
+        """Return the values of several actions in each state, ``[n, count, *B, 1]``."""
         count = len(action)
-        repeated = {key: entries[key].expand(count, *entries[key].shape) for key in self._inputs}
+        repeated = {key: entries[key].expand(count, *entries[key].shape) for key, _ in self._inputs}
         return self._values(call, repeated, action, torch.Size([count, *size]))
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         out, size, count = super()._critic_part(batch), batch.size, self.num_random
+        # Importance samples of actions, [3 * count, *B]: uniform ones, and of the policy in this and in the next state
         here, here_log_prob = self._sample_actions(self._policy, batch.entries, size, count)
         there, there_log_prob = self._sample_actions(self._policy, batch.after, size, count)
         random = self.low + torch.rand_like(here) * (self.high - self.low)
         density = -torch.log(self.high - self.low).expand(here.shape[-1:]).sum()
         log_density = torch.cat([density.expand_as(here_log_prob), here_log_prob, there_log_prob])
         values = self._all_values(self._critic_call, batch.entries, torch.cat([random, here, there]), size).squeeze(-1)
+        # logsumexp of Q over all actions, less Q of the action in the data, for each critic (eq. 4)
         gaps = [
             conservative_gap(mine, log_density, taken, self.temperature)
             for mine, taken in zip(values, self._predicted(batch).squeeze(-1), strict=True)
@@ -348,6 +349,7 @@ class CQLLoss(SACLoss):
         penalty = self.min_q_weight * torch.stack(gaps)
         if self.log_alpha_prime is not None:
             weight = self.log_alpha_prime.exp().clamp(0, 1e6)
+            # dual descent: the weight rises while the penalty is above the threshold
             excess = penalty - self.lagrange_thresh
             out["loss_alpha_prime"] = reduce(-(weight * excess.detach()).sum(0), self.reduction, batch.mask)
             penalty = weight.detach() * excess
@@ -361,8 +363,8 @@ def _bounds(spec: Any, keys: Any) -> tuple[Tensor, Tensor]:
     leaf = spec[keys["action"]] if isinstance(spec, Composite) else spec
     if not isinstance(leaf, Bounded) or not bool((leaf.low.isfinite() & leaf.high.isfinite()).all()):
         raise SpecError(
-            f"CQLLoss draws random actions, and has the spec {leaf!r:.80}: give action_spec, a Bounded one with finite"
-            " ends"
+            f"CQLLoss: action_spec must be Bounded with finite ends, got {leaf!r:.80}: random actions are sampled"
+            " from it; give action_spec"
         )
     return leaf.low.clone(), leaf.high.clone()
 
@@ -377,13 +379,13 @@ class DiscreteCQLLoss(DQNLoss):
     means of ``td_error``, ``pred_value`` and ``target_value``.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n]``.
-        min_q_weight: weight of ``loss_cql``.
-        others: those of `DQNLoss`.
+        value_network: Network that writes ``action_value`` ``[*B, n]``.
+        min_q_weight: Weight of ``loss_cql``.
+        others: Arguments of `DQNLoss`.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -394,9 +396,7 @@ class DiscreteCQLLoss(DQNLoss):
 
     def __init__(self, value_network: nn.Module, *, min_q_weight: float = 1.0, **others: Any) -> None:
         super().__init__(value_network, **others)
-        if not (is_number(min_q_weight) and min_q_weight >= 0):
-            raise SpecError(f"DiscreteCQLLoss got min_q_weight={min_q_weight!r}; it is a number of at least 0")
-        self.min_q_weight = min_q_weight
+        self.min_q_weight = as_number(min_q_weight, "DiscreteCQLLoss", "min_q_weight", least=0)
 
     def _derive(self) -> Contract:
         contract = super()._derive()
@@ -410,18 +410,18 @@ class DiscreteCQLLoss(DQNLoss):
         """Compute the losses of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        action_value, after = self._now(entries, size)
-        predicted = self._of_action(action_value, entries[keys["action"]])
+        action_value, after = self._evaluate(entries, size)
+        predicted = self._value_of_action(action_value, entries[keys["action"]])
         with torch.no_grad():
-            target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
+            target = self._target(tensordict, entries, mask, self._next_value(entries, after, size))
         gap = self.min_q_weight * (torch.logsumexp(action_value, -1, keepdim=True) - predicted).squeeze(-1)
         found = self._fit(tensordict, predicted, target, entries, mask)
         rest = {str(name): value for name, value in found.items() if name != "loss"}
@@ -436,7 +436,7 @@ class DiscreteCQLLoss(DQNLoss):
 
 @final
 class TD3BCLoss(TD3Loss):
-    """TD3 for a data set: the actor also stays close to the actions of the data.
+    """TD3 for a dataset: the actor also stays close to the actions of the data.
 
     Fujimoto and Gu, "A minimalist approach to offline reinforcement learning", 2021, eq. 3 and 5.
 
@@ -444,14 +444,14 @@ class TD3BCLoss(TD3Loss):
     actions of the batch, and ``lmbd``, the weight of the values.
 
     Args:
-        actor_network: writes ``action``.
-        qvalue_network: as for `TD3Loss`.
-        alpha: weight of the values against imitation, above 0; they are divided by their mean absolute value.
-        others: those of `TD3Loss`.
+        actor_network: Network that writes ``action``.
+        qvalue_network: Argument of `TD3Loss`.
+        alpha: Weight of the values against imitation, above 0; they are divided by their mean absolute value.
+        others: Arguments of `TD3Loss`.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> import torch
@@ -469,10 +469,8 @@ class TD3BCLoss(TD3Loss):
     """
 
     def __init__(self, actor_network: nn.Module, qvalue_network: Any, *, alpha: float = 2.5, **others: Any) -> None:
-        if not (is_number(alpha) and alpha > 0):
-            raise SpecError(f"TD3BCLoss got alpha={alpha!r}; it is a number above 0")
         super().__init__(actor_network, qvalue_network, **others)
-        self.alpha = alpha
+        self.alpha = as_number(alpha, "TD3BCLoss", "alpha", above=0)
 
     def _writes(self) -> tuple[Key, ...]:
         return (
@@ -485,6 +483,7 @@ class TD3BCLoss(TD3Loss):
         (action,) = self._policy(batch.entries, batch.size)
         (value,) = self._first_critic({**batch.entries, **self._acted(action)}, batch.size)
         value = value.squeeze(-1)
+        # pi = argmax lambda * Q(s, pi(s)) - (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 3 and 5)
         imitation = (action - batch.entries[self._keys["action"]]).square().mean(-1)
         weight = self.alpha / mean_of(value.detach().abs(), batch.mask).clamp_min(1e-6)
         return {

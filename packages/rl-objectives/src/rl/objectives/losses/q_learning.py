@@ -10,37 +10,23 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.objectives import _foreign
-from rl.objectives._agents import mask_keys, next_values, per_agent, priority_of, weights_of
-from rl.objectives._batch import (
-    DISCOUNT,
-    MASK,
-    STEPS,
-    discount_key,
-    end_flags,
-    mean_of,
-    scalar,
-    steps_key,
-    terminated_key,
-)
-from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives._agents import Entries
 from rl.objectives._networks import NetworkCall, input_key
-from rl.objectives.estimators import check_td
 from rl.objectives.functional import greedy_value
 from rl.objectives.functional._q_learning import (
     categorical_divergence,
     check_distance,
     check_support,
     distance,
-    is_number,
     project_distribution,
     quantile_huber,
-    reduce,
 )
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._replay import ReplayLoss
 from rl.objectives.targets import make_target
 
 __all__ = ["DQNLoss", "DistributionalDQNLoss", "QRDQNLoss"]
@@ -50,7 +36,7 @@ _ONE_HOT, _CATEGORICAL = "one-hot", "categorical"
 
 
 def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
-    """``"one-hot"``, ``"categorical"``, or None without a space; from a name or a spec."""
+    """Return ``"one-hot"``, ``"categorical"``, or None without a space; from a name or a spec."""
     if space is None:
         return None
     if isinstance(space, str):
@@ -62,14 +48,14 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
             space = space[action_key]
         name = _ONE_HOT if isinstance(space, OneHot) else _CATEGORICAL if isinstance(space, Categorical) else None
     if name not in (_ONE_HOT, _CATEGORICAL):
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} chooses among n actions, got action_space={space!r}: give 'one-hot', 'categorical',"
             " or a OneHot or Categorical spec"
         )
     return name
 
 
-class QLoss(LossModule):
+class QLoss(ReplayLoss):
     """Base of losses that fit values of actions to one target, with a target network and optionally double.
 
     A subclass implements `forward`, and `_means` if its network writes distributions, else `_following_keys`. The last
@@ -79,19 +65,9 @@ class QLoss(LossModule):
     default_keys: ClassVar[dict[str, NestedKey]] = {
         "action_value": "action_value",
         "chosen_action_value": "chosen_action_value",
-        "action": "action",
-        "reward": "reward",
-        "done": "done",
-        "terminated": "terminated",
-        "priority": "td_error",
-        "priority_weight": "priority_weight",
-        "mask": MASK,
-        "discount": DISCOUNT,
-        "steps_to_next_obs": STEPS,
+        **ReplayLoss.default_keys,
     }
     _options: ClassVar[tuple[str, ...]] = ("double_dqn",)
-    _distributional: ClassVar[bool] = False
-    """Whether the network writes a distribution of the value of each action."""
 
     value_network: nn.Module
     target_value_network: nn.Module | None
@@ -107,18 +83,15 @@ class QLoss(LossModule):
         self.double_dqn, self.delay_value, self.value_network = double_dqn, delay_value, value_network
         self.target_value_network = make_target(value_network, owner) if delay_value else None
 
-    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        check_td(estimator, type(self).__name__, one_step=self._distributional)
-
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
-        """Outputs of the network that values next states, of those that it writes; here for distributions."""
+        """Return the outputs to read of the network that values next states; here for distributions."""
         names = ["action_value", *(["action"] if self._keys["action"] in written and not self.double_dqn else [])]
         return {name: self._keys[name] for name in names}
 
     def _derive(self) -> Contract:
         keys = self._keys
         if self.double_dqn and self.target_value_network is None:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
                 " nothing"
             )
@@ -127,52 +100,43 @@ class QLoss(LossModule):
         following = self.value_network if self.target_value_network is None else self.target_value_network
         choice = "action" if keys["action"] in written else "action_value"
         self._choice = NetworkCall(self.value_network, {choice: keys[choice]}) if self.double_dqn else None
-        self._target = NetworkCall(following, self._following_keys(written))
+        self._target_network = NetworkCall(following, self._following_keys(written))
         self._states = self._online.states
         return Contract(
             (
                 *(input_key(key, self._states) for key in self._online.in_keys),
                 Key(keys["action"], doc="action that was taken, one-hot or integer"),
                 *(Key(next_key(key), doc="the same after the step") for key in self._online.outcome_keys),
-                Key(next_key(keys["reward"]), (1,), "reward of the step"),
-                Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-                terminated_key(keys["terminated"]),
-                Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                *mask_keys(keys, after=True),
-                discount_key(keys["discount"]),
-                steps_key(keys["steps_to_next_obs"]),
+                *self._outcome_reads(),
             ),
-            (
-                scalar("loss", "distance of action values and targets"),
-                scalar("td_error", "mean absolute difference of action values and targets, no gradient"),
-                scalar("pred_value", "mean value of the actions taken, no gradient"),
-                scalar("target_value", "mean target, no gradient"),
-            ),
+            self._diagnostic_writes("distance of action values and targets"),
         )
 
-    def _now(self, entries: Entries, size: torch.Size) -> tuple[Tensor, list[Tensor]]:
-        """Output of the trained network, and its recurrent states after each step."""
+    def _evaluate(self, entries: Entries, size: torch.Size) -> tuple[Tensor, list[Tensor]]:
+        """Return the output of the trained network, and its recurrent states after each step."""
         if not self._states:
             return self._online(entries, size)[0], []
         (action_value,), after = self._online.sequence(entries, size)
         return action_value, after
 
     @staticmethod
-    def _outcome(call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size) -> list[Tensor]:
-        """Outputs of a network for the next states; a recurrent one continues from the states `after`."""
+    def _evaluate_next(
+        call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size
+    ) -> list[Tensor]:
+        """Return the outputs of a network for the next states; a recurrent one continues from the states `after`."""
         if not call.states:
             return call.after(entries, size)
         return call.following(entries, call.sequence(entries, size)[1] if after is None else after, size)
 
     def _index(self, action: Tensor, action_value: Tensor) -> Tensor:
-        """Index of the action among the n values ``[*B, n]``: ``[*B, 1]`` int64."""
+        """Return the index of the action among the n values ``[*B, n]``: ``[*B, 1]`` int64."""
         if action.shape == action_value.shape and self.action_space != _CATEGORICAL:
             if action.is_floating_point() and self.action_space is None:
-                self._refuse_floats(action, "If they are one-hot, give the loss action_space='one-hot'")
+                self._reject_floats(action, "If they are one-hot, give the loss action_space='one-hot'")
             return action.long().argmax(-1, keepdim=True)
         if action.shape == action_value.shape[:-1] and self.action_space != _ONE_HOT:
             if action.is_floating_point():
-                self._refuse_floats(action, "If they are indices, convert them with .long()")
+                self._reject_floats(action, "If they are indices, convert them with .long()")
             return action.long().unsqueeze(-1)
         raise ShapeError(
             f"{type(self).__name__} got actions of shape {tuple(action.shape)} for action values of shape"
@@ -180,25 +144,25 @@ class QLoss(LossModule):
             " categorical ones lack its last dimension"
         )
 
-    def _refuse_floats(self, action: Tensor, remedy: str) -> NoReturn:
+    def _reject_floats(self, action: Tensor, remedy: str) -> NoReturn:
         raise ShapeError(
             f"{type(self).__name__} got {action.dtype} actions of shape {tuple(action.shape)}, and chooses among"
             f" {key_str(self._keys['action_value'])}: actions are one-hot or integers. {remedy}"
         )
 
-    def _of_action(self, action_value: Tensor, action: Tensor) -> Tensor:
-        """Value of the action that was taken, ``[*B, 1]``, of the values ``[*B, n]``.
+    def _value_of_action(self, action_value: Tensor, action: Tensor) -> Tensor:
+        """Return the value of the action that was taken, ``[*B, 1]``, of the values ``[*B, n]``.
 
         Raises:
-            ShapeError: if actions have another shape or dtype, or on a CPU an index is out of range.
+            ShapeError: If actions have another shape or dtype, or on a CPU an index is out of range.
         """
         return self._gather(action_value, -1, self._index(action, action_value))
 
     def _gather(self, values: Tensor, dim: int, index: Tensor) -> Tensor:
-        """``values.gather(dim, index)``, where `dim` is that of the actions.
+        """Return ``values.gather(dim, index)``, where `dim` is that of the actions.
 
         Raises:
-            ShapeError: if on a CPU an index is out of range.
+            ShapeError: If on a CPU an index is out of range.
         """
         try:
             return values.gather(dim, index)
@@ -213,91 +177,31 @@ class QLoss(LossModule):
             ) from None
 
     def _next_distribution(self, entries: Entries, after: list[Tensor], size: torch.Size) -> tuple[Tensor, Tensor]:
-        """Distributions of all next values, as the network writes them, and the index of the best action ``[*B, 1]``.
+        """Return the distributions of all next values, as written, and the index of the best action ``[*B, 1]``.
 
         The action is that of the network, where it writes one, else the one of the largest mean (`_means`).
         """
-        written = self._outcome(self._target, entries, None, size)
+        written = self._evaluate_next(self._target_network, entries, None, size)
         means = self._means(written[0])
-        call, found = self._target, written
+        call, found = self._target_network, written
         if self._choice is not None:
-            call, found = self._choice, self._outcome(self._choice, entries, after, size)
+            call, found = self._choice, self._evaluate_next(self._choice, entries, after, size)
         if call.out_keys[-1] == self._keys["action"]:
             return written[0], self._index(found[-1], means)
-        return written[0], (means if call is self._target else self._means(found[0])).argmax(-1, keepdim=True)
+        return written[0], (means if call is self._target_network else self._means(found[0])).argmax(-1, keepdim=True)
 
     def _means(self, action_value: Tensor) -> Tensor:
-        """Expected value of each action, ``[*B, n]``; of a distributional loss."""
+        """Return the expected value of each action, ``[*B, n]``; of a distributional loss."""
         raise NotImplementedError
-
-    def _backup(self, tensordict: TensorDictBase, entries: Entries, mask: Tensor | None, value: Tensor) -> Tensor:
-        """Target of each of the next values ``[*B, F]``, in that shape; reward and flags count for all F."""
-        keys = self._keys
-        reward, ended = entries[next_key(keys["reward"])], entries.get(next_key(keys["terminated"]))
-        done = entries[next_key(keys["done"])]
-        done, terminated = end_flags(tensordict, done, ended, keys, mask, type(self).__name__)
-        estimator = self._estimators[0]
-        assert isinstance(estimator, TDEstimatorBase)
-        time = estimator.find_time(tensordict, done)
-        discount = estimator.row_discount(
-            *(self._optional(tensordict, entries, name) for name in ("discount", "steps_to_next_obs"))
-        )
-        if value.shape[-1] != 1:
-            for name, flag in (("reward", reward), ("done", done), ("terminated", terminated), ("gamma", discount)):
-                if flag is not None and flag.shape != (*value.shape[:-1], 1):
-                    raise ShapeError(
-                        f"{type(self).__name__} got {name} of shape {tuple(flag.shape)} for a batch of shape"
-                        f" {tuple(value.shape[:-1])}: they would broadcast; rewards and flags are [*B, 1]"
-                    )
-            reward, done, terminated = (x.expand_as(value) for x in (reward, done, terminated))
-            discount = None if discount is None else discount.expand_as(value)
-        reward, done, terminated = per_agent(value, [reward, done, terminated])
-        discount = None if discount is None else per_agent(value, [discount])[0]
-        value = next_values(value, entries, keys)
-        return estimator.discounted(discount)(value, reward, done, terminated, time)
-
-    def _result(
-        self,
-        tensordict: TensorDictBase,
-        elements: Tensor,
-        error: Tensor,
-        predicted: Tensor,
-        target: Tensor,
-        entries: Entries,
-        mask: Tensor | None,
-    ) -> TensorDictBase:
-        """Write the priorities into the batch and return the losses.
-
-        Args:
-            tensordict: the batch, ``[*B]``.
-            elements: loss of each element, ``[*B]``.
-            error: priority of each element, ``[*B]``.
-            predicted: values, any shape that starts with ``[*B]``.
-            target: targets, any such shape.
-            entries: of the batch.
-            mask: of valid steps.
-        """
-        weight = self._optional(tensordict, entries, "priority_weight")
-        if weight is not None:
-            name = self._keys["priority_weight"]
-            elements = elements * weights_of(weight, name, elements, tensordict.batch_size, type(self).__name__)
-        out = {
-            "loss": reduce(elements, self.reduction, mask),
-            "td_error": mean_of(error, mask),
-            "pred_value": mean_of(predicted, mask),
-            "target_value": mean_of(target, mask),
-        }
-        tensordict.set(self._keys["priority"], priority_of(error, tensordict.batch_size, mask))
-        return TensorDict(out)
 
 
 def _find_support(network: nn.Module, owner: str) -> Tensor:
-    """The support that a network or one of its parts holds."""
+    """Return the support that a network or one of its parts holds."""
     for part in network.modules():
         found = getattr(part, "support", None)
         if isinstance(found, Tensor):
             return found
-    raise SpecError(
+    raise ArgumentError(
         f"{owner} found no support in {type(network).__name__}: give support=torch.linspace(v_min, v_max, n_atoms),"
         " or a network with that attribute"
     )
@@ -317,20 +221,21 @@ class DistributionalDQNLoss(QLoss):
     2018). Where the batch has ``gamma`` or ``steps_to_next_obs`` ``[*B, 1]``, rewards are multi-step returns.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n_atoms, n_actions]``, log-probabilities of the atoms; they are
-            normalized over the atoms, so that logits serve, too. If it also writes ``action``, that is its best
-            action. A plain module reads ``observation``.
-        support: atoms in ascending, equal steps, ``[n_atoms]``, units of return; the first attribute ``support`` of
-            the network or its parts if None.
-        delay_value: as for `DQNLoss`.
-        double_dqn: as for `DQNLoss`.
-        action_space: as for `DQNLoss`.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        value_network: Network that writes ``action_value`` ``[*B, n_atoms, n_actions]``, log-probabilities of the
+            atoms; they are normalized over the atoms, so that logits serve, too. If it also writes ``action``, that is
+            its best action. A plain module reads ``observation``.
+        support: Atoms in ascending, equal steps, ``[n_atoms]``, units of return; the first attribute ``support`` of the
+            network or its parts if None.
+        delay_value: Argument of `DQNLoss`.
+        double_dqn: Argument of `DQNLoss`.
+        action_space: Argument of `DQNLoss`.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if there is no support, or an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If there is no support, an argument is out of its range, or the network has parameters
+            without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -378,27 +283,28 @@ class DistributionalDQNLoss(QLoss):
         self.make_value_estimator(gamma=gamma)
 
     def _means(self, action_value: Tensor) -> Tensor:
-        """Expected value of each action, ``[*B, n]``."""
+        """Return the expected value of each action, ``[*B, n]``."""
         return torch.einsum("...an,a->...n", action_value.softmax(-2), self.support.to(action_value.dtype))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree, or on a CPU an action is out of range.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree, or on a CPU an action is out of range.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
-        action_value, after = self._now(entries, size)
+        action_value, after = self._evaluate(entries, size)
         if action_value.ndim != len(size) + 2 or action_value.shape[-2] != self.support.numel():
             raise ShapeError(
                 f"{type(self).__name__} got {self._keys['action_value']!r} of shape {tuple(action_value.shape)} for a"
                 f" batch of shape {tuple(size)} and {self.support.numel()} atoms; expected [*B, n_atoms, n_actions]"
             )
+        # [*B, n_atoms, n_actions] -> log-probabilities of the atoms of the action that was taken, [*B, n_atoms]
         index = self._index(entries[self._keys["action"]], action_value[..., 0, :]).unsqueeze(-2)
         chosen = index.expand(*action_value.shape[:-1], 1)
         log_prob = self._gather(action_value, -1, chosen).squeeze(-1).log_softmax(-1)
@@ -407,11 +313,12 @@ class DistributionalDQNLoss(QLoss):
             following, best = self._next_distribution(entries, after, size)
             best = best.unsqueeze(-2).expand_as(chosen)
             probability = following.gather(-1, best).squeeze(-1).softmax(-1)
-            moved = self._backup(tensordict, entries, mask, support.expand_as(probability))
+            # each atom z moves to r + gamma**n * z, and its probability to the nearest atoms of the support
+            moved = self._target(tensordict, entries, mask, support.expand_as(probability))
             target = project_distribution(probability, moved, support)
         elements, error = categorical_divergence(log_prob, target)
         predicted = log_prob.detach().exp() @ support
-        return self._result(tensordict, elements, error, predicted, target @ support, entries, mask)
+        return TensorDict(self._results(tensordict, entries, mask, elements, error, predicted, target @ support))
 
 
 @_foreign.dqn_loss
@@ -434,19 +341,20 @@ class DQNLoss(QLoss):
     valued one step after its sequence.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n]``; if it also writes ``chosen_action_value``, that is the value
-            of the next state. A plain module reads ``observation``.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_value: whether next states are valued by a copy, ``target_value_network``, that `SoftUpdate` or
+        value_network: Network that writes ``action_value`` ``[*B, n]``; if it also writes ``chosen_action_value``, that
+            is the value of the next state. A plain module reads ``observation``.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_value: Whether next states are valued by a copy, ``target_value_network``, that `SoftUpdate` or
             `HardUpdate` moves.
-        double_dqn: whether the next action is the trained network's choice.
-        action_space: ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        double_dqn: Whether the next action is the trained network's choice.
+        action_space: Kind of the action, ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if `action_space` is of another kind, or an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If `action_space` is of another kind, an argument is out of its range, or the network has
+            parameters without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -496,38 +404,44 @@ class DQNLoss(QLoss):
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        action_value, after = self._now(entries, size)
-        predicted = self._of_action(action_value, entries[keys["action"]])
+        action_value, after = self._evaluate(entries, size)
+        predicted = self._value_of_action(action_value, entries[keys["action"]])
         with torch.no_grad():
-            target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
+            target = self._target(tensordict, entries, mask, self._next_value(entries, after, size))
         return self._fit(tensordict, predicted, target, entries, mask)
 
     def _fit(
         self, tensordict: TensorDictBase, predicted: Tensor, target: Tensor, entries: Entries, mask: Tensor | None
     ) -> TensorDictBase:
-        """The loss of `predicted` ``[*B, 1]`` against `target`, and diagnostics; writes ``td_error``."""
+        """Return the loss of `predicted` ``[*B, 1]`` against `target`, and diagnostics; write ``td_error``."""
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
-        return self._result(tensordict, elements, error, predicted, target, entries, mask)
+        return TensorDict(self._results(tensordict, entries, mask, elements, error, predicted, target))
 
     def _next_value(self, entries: Entries, after: list[Tensor], size: torch.Size) -> Tensor:
-        """Value of the best action after each step, ``[*B, 1]``; `after` are the states of the trained network."""
-        (value,) = self._outcome(self._target, entries, None, size)
+        """Return the value of the best action after each step, ``[*B, 1]``.
+
+        Args:
+            entries: Entries that were read.
+            after: Recurrent states of the trained network after each step.
+            size: Shape of the batch.
+        """
+        (value,) = self._evaluate_next(self._target_network, entries, None, size)
         if self._choice is not None:
-            (choice,) = self._outcome(self._choice, entries, after, size)
+            (choice,) = self._evaluate_next(self._choice, entries, after, size)
             if self._choice.out_keys == [self._keys["action"]]:
                 return value.gather(-1, self._index(choice, value))
             return greedy_value(value, choice)
-        if self._target.out_keys == [self._keys[self._chosen]]:
+        if self._target_network.out_keys == [self._keys[self._chosen]]:
             return value
         return greedy_value(value)
 
@@ -545,19 +459,19 @@ class QRDQNLoss(QLoss):
     ``steps_to_next_obs`` ``[*B, 1]``, rewards are multi-step returns.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n_actions, n_quantiles]``, quantiles at the midpoints
+        value_network: Network that writes ``action_value`` ``[*B, n_actions, n_quantiles]``, quantiles at the midpoints
             ``(i + 0.5) / n_quantiles``. If it also writes ``action``, that is its best action. A plain module reads
             ``observation``.
-        kappa: error up to which the loss is quadratic, at least 0, units of return; 0 is quantile regression (eq. 8).
-        delay_value: as for `DQNLoss`.
-        double_dqn: as for `DQNLoss`.
-        action_space: as for `DQNLoss`.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        kappa: Error up to which the loss is quadratic, at least 0, units of return; 0 is quantile regression (eq. 8).
+        delay_value: Argument of `DQNLoss`.
+        double_dqn: Argument of `DQNLoss`.
+        action_space: Argument of `DQNLoss`.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If the network does not write ``action_value``.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> from tensordict import TensorDict
@@ -594,28 +508,26 @@ class QRDQNLoss(QLoss):
             action_space=action_space,
             reduction=reduction,
         )
-        if not (is_number(kappa) and kappa >= 0):
-            raise SpecError(f"{type(self).__name__} got kappa={kappa!r}; it is a number of at least 0")
-        self.kappa = kappa
+        self.kappa = as_number(kappa, type(self).__name__, "kappa", least=0)
         self.make_value_estimator(gamma=gamma)
 
     def _means(self, action_value: Tensor) -> Tensor:
-        """Mean of the quantiles of each action, ``[*B, n]``."""
+        """Return the mean of the quantiles of each action, ``[*B, n]``."""
         return action_value.mean(-1)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree, or on a CPU an action is out of range.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree, or on a CPU an action is out of range.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
-        action_value, after = self._now(entries, size)
+        action_value, after = self._evaluate(entries, size)
         if action_value.ndim != len(size) + 2:
             raise ShapeError(
                 f"{type(self).__name__} got {self._keys['action_value']!r} of shape {tuple(action_value.shape)} for a"
@@ -624,13 +536,13 @@ class QRDQNLoss(QLoss):
         index = self._index(entries[self._keys["action"]], action_value[..., 0])
         predicted = self._quantiles_of(action_value, index)
         with torch.no_grad():
-            following, best = self._next_distribution(entries, after, size)
-            target = self._backup(tensordict, entries, mask, self._quantiles_of(following, best))
+            following, best = self._next_distribution(entries, after, size)  # [*B, n_actions, n_quantiles]
+            target = self._target(tensordict, entries, mask, self._quantiles_of(following, best))
         elements = quantile_huber(predicted, target, self.kappa)
         mean, aim = predicted.detach().mean(-1), target.mean(-1)
-        return self._result(tensordict, elements, (mean - aim).abs(), mean, aim, entries, mask)
+        return TensorDict(self._results(tensordict, entries, mask, elements, (mean - aim).abs(), mean, aim))
 
     def _quantiles_of(self, action_value: Tensor, index: Tensor) -> Tensor:
-        """Quantiles of one action each, ``[*B, n_quantiles]``."""
+        """Return the quantiles of one action each, ``[*B, n_quantiles]``."""
         chosen = index.unsqueeze(-1).expand(*index.shape, action_value.shape[-1])
         return self._gather(action_value, -2, chosen).squeeze(-2)

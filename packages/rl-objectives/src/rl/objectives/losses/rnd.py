@@ -10,14 +10,15 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.objectives import _foreign
+from rl.objectives._agents import Entries
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks import NetworkCall
 from rl.objectives.functional._offline import distillation_error
 from rl.objectives.functional._q_learning import reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._base import LossModule
 
 __all__ = ["RNDLoss"]
 
@@ -35,13 +36,14 @@ class RNDLoss(LossModule):
     ``loss_predictor``, and the detached mean of ``intrinsic_reward``.
 
     Args:
-        predictor_network: writes ``features`` ``[*B, d]``. A plain module reads ``observation``.
-        target_network: fixed, writes ``features`` of that shape; it is in `state_dict()`, not in `parameters()`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
+        predictor_network: Network that writes ``features`` ``[*B, d]``. A plain module reads ``observation``.
+        target_network: Fixed network that writes ``features`` of that shape; it is in `state_dict()`, not in
+            `parameters()`.
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network does not write ``features``, or both share parameters.
-        SpecError: if the reduction is unknown.
+        ContractError: If a network does not write ``features``, or both share parameters.
+        ArgumentError: If the reduction is unknown.
 
     Example:
         >>> loss = RNDLoss(predictor_network=nn.Linear(3, 8), target_network=nn.Linear(3, 8))
@@ -69,7 +71,7 @@ class RNDLoss(LossModule):
         keys = self._keys
         fixed = {*map(id, self.target_network.parameters())}
         if any(id(parameter) in fixed for parameter in self.predictor_network.parameters()):
-            raise ContractError(
+            raise ArgumentError(
                 f"{type(self).__name__} got a predictor_network and a target_network that share parameters: the target"
                 " is fixed, build it on its own"
             )
@@ -79,7 +81,7 @@ class RNDLoss(LossModule):
         )
         for call in (self._predictor, self._target):
             if call.states:
-                raise ContractError(
+                raise UnsupportedError(
                     f"{type(self).__name__} got a recurrent network ({key_str(call.states[0].name)}): it predicts"
                     " features of one state; give feed-forward networks"
                 )
@@ -96,14 +98,14 @@ class RNDLoss(LossModule):
         )
 
     def intrinsic_reward(self, tensordict: TensorDictBase) -> Tensor:
-        """Mean squared error of the features of each next state, without gradient, ``[*B, 1]``.
+        """Return the mean squared error of the features of each next state, without gradient, ``[*B, 1]``.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         with torch.no_grad():
             return self._error(self.read(tensordict)[0], tensordict.batch_size)
@@ -112,11 +114,11 @@ class RNDLoss(LossModule):
         """Compute the loss of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         error = self._error(entries, tensordict.batch_size).squeeze(-1)

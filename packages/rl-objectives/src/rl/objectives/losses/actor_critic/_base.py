@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.objectives import _foreign
-from rl.objectives._agents import agent_mask_key, mask_keys, next_values, per_agent, priority_of, weights_of
-from rl.objectives._batch import (
-    DISCOUNT,
-    MASK,
-    STEPS,
-    discount_key,
-    end_flags,
-    fitted,
-    mean_of,
-    scalar,
-    steps_key,
-    terminated_key,
-)
-from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
-from rl.objectives._keyed_module import joint, listed
+from rl.objectives._agents import Entries
+from rl.objectives._batch import expand_right, scalar
+from rl.objectives._keyed_module import as_list, sum_log_probs
 from rl.objectives._networks import Ensemble, FrozenCall, NetworkCall, actor_keys, input_key
-from rl.objectives.estimators import check_td
 from rl.objectives.functional import smoothed_action
-from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.functional._q_learning import check_distance, distance, reduce
+from rl.objectives.losses._replay import ReplayLoss
 from rl.objectives.targets import make_target
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Entries of a batch by key, the same one step later by the same keys, the mask of valid steps and the size."""
 
     tensordict: TensorDictBase
@@ -50,31 +37,31 @@ class Batch:
     size: torch.Size
 
 
-def sampled(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
-    """A sample with a gradient, and its log-probability ``[*B]``.
+def sample_action(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
+    """Return a sample with a gradient, and its log-probability ``[*B]``.
 
     Raises:
-        SpecError: if the distribution gives samples no gradient.
+        UnsupportedError: If the distribution gives samples no gradient.
     """
     fused = getattr(dist, "rsample_and_log_prob", None)
     if fused is not None:
         action, log_prob = fused()
     elif not dist.has_rsample:
-        raise SpecError(
+        raise UnsupportedError(
             f"{owner} differentiates sampled actions, and {type(dist).__name__} has no rsample: it is discrete, use"
             " DiscreteSACLoss; or take a distribution such as TanhNormal"
         )
     else:
         action = dist.rsample()
         log_prob = dist.log_prob(action)
-    return action, joint(log_prob)
+    return action, sum_log_probs(log_prob)
 
 
 def chosen_values(values: Tensor, action: Tensor, key: NestedKey, owner: str) -> Tensor:
-    """Values of the actions that were taken, ``[k, *B, 1]``, of those of all actions ``[k, *B, n]``.
+    """Return the values of the actions that were taken, ``[k, *B, 1]``, of those of all actions ``[k, *B, n]``.
 
     Raises:
-        ShapeError: if actions are neither one-hot ``[*B, n]`` nor integers ``[*B]``.
+        ShapeError: If actions are neither one-hot ``[*B, n]`` nor integers ``[*B]``.
     """
     if action.shape == values.shape[1:]:
         index = action.long().argmax(-1, keepdim=True)
@@ -88,45 +75,32 @@ def chosen_values(values: Tensor, action: Tensor, key: NestedKey, owner: str) ->
     return values.gather(-1, index.expand(values.shape[0], *index.shape))
 
 
-class OffPolicyLoss(LossModule):
+class OffPolicyLoss(ReplayLoss):
     """Base of losses of an actor and critics that learn from replayed steps, in any order.
-
-    With `TD1Estimator` or `TDLambdaEstimator`, batches are ``[*B, T]`` in time order. The returns are those of the
-    actions in the batch, not corrected for the present policy.
 
     A subclass implements `_derive_actor`, `_next_value`, `_actor_part` and `_writes`; critics, targets, weights and
     masks are handled here. The critic's entry ``td_error`` is written into the batch.
 
     Args:
-        actor_network: the policy.
-        critic: writes ``state_action_value`` ``[*B, 1]``; one network or several.
-        count: number of critics; None for the one network itself.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_critic: whether targets are those of a copy, which `SoftUpdate` moves.
-        delay_actor: the same for the actor.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        actor_network: Policy.
+        critic: Network that writes ``state_action_value`` ``[*B, 1]``; one network or several.
+        count: Number of critics; None for the one network itself.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_critic: Whether targets are those of a copy, which `SoftUpdate` moves.
+        delay_actor: Whether next actions are those of a copy of the actor.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
     network_inputs: ClassVar[tuple[str, ...]] = ("action",)
     default_keys: ClassVar[dict[str, NestedKey]] = {
         "state_action_value": "state_action_value",
-        "action": "action",
-        "reward": "reward",
-        "done": "done",
-        "terminated": "terminated",
-        "priority": "td_error",
-        "priority_weight": "priority_weight",
-        "mask": MASK,
-        "discount": DISCOUNT,
-        "steps_to_next_obs": STEPS,
+        **ReplayLoss.default_keys,
     }
     _critic_name: ClassVar[str] = "qvalue_network"
     _critic_reads: ClassVar[str] = "state_action_value"
     """Name of the key that the critics write."""
     _loss_name: ClassVar[str] = "loss_qvalue"
-    _distributional: ClassVar[bool] = False
-    """Whether the critics write distributions of values."""
 
     actor_network: nn.Module
     target_actor_network: nn.Module | None
@@ -157,9 +131,6 @@ class OffPolicyLoss(LossModule):
         setattr(self, f"delay_{self._critic_name.removesuffix('_network')}", delay_critic)
         self.make_value_estimator(gamma=gamma)
 
-    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        check_td(estimator, type(self).__name__, one_step=self._distributional)
-
     # ---- written by the subclass
 
     @abstractmethod
@@ -168,20 +139,20 @@ class OffPolicyLoss(LossModule):
 
     @abstractmethod
     def _next_value(self, batch: Batch) -> Tensor:
-        """Value of the next states, ``[*B, 1]``; called without gradient."""
+        """Return the value of the next states, ``[*B, 1]``; called without gradient."""
 
     @abstractmethod
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        """The losses of the actor, and diagnostics."""
+        """Return the losses of the actor, and diagnostics."""
 
     @abstractmethod
     def _writes(self) -> tuple[Key, ...]:
-        """The scalars of `_actor_part` in the contract."""
+        """Return the scalars of `_actor_part` in the contract."""
 
     # ---- contract
 
     def _critics(self, *, target: bool = False) -> nn.Module:
-        """The critics, or their targets if there are some."""
+        """Return the critics, or their targets if there are some."""
         followed = getattr(self, f"target_{self._critic_name}") if target else None
         return getattr(self, self._critic_name) if followed is None else followed
 
@@ -192,42 +163,33 @@ class OffPolicyLoss(LossModule):
         self._frozen_critic = FrozenCall(self._critic_call)
         self._target_critic = NetworkCall(self._critics(target=True), value)
         actor_inputs = self._derive_actor()
-        actions = listed(keys["action"])
+        actions = as_list(keys["action"])
         inputs = [key for key in dict.fromkeys([*actor_inputs, *self._critic_call.in_keys]) if key not in actions]
         for call in (self._critic_call, getattr(self, "_policy", None)):
             if call is not None and call.states:
-                raise SpecError(
+                raise UnsupportedError(
                     f"{type(self).__name__} takes no recurrent networks; for those use DQNLoss or PPOLoss, or give"
                     " networks a history of observations (CatFrames)"
                 )
-        self._inputs = inputs
-        name = self._loss_name
+        self._inputs = [(key, next_key(key)) for key in inputs]
+        self._stacked = isinstance(self._critics(), Ensemble)
         return Contract(
             (
                 *(input_key(key, (), "input of the networks") for key in inputs),
                 *(Key(key, doc="action that was taken") for key in actions),
                 *(Key(next_key(key), doc="the same after the step") for key in inputs),
-                Key(next_key(keys["reward"]), (1,), "reward of the step"),
-                Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-                terminated_key(keys["terminated"]),
-                Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                *mask_keys(keys, after=True),
-                discount_key(keys["discount"]),
-                steps_key(keys["steps_to_next_obs"]),
+                *self._outcome_reads(),
             ),
             (
                 *self._writes(),
-                scalar(name, "distance of action values and targets, summed over the critics"),
-                scalar("td_error", "mean absolute difference of values and targets, no gradient"),
-                scalar("pred_value", "mean value of the actions taken, no gradient"),
-                scalar("target_value", "mean target, no gradient"),
+                *self._diagnostic_writes("distance of action values and targets, summed over the critics"),
             ),
         )
 
     # ---- losses
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of the critics, without those of target networks: for an optimizer of their own.
+        """Return the parameters of the critics, without those of target networks: for an optimizer of their own.
 
         Example:
             >>> from tensordict.nn import TensorDictModule
@@ -243,80 +205,59 @@ class OffPolicyLoss(LossModule):
         """Compute all losses of a batch, and write ``td_error`` into the batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: If shapes do not agree.
         """
         batch = self._batch(tensordict)
         return TensorDict({**self._critic_part(batch), **self._actor_part(batch)})
 
     def critic_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The losses of the critics alone, as `forward` computes them, and ``td_error`` in the batch."""
+        """Return the losses of the critics alone, as `forward` computes them, and ``td_error`` in the batch."""
         return TensorDict(self._critic_part(self._batch(tensordict)))
 
     def actor_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The losses of the actor alone, as `forward` computes them."""
+        """Return the losses of the actor alone, as `forward` computes them."""
         # The step was counted with `critic_loss`, after which target networks are moved.
-        return TensorDict(self._actor_part(self._batch(tensordict, self._read(tensordict, self.derived()))))
+        return TensorDict(self._actor_part(self._batch(tensordict, counted=False)))
 
-    def _batch(self, tensordict: TensorDictBase, found: tuple[Entries, Tensor | None] | None = None) -> Batch:
-        entries, mask = self.read(tensordict) if found is None else found
-        name = agent_mask_key(self._keys)
-        known = self._inputs if name is None or next_key(name) not in entries else [*self._inputs, name]
-        after: Entries = {key: entries[next_key(key)] for key in known}
+    def _batch(self, tensordict: TensorDictBase, *, counted: bool = True) -> Batch:
+        self.derived()
+        entries, mask = self._read(tensordict, self._reader, counted=counted)
+        after: Entries = {key: entries[following] for key, following in self._inputs}
+        if self._agents is not None and self._agents.next_key in entries:
+            after[self._agents.key] = entries[self._agents.next_key]
         return Batch(tensordict, entries, after, mask, tensordict.batch_size)
 
     def _values(self, call: Any, entries: Entries, action: Any, size: torch.Size) -> Tensor:
-        """Values of actions by critic, ``[n, *B, 1]``; critics read 0 in place of actions of agents that do not act."""
-        name = agent_mask_key(self._keys)
-        mask = None if name is None else entries.get(name)
+        """Return values of actions by critic, ``[n, *B, 1]``; those of agents that do not act are 0 to critics."""
+        mask = None if self._agents is None else entries.get(self._agents.key)
         if mask is not None:
-            action = action.masked_fill(~fitted(mask, action), 0)
+            action = action.masked_fill(~expand_right(mask, action), 0)
         (value,) = call({**entries, **self._acted(action)}, size)
-        return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
+        return value if self._stacked else value.unsqueeze(0)
 
     def _acted(self, action: Any) -> Entries:
-        """The entries of an action, or of a TensorDict of several, which one key may name as a whole."""
+        """Return the entries of an action, or of a TensorDict of several, which one key may name as a whole."""
         keys = self._keys["action"]
         if not isinstance(keys, list):
             return {keys: action}
         return {key: action.get(key, action if len(keys) == 1 else None) for key in keys}
 
     def _predicted(self, batch: Batch) -> Tensor:
-        """Values of the actions that were taken, ``[n, *B, 1]``."""
+        """Return the values of the actions that were taken, ``[n, *B, 1]``."""
         (value,) = self._critic_call(batch.entries, batch.size)
-        return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
-
-    def _target(self, batch: Batch, next_value: Tensor) -> Tensor:
-        """Reward and discounted value of the next state, in the shape of `next_value` ``[*B, n]``."""
-        keys, entries = self._keys, batch.entries
-        done, ended = entries[next_key(keys["done"])], entries.get(next_key(keys["terminated"]))
-        done, terminated = end_flags(batch.tensordict, done, ended, keys, batch.mask, type(self).__name__)
-        estimator = self._estimators[0]
-        assert isinstance(estimator, TDEstimatorBase)
-        time = estimator.find_time(batch.tensordict, done)
-        reward = entries[next_key(keys["reward"])]
-        discount = estimator.row_discount(
-            *(self._optional(batch.tensordict, entries, name) for name in ("discount", "steps_to_next_obs"))
-        )
-        like = next_value[..., :1]
-        reward, done, terminated = per_agent(like, [reward, done, terminated])
-        discount = None if discount is None else per_agent(like, [discount])[0]
-        next_value = next_values(next_value, entries, keys)
-        if next_value.shape[-1] != 1 and reward.shape == like.shape:  # a distribution
-            reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
-            discount = None if discount is None else discount.expand_as(next_value)
-        return estimator.discounted(discount)(next_value, reward, done, terminated, time)
+        return value if self._stacked else value.unsqueeze(0)
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            target = self._target(batch, self._next_value(batch))
+            target = self._target(batch.tensordict, batch.entries, batch.mask, self._next_value(batch))
         return self._fit(self._predicted(batch), target, batch)
 
     def _fit(self, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The critics' loss and diagnostics; writes ``td_error``."""
+        """Return the critics' loss and diagnostics; write ``td_error``."""
         if predicted.shape[1:] != target.shape:
             raise ShapeError(
                 f"{type(self).__name__} got {key_str(self._keys[self._critic_reads])} of shape"
@@ -324,22 +265,12 @@ class OffPolicyLoss(LossModule):
                 " are [*B, 1]"
             )
         elements = distance(predicted, target.expand_as(predicted), self.loss_function).squeeze(-1).sum(0)
-        return self._weighted(elements, predicted.detach(), target, batch)
+        return self._critic_results(elements, predicted.detach(), target, batch)
 
-    def _weighted(self, elements: Tensor, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The loss of `elements` ``[*B]`` with their weights, and diagnostics of ``[n, *B, 1]`` values and targets."""
-        weight = self._optional(batch.tensordict, batch.entries, "priority_weight")
-        if weight is not None:
-            name = self._keys["priority_weight"]
-            elements = elements * weights_of(weight, name, elements, batch.size, type(self).__name__)
+    def _critic_results(self, elements: Tensor, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return `_results`, of ``[n, *B, 1]`` values; the priority is the largest error of the critics."""
         error = (predicted - target).abs().amax(0).squeeze(-1)
-        batch.tensordict.set(self._keys["priority"], priority_of(error, batch.size, batch.mask))
-        return {
-            self._loss_name: reduce(elements, self.reduction, batch.mask),
-            "td_error": mean_of(error, batch.mask),
-            "pred_value": mean_of(predicted.mean(0), batch.mask),
-            "target_value": mean_of(target, batch.mask),
-        }
+        return self._results(batch.tensordict, batch.entries, batch.mask, elements, error, predicted.mean(0), target)
 
 
 @final
@@ -356,17 +287,17 @@ class DDPGLoss(OffPolicyLoss):
     (absolute), ``pred_value`` and ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
-        actor_network: writes ``action``.
-        value_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_actor: whether the next action is that of a copy, ``target_actor_network``.
-        delay_value: whether it is valued by a copy, ``target_value_network``. `SoftUpdate` moves both.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        actor_network: Network that writes ``action``.
+        value_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_actor: Whether the next action is that of a copy, ``target_actor_network``.
+        delay_value: Whether the next action is valued by a copy, ``target_value_network``. `SoftUpdate` moves both.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
 
     Example:
         >>> import torch
@@ -440,25 +371,27 @@ class TD3Loss(OffPolicyLoss):
     Reads and writes what `DDPGLoss` does; the critics' loss, summed over the critics, is called ``loss_qvalue``.
 
     Args:
-        actor_network: writes ``action``.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
-            with new initial parameters. Or a list of critics.
-        action_spec: bounds of the action: a `Bounded` spec of one element.
-        bounds: lower and upper bound, numbers or tensors; instead of `action_spec`.
-        num_qvalue_nets: number of critics.
+        actor_network: Network that writes ``action``.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics
+            are copies with new initial parameters. Or a list of critics.
+        action_spec: Bounds of the action: a `Bounded` spec of one element.
+        bounds: Lower and upper bound, numbers or tensors; instead of `action_spec`.
+        num_qvalue_nets: Number of critics.
         policy_noise: Standard deviation of the noise on target actions, units of the action: a number, or a tensor
             with one for each of its dimensions.
         noise_clip: Largest absolute value of the noise: a number, or such a tensor.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        delay_actor: whether target actions are those of a copy, ``target_actor_network``.
-        delay_qvalue: whether they are valued by a copy, ``target_qvalue_network``.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        loss_function: Name of the distance, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_actor: Whether target actions are those of a copy, ``target_actor_network``.
+        delay_qvalue: Whether target actions are valued by a copy, ``target_qvalue_network``.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        ShapeError: in a call, if bounds or noise have another width than the action.
-        SpecError: if an argument is out of its range, or there are no bounds.
+        ContractError: If a network lacks a key.
+        ShapeError: In a call, if bounds or noise have another width than the action.
+        ArgumentError: If an argument is out of its range, a network has parameters without a shape, or there are
+            no bounds.
+        SpecError: If `action_spec` is not bounded.
 
     Example:
         >>> from tensordict import TensorDict
@@ -506,11 +439,11 @@ class TD3Loss(OffPolicyLoss):
         self.policy_noise, self.noise_clip = policy_noise, noise_clip
         for name, value in (("policy_noise", policy_noise), ("noise_clip", noise_clip)):
             if not isinstance(value, Tensor):
-                if not (is_number(value) and value >= 0):
-                    raise SpecError(f"TD3Loss got {name}={value!r}; it is a number of at least 0")
+                if value != math.inf:  # an infinite clip is none
+                    as_number(value, "TD3Loss", name, least=0)
                 continue
             if bool((~(value >= 0)).any()) or (low.ndim and value.ndim and value.shape[-1:] != low.shape[-1:]):
-                raise SpecError(
+                raise ArgumentError(
                     f"TD3Loss got {name}={value.tolist()} for bounds of shape {list(low.shape)}; expected numbers of at"
                     " least 0, one for each dimension of the action"
                 )
@@ -534,17 +467,16 @@ class TD3Loss(OffPolicyLoss):
 
     def _next_value(self, batch: Batch) -> Tensor:
         (action,) = self._target_policy(batch.after, batch.size)
-        for name in ("policy_noise", "noise_clip", "low", "high"):
-            one = getattr(self, name)
+        noise, clip, low, high = self.policy_noise, self.noise_clip, self.low, self.high
+        for name, one in (("policy_noise", noise), ("noise_clip", clip), ("low", low), ("high", high)):
             if isinstance(one, Tensor) and one.ndim and one.shape[-1] not in (1, action.shape[-1]):
                 raise ShapeError(
                     f"TD3Loss got {name} of shape {list(one.shape)} for actions of shape {list(action.shape)}; expected"
                     " a number, or one for each dimension of the action"
                 )
-        width, clip = (
-            one.to(action.dtype) if isinstance(one, Tensor) else one for one in (self.policy_noise, self.noise_clip)
-        )
-        action = smoothed_action(action, torch.randn_like(action) * width, clip, self.low, self.high)
+        noise, clip = (one.to(action.dtype) if isinstance(one, Tensor) else one for one in (noise, clip))
+        # a' = clip(pi'(s') + clip(noise)), and the smaller of the target critics, min_i Q'_i(s', a')
+        action = smoothed_action(action, torch.randn_like(action) * noise, clip, low, high)
         return self._values(self._target_critic, batch.after, action, batch.size).amin(0)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
@@ -554,9 +486,9 @@ class TD3Loss(OffPolicyLoss):
 
 
 def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
-    """Bounds of the action."""
+    """Return the bounds of the action."""
     if (spec is None) == (bounds is None):
-        raise SpecError("TD3Loss needs the bounds of the action: give action_spec, or bounds=(low, high)")
+        raise ArgumentError("TD3Loss needs the bounds of the action: give action_spec, or bounds=(low, high)")
     if bounds is None:
         from rl.core.specs import Bounded, Composite
 
@@ -568,5 +500,5 @@ def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
         bounds = (leaf.low, leaf.high)
     low, high = (torch.as_tensor(one, dtype=torch.get_default_dtype()).clone() for one in bounds)
     if bool((low > high).any()):
-        raise SpecError(f"TD3Loss got bounds {low.tolist()} and {high.tolist()}; no lower one is above its upper one")
+        raise ArgumentError(f"TD3Loss: bounds must be ascending, got {low.tolist()} and {high.tolist()}")
     return low, high

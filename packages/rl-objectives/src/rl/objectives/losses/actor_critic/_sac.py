@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, final, get_args, get_type_hints
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer, as_number, one_of
 from rl.core.contract import Key
-from rl.core.errors import RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, RLError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
 from rl.objectives._batch import mean_of, scalar
@@ -24,9 +26,11 @@ from rl.objectives.functional import (
     temperature_loss,
     truncated_quantiles,
 )
-from rl.objectives.functional._q_learning import distance, is_number, reduce
-from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, chosen_values, sampled
+from rl.objectives.functional._q_learning import distance, reduce
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, chosen_values, sample_action
 from rl.objectives.targets import make_target
+
+S = TypeVar("S", bound="SoftLoss")
 
 
 class TargetEntropy:
@@ -52,12 +56,12 @@ class TargetEntropy:
         self._given_entropy = value
 
     def _entropy_of(self, count: int) -> float:
-        """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
+        """Return minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
         return -float(count)
 
 
 def action_width(spec: Any, key: NestedKey) -> int | None:
-    """The number of dimensions of an action by its spec; None if the spec does not tell them from those of a batch."""
+    """Return the number of dimensions of an action by its spec; None if the spec may have those of a batch."""
     from rl.core.specs import Composite
 
     leaf = spec.get(key, None) if isinstance(spec, Composite) else spec
@@ -68,33 +72,84 @@ def action_width(spec: Any, key: NestedKey) -> int | None:
 def log_bounds(
     owner: str, alpha_init: Any, min_alpha: Any, max_alpha: Any, target_entropy: Any
 ) -> tuple[float, float] | None:
-    """The bounds of the logarithm of a temperature; None if there are none.
+    """Return the bounds of the logarithm of a temperature; None if there are none.
 
     Args:
-        owner: the loss, for messages.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        target_entropy: nats, or ``"auto"``.
+        owner: Loss, for messages.
+        alpha_init: First temperature, above 0.
+        min_alpha: Smallest temperature; None for no bound.
+        max_alpha: Largest temperature; None for no bound.
+        target_entropy: Number of nats, or ``"auto"``.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> log_bounds("SACLoss", 1.0, 1.0, None, "auto")
         (0.0, inf)
     """
-    for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
-        absent = value is None and name != "alpha_init"
-        if not absent and not (is_number(value) and value is not None and value > 0):
-            raise SpecError(f"{owner} got {name}={value!r}; it is a number above 0")
-    if target_entropy != "auto" and not is_number(target_entropy):
-        raise SpecError(f"{owner} got target_entropy={target_entropy!r}; it is 'auto' or a number of nats")
-    low = -math.inf if min_alpha is None else math.log(min_alpha)
-    high = math.inf if max_alpha is None else math.log(max_alpha)
+    as_number(alpha_init, owner, "alpha_init", above=0)
+    low = -math.inf if min_alpha is None else math.log(as_number(min_alpha, owner, "min_alpha", above=0))
+    high = math.inf if max_alpha is None else math.log(as_number(max_alpha, owner, "max_alpha", above=0))
+    if isinstance(target_entropy, str):
+        one_of(target_entropy, owner, "target_entropy", ("auto",))
+    else:
+        as_number(target_entropy, owner, "target_entropy")
     if low > high:
-        raise SpecError(f"{owner} got min_alpha={min_alpha} above max_alpha={max_alpha}")
+        raise ArgumentError(f"{owner}: min_alpha must be at most max_alpha, got {min_alpha} and {max_alpha}")
     return None if min_alpha is None and max_alpha is None else (low, high)
+
+
+class TemperatureOptions(TypedDict, total=False):
+    """Arguments of all losses with a temperature; `SACLoss` describes them."""
+
+    alpha_init: float
+    min_alpha: float | None
+    max_alpha: float | None
+    fixed_alpha: bool
+    target_entropy: float | str
+    gamma: float
+    reduction: str | None
+
+
+class CrossQOptions(TemperatureOptions, total=False):
+    """Arguments of `CrossQLoss`; `SACLoss` describes them."""
+
+    loss_function: str
+    action_spec: Any
+
+
+class SACOptions(CrossQOptions, total=False):
+    """Arguments of `SACLoss` and `REDQLoss`; `SACLoss` describes them."""
+
+    delay_actor: bool
+    delay_qvalue: bool
+
+
+class TQCOptions(TemperatureOptions, total=False):
+    """Arguments of `TQCLoss`; `SACLoss` describes them."""
+
+    delay_qvalue: bool
+    action_spec: Any
+
+
+class DiscreteSACOptions(TemperatureOptions, total=False):
+    """Arguments of `DiscreteSACLoss`; `SACLoss` describes them."""
+
+    loss_function: str
+    delay_actor: bool
+    delay_qvalue: bool
+
+
+def _show_options(loss: type[S]) -> type[S]:
+    """Decorate a loss so that the signature of its constructor lists its options, with the defaults of `SoftLoss`."""
+    constructor: Any = loss.__init__
+    signature = inspect.signature(constructor)
+    *own, options = signature.parameters.values()
+    (kind,) = get_args(get_type_hints(constructor)[options.name])  # of Unpack[...]
+    known = inspect.signature(SoftLoss.__init__).parameters
+    constructor.__signature__ = signature.replace(parameters=[*own, *(known[name] for name in kind.__annotations__)])
+    return loss
 
 
 class SoftLoss(TargetEntropy, OffPolicyLoss):
@@ -110,16 +165,16 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
         qvalue_network: nn.Module | Sequence[nn.Module],
         num_qvalue_nets: int,
         *,
-        loss_function: str,
-        delay_critic: bool,
-        gamma: float,
-        reduction: str | None,
-        alpha_init: float,
-        min_alpha: float | None,
-        max_alpha: float | None,
-        fixed_alpha: bool,
-        target_entropy: float | str,
+        loss_function: str = "smooth_l1",
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy: float | str = "auto",
         delay_actor: bool = False,
+        delay_qvalue: bool = True,
+        gamma: float = 0.99,
+        reduction: str | None = "mean",
         action_spec: Any = None,
     ) -> None:
         super().__init__(
@@ -127,7 +182,7 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
             qvalue_network,
             num_qvalue_nets,
             loss_function=loss_function,
-            delay_critic=delay_critic,
+            delay_critic=delay_qvalue,
             delay_actor=delay_actor,
             gamma=gamma,
             reduction=reduction,
@@ -156,17 +211,17 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
         return self._policy.in_keys
 
     def _combined(self, values: Tensor) -> Tensor:
-        """Values of the actor's actions by critic, ``[n, *B, 1]``, of those that the critics write."""
+        """Return the values of the actor's actions by critic, ``[n, *B, 1]``, of those that the critics write."""
         return values
 
     def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
-        """Objective of the actor without its entropy: values of its actions by critic, ``[n, *B, 1]``."""
+        """Return the objective of the actor without its entropy: values of its actions by critic, ``[n, *B, 1]``."""
         del dist
         return self._combined(self._values(self._frozen_critic, batch.entries, action, batch.size))
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
         dist = self._policy(batch.entries, batch.size)
-        action, log_prob = sampled(dist, type(self).__name__)
+        action, log_prob = sample_action(dist, type(self).__name__)
         soft = soft_value(self._actor_values(batch, dist, action), log_prob, self.alpha)
         return {
             "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
@@ -176,7 +231,7 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
         }
 
     def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The loss of a value network that fits the soft values ``[*B, 1]``; there is none by default."""
+        """Return the loss of a value network that fits the soft values ``[*B, 1]``; there is none by default."""
         del soft, batch
         return {}
 
@@ -189,13 +244,13 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
         )
 
     def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float | Tensor:
-        """`_entropy_of` the actions of a batch, whose number it notes."""
+        """Return `_entropy_of` the actions of a batch, and store their number."""
         leaves: Any = action.values(True, True) if isinstance(action, TensorDictBase) else [action]  # noqa: FBT003
         self._count = sum(leaf.shape[log_prob.ndim :].numel() for leaf in leaves)
         return self._entropy_of(self._count)
 
     def _temperature(self, log_prob: Tensor, action: Any, batch: Batch) -> dict[str, Tensor]:
-        """The loss of the temperature, and its value."""
+        """Return the loss of the temperature, and its value."""
         target: Any = self._given_entropy
         if target == "auto":
             target = self._automatic_entropy(action, log_prob)
@@ -207,6 +262,7 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
 
 
 @_foreign.off_policy_loss
+@_show_options
 class SACLoss(SoftLoss):
     """Soft actor-critic, with an automatic temperature, and optionally with a value network.
 
@@ -221,27 +277,32 @@ class SACLoss(SoftLoss):
     ``target_value``. Writes ``td_error`` ``[*B]``, the largest of the critics, into the batch.
 
     Args:
-        actor_network: policy with a distribution that has ``rsample``, such as `TanhNormal`.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
-            with new initial parameters. Or a list of critics.
-        value_network: writes ``state_value`` ``[*B, 1]``; None for the second form of the paper, which has none.
-        num_qvalue_nets: number of critics.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        fixed_alpha: keep the first temperature; ``loss_alpha`` is 0 then.
-        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        actor_network: Policy with a distribution that has ``rsample``, such as `TanhNormal`.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics
+            are copies with new initial parameters. Or a list of critics.
+        value_network: Network that writes ``state_value`` ``[*B, 1]``; None for the second form of the paper, which
+            has none.
+        num_qvalue_nets: Number of critics.
+        loss_function: Distance of the critics, ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        alpha_init: First temperature, above 0.
+        min_alpha: Smallest temperature; None for no bound.
+        max_alpha: Largest temperature; None for no bound.
+        fixed_alpha: Whether the temperature stays the first one; ``loss_alpha`` is 0 then.
+        target_entropy: Entropy that the temperature is learned for, nats, or ``"auto"`` for minus the number of action
+            dimensions.
         delay_actor: Whether the next action, and with a value network the action whose value it fits, is that of a
             copy, ``target_actor_network``, which `SoftUpdate` moves.
-        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``, without a value network.
-        delay_value: the same for a value network, ``target_value_network``.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        delay_qvalue: Whether next states are valued by a copy, ``target_qvalue_network``, without a value network.
+        delay_value: Whether next states are valued by a copy of the value network, ``target_value_network``.
+        gamma: Discount, in [0, 1].
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
+        action_spec: Spec of the action, for the automatic target entropy; that of the actor, or the first batch, if
+            None.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range, or the policy is discrete.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
+        UnsupportedError: In a call, if the policy is discrete.
 
     Example:
         >>> import torch
@@ -274,42 +335,19 @@ class SACLoss(SoftLoss):
     value_network: nn.Module | None
     target_value_network: nn.Module | None
 
-    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+    def __init__(
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
         value_network: nn.Module | None = None,
         *,
         num_qvalue_nets: int = 2,
-        loss_function: str = "smooth_l1",
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
-        target_entropy: float | str = "auto",
-        delay_actor: bool = False,
-        delay_qvalue: bool = True,
         delay_value: bool = True,
-        gamma: float = 0.99,
-        reduction: str | None = "mean",
-        action_spec: Any = None,
+        **options: Unpack[SACOptions],
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets,
-            loss_function=loss_function,
-            delay_critic=delay_qvalue and value_network is None,
-            gamma=gamma,
-            reduction=reduction,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-            delay_actor=delay_actor,
-        )
+        if value_network is not None:  # which then values the next states
+            options["delay_qvalue"] = False
+        super().__init__(actor_network, qvalue_network, num_qvalue_nets, **options)
         self.value_network, self.delay_value = value_network, delay_value
         if value_network is None or not delay_value:
             self.target_value_network = None
@@ -334,7 +372,7 @@ class SACLoss(SoftLoss):
     def _next_value(self, batch: Batch) -> Tensor:
         if self._value is not None:
             return self._target_value(batch.after, batch.size)[0]
-        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sample_action(self._target_policy(batch.after, batch.size), type(self).__name__)
         return soft_value(self._values(self._target_critic, batch.after, action, batch.size), log_prob, self.alpha)
 
     def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -342,7 +380,7 @@ class SACLoss(SoftLoss):
             return {}
         if self._target_policy is not self._policy:
             with torch.no_grad():
-                action, log_prob = sampled(self._target_policy(batch.entries, batch.size), type(self).__name__)
+                action, log_prob = sample_action(self._target_policy(batch.entries, batch.size), type(self).__name__)
                 soft = soft_value(
                     self._values(self._critic_call, batch.entries, action, batch.size), log_prob, self.alpha
                 )
@@ -353,6 +391,7 @@ class SACLoss(SoftLoss):
 
 @final
 @_foreign.off_policy_loss
+@_show_options
 class DiscreteSACLoss(SoftLoss):
     """Soft actor-critic for discrete actions: expectations over the actions instead of samples.
 
@@ -361,25 +400,19 @@ class DiscreteSACLoss(SoftLoss):
     Reads and writes what `SACLoss` does without a value network; ``action`` is one-hot ``[*B, n]`` or integer ``[*B]``.
 
     Args:
-        actor_network: policy with a categorical distribution, which has ``logits``.
-        qvalue_network: writes ``action_value`` ``[*B, n]``; the other critics are copies with new initial parameters.
-            Or a list of critics.
-        num_qvalue_nets: number of critics.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        fixed_alpha: keep the first temperature.
-        target_entropy_weight: share of the largest entropy that is the target if `target_entropy` is ``"auto"``.
-        target_entropy: nats, or ``"auto"``.
-        delay_actor: Whether the next action is that of a copy, ``target_actor_network``, which `SoftUpdate` moves.
-        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        actor_network: Policy with a categorical distribution, which has ``logits``.
+        qvalue_network: Network that writes ``action_value`` ``[*B, n]``; the other critics are copies with new initial
+            parameters. Or a list of critics.
+        num_qvalue_nets: Number of critics.
+        target_entropy_weight: Share of the largest entropy that is the target if `target_entropy` is ``"auto"``.
+        action_space: Ignored; the critics tell the number of actions.
+        num_actions: Number of actions; that of the first batch if None.
+        options: Arguments of `SACLoss`: its distance, temperature, copies, discount and reduction.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range, or the policy is not categorical.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
+        UnsupportedError: In a call, if the policy is not categorical.
 
     Example:
         >>> from tensordict import TensorDict
@@ -405,41 +438,18 @@ class DiscreteSACLoss(SoftLoss):
     }
     _critic_reads: ClassVar[str] = "action_value"
 
-    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+    def __init__(
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
         *,
         num_qvalue_nets: int = 2,
-        loss_function: str = "smooth_l1",
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
         target_entropy_weight: float = 0.98,
-        target_entropy: float | str = "auto",
-        delay_actor: bool = False,
-        delay_qvalue: bool = True,
-        gamma: float = 0.99,
-        reduction: str | None = "mean",
         action_space: Any = None,
         num_actions: int | None = None,
+        **options: Unpack[DiscreteSACOptions],
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets,
-            loss_function=loss_function,
-            delay_critic=delay_qvalue,
-            gamma=gamma,
-            reduction=reduction,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            delay_actor=delay_actor,
-        )
+        super().__init__(actor_network, qvalue_network, num_qvalue_nets, **options)
         del action_space  # of TorchRL: the critics say it
         self._count = num_actions
         self.target_entropy_weight = target_entropy_weight
@@ -447,7 +457,7 @@ class DiscreteSACLoss(SoftLoss):
     def _log_probs(self, dist: Distribution) -> Tensor:
         logits = getattr(dist, "logits", None)
         if logits is None:
-            raise SpecError(
+            raise UnsupportedError(
                 f"DiscreteSACLoss takes the expectation over discrete actions, and {type(dist).__name__} has no logits:"
                 " use SACLoss for continuous ones"
             )
@@ -475,7 +485,7 @@ class DiscreteSACLoss(SoftLoss):
         }
 
     def _automatic_entropy(self, action: Any, log_prob: Tensor) -> Tensor:
-        """The part `target_entropy_weight` of the largest entropy, that of the legal actions of each element."""
+        """Return the part `target_entropy_weight` of the largest entropy, that of the legal actions of each element."""
         del log_prob
         self._count = action.shape[-1]
         legal = (
@@ -484,12 +494,13 @@ class DiscreteSACLoss(SoftLoss):
         return self.target_entropy_weight * legal.sum(-1).clamp_min(1).to(action.dtype).log()
 
     def _entropy_of(self, count: int) -> float:
-        """The part `target_entropy_weight` of the largest entropy."""
+        """Return the part `target_entropy_weight` of the largest entropy."""
         return self.target_entropy_weight * math.log(count)
 
 
 @final
 @_foreign.off_policy_loss
+@_show_options
 class CrossQLoss(SoftLoss):
     """CrossQ: soft actor-critic whose critics value both ends of a step in one call, without target networks.
 
@@ -501,22 +512,16 @@ class CrossQLoss(SoftLoss):
     normalization.
 
     Args:
-        actor_network: policy with a distribution that has ``rsample``.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
-            with new initial parameters. Or a list of critics.
-        num_qvalue_nets: number of critics.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        fixed_alpha: keep the first temperature.
-        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        actor_network: Policy with a distribution that has ``rsample``.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics
+            are copies with new initial parameters. Or a list of critics.
+        num_qvalue_nets: Number of critics.
+        options: Arguments of `SACLoss`, but for copies of networks.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range, or the policy is discrete.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
+        UnsupportedError: In a call, if the policy is discrete.
 
     Example:
         >>> from tensordict import TensorDict
@@ -540,37 +545,15 @@ class CrossQLoss(SoftLoss):
         True
     """
 
-    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+    def __init__(
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
         *,
         num_qvalue_nets: int = 2,
-        loss_function: str = "smooth_l1",
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
-        target_entropy: float | str = "auto",
-        gamma: float = 0.99,
-        reduction: str | None = "mean",
-        action_spec: Any = None,
+        **options: Unpack[CrossQOptions],
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets,
-            loss_function=loss_function,
-            delay_critic=False,
-            gamma=gamma,
-            reduction=reduction,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-        )
+        super().__init__(actor_network, qvalue_network, num_qvalue_nets, delay_qvalue=False, **options)
 
     def _next_value(self, batch: Batch) -> Tensor:
         del batch
@@ -578,14 +561,16 @@ class CrossQLoss(SoftLoss):
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+            action, log_prob = sample_action(self._policy(batch.after, batch.size), type(self).__name__)
         after = {**batch.after, **self._acted(action)}
+        # One pass over steps and next steps, so that batch normalization sees the mixture of both
         both = {key: torch.cat([batch.entries[key], after[key]]) for key in self._critic_call.in_keys}
         size = torch.Size((2 * batch.size[0], *batch.size[1:]))
         (value,) = self._critic_call(both, size)
         predicted, following = value.chunk(2, 1)
         with torch.no_grad():
-            target = self._target(batch, soft_value(following.detach(), log_prob, self.alpha))
+            following = soft_value(following.detach(), log_prob, self.alpha)
+            target = self._target(batch.tensordict, batch.entries, batch.mask, following)
         return self._fit(predicted, target, batch)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
@@ -599,6 +584,7 @@ class CrossQLoss(SoftLoss):
 
 @final
 @_foreign.off_policy_loss
+@_show_options
 class TQCLoss(SoftLoss):
     """Truncated quantile critics: soft actor-critic whose critics write quantiles, the largest of which are dropped.
 
@@ -609,74 +595,42 @@ class TQCLoss(SoftLoss):
     quantiles; ``pred_value``, ``target_value`` and ``td_error`` are those of the means of the distributions.
 
     Args:
-        actor_network: policy with a distribution that has ``rsample``.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, n_quantiles]``; the other critics are
-            copies with new initial parameters. Or a list of critics.
-        num_qvalue_nets: number of critics.
-        top_quantiles_to_drop_per_net: number of quantiles that the target drops for each critic.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        fixed_alpha: keep the first temperature.
-        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
-        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        actor_network: Policy with a distribution that has ``rsample``.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, n_quantiles]``; the other
+            critics are copies with new initial parameters. Or a list of critics.
+        num_qvalue_nets: Number of critics.
+        top_quantiles_to_drop_per_net: Number of quantiles that the target drops for each critic.
+        options: Arguments of `SACLoss`, but for a distance and a copy of the actor.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range, or the policy is discrete.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
+        UnsupportedError: In a call, if the policy is discrete.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> critic = TensorDictModule(nn.Linear(2, 25), ["action"], ["state_action_value"])
         >>> TQCLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, top_quantiles_to_drop_per_net=-1)
         Traceback (most recent call last):
-        rl.core.errors.SpecError: TQCLoss got top_quantiles_to_drop_per_net=-1; it is at least 0
+        rl.core.errors.ArgumentError: TQCLoss: top_quantiles_to_drop_per_net must be at least 0, got -1
     """
 
     _distributional: ClassVar[bool] = True
 
-    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+    def __init__(
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
         *,
         num_qvalue_nets: int = 2,
         top_quantiles_to_drop_per_net: int = 2,
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
-        target_entropy: float | str = "auto",
-        delay_qvalue: bool = True,
-        gamma: float = 0.99,
-        reduction: str | None = "mean",
-        action_spec: Any = None,
+        **options: Unpack[TQCOptions],
     ) -> None:
-        if top_quantiles_to_drop_per_net < 0:
-            raise SpecError(
-                f"TQCLoss got top_quantiles_to_drop_per_net={top_quantiles_to_drop_per_net}; it is at least 0"
-            )
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets,
-            loss_function="smooth_l1",
-            delay_critic=delay_qvalue,
-            gamma=gamma,
-            reduction=reduction,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-        )
-        self.dropped = top_quantiles_to_drop_per_net
+        self.dropped = as_integer(top_quantiles_to_drop_per_net, "TQCLoss", "top_quantiles_to_drop_per_net", least=0)
+        super().__init__(actor_network, qvalue_network, num_qvalue_nets, **options)
 
     def _next_value(self, batch: Batch) -> Tensor:
-        action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sample_action(self._policy(batch.after, batch.size), type(self).__name__)
         quantiles = self._values(self._target_critic, batch.after, action, batch.size)
         if quantiles.shape[1:-1] != log_prob.shape:
             raise ShapeError(
@@ -687,9 +641,10 @@ class TQCLoss(SoftLoss):
 
     def _fit(self, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
         count = predicted.shape[-1]
+        # predicted [n, *B, count] against the pooled target quantiles [*B, n * (count - dropped)]
         elements = torch.stack([quantile_huber(one, target) for one in predicted]).mean(0) / count
         means = predicted.detach().mean(-1, keepdim=True)
-        return self._weighted(elements, means, target.mean(-1, keepdim=True), batch)
+        return self._critic_results(elements, means, target.mean(-1, keepdim=True), batch)
 
     def _combined(self, values: Tensor) -> Tensor:
         return values.mean(-1, keepdim=True).mean(0, keepdim=True)
@@ -697,6 +652,7 @@ class TQCLoss(SoftLoss):
 
 @final
 @_foreign.off_policy_loss
+@_show_options
 class REDQLoss(SoftLoss):
     """Randomized ensembled double Q-learning: soft actor-critic with many critics and a random subset in the target.
 
@@ -706,75 +662,42 @@ class REDQLoss(SoftLoss):
     Reads and writes what `SACLoss` does without a value network.
 
     Args:
-        actor_network: policy with a distribution that has ``rsample``.
-        qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
-            with new initial parameters. Or a list of critics.
-        num_qvalue_nets: number of critics.
-        sub_sample_len: Number of critics whose minimum is the next value, drawn for each batch; all if there are fewer.
-        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
-        alpha_init: first temperature, above 0.
-        min_alpha: smallest temperature; None for no bound.
-        max_alpha: largest temperature; None for no bound.
-        fixed_alpha: keep the first temperature.
-        target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
-        delay_actor: Whether the next action is that of a copy, ``target_actor_network``, which `SoftUpdate` moves.
-        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
-        gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        actor_network: Policy with a distribution that has ``rsample``.
+        qvalue_network: Network that reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics
+            are copies with new initial parameters. Or a list of critics.
+        num_qvalue_nets: Number of critics.
+        sub_sample_len: Number of critics whose minimum is the next value, sampled for each batch; all if there are
+            fewer.
+        options: Arguments of `SACLoss`.
 
     Raises:
-        ContractError: if a network lacks a key, or has parameters without a shape.
-        SpecError: if an argument is out of its range, or the policy is discrete.
+        ContractError: If a network lacks a key.
+        ArgumentError: If an argument is out of its range, or a network has parameters without a shape.
+        UnsupportedError: In a call, if the policy is discrete.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> critic = TensorDictModule(nn.Linear(2, 1), ["action"], ["state_action_value"])
         >>> REDQLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, sub_sample_len=0)
         Traceback (most recent call last):
-        rl.core.errors.SpecError: REDQLoss got sub_sample_len=0; it is at least 1
+        rl.core.errors.ArgumentError: REDQLoss: sub_sample_len must be at least 1, got 0
     """
 
-    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+    def __init__(
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
         *,
         num_qvalue_nets: int = 10,
         sub_sample_len: int = 2,
-        loss_function: str = "smooth_l1",
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
-        target_entropy: float | str = "auto",
-        delay_actor: bool = False,
-        delay_qvalue: bool = True,
-        gamma: float = 0.99,
-        reduction: str | None = "mean",
-        action_spec: Any = None,
+        **options: Unpack[SACOptions],
     ) -> None:
-        if sub_sample_len < 1:
-            raise SpecError(f"REDQLoss got sub_sample_len={sub_sample_len}; it is at least 1")
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets,
-            loss_function=loss_function,
-            delay_critic=delay_qvalue,
-            gamma=gamma,
-            reduction=reduction,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-            delay_actor=delay_actor,
-        )
-        self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
+        self.sub_sample_len = as_integer(sub_sample_len, "REDQLoss", "sub_sample_len", least=1)
+        super().__init__(actor_network, qvalue_network, num_qvalue_nets, **options)
+        self.num_qvalue_nets = num_qvalue_nets
 
     def _next_value(self, batch: Batch) -> Tensor:
-        action, log_prob = sampled(self._target_policy(batch.after, batch.size), type(self).__name__)
+        action, log_prob = sample_action(self._target_policy(batch.after, batch.size), type(self).__name__)
         values = self._values(self._target_critic, batch.after, action, batch.size)
         chosen = torch.randperm(self.num_qvalue_nets, device=values.device)[: self.sub_sample_len]
         return soft_value(values[chosen], log_prob, self.alpha)

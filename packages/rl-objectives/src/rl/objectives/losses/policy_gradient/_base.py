@@ -10,19 +10,20 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.objectives import _foreign
-from rl.objectives._agents import entry_of_team, group_of, mask_keys
-from rl.objectives._batch import MASK, check_unobserved, end_flags, mean_of, scalar
+from rl.objectives._agents import Entries, group_of, mask_keys
+from rl.objectives._batch import MASK, BatchReader, mean_of, scalar
 from rl.objectives._estimator_base import ValueEstimatorBase
-from rl.objectives._keyed_module import joint, listed, taken
+from rl.objectives._keyed_module import as_list, select_action, sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives.estimators import ValueEstimators, VTrace
 from rl.objectives.functional import policy_gradient
-from rl.objectives.functional._q_learning import check_distance, distance, is_number, reduce
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.functional._q_learning import check_distance, distance, reduce
+from rl.objectives.losses._base import LossModule
 from rl.objectives.targets import make_target
 
 EntropyCoeff = float | Mapping[NestedKey, float]
@@ -38,8 +39,8 @@ _PER_DIMENSION = "a distribution with one log-probability for each dimension nee
 class PolicyLoss(LossModule):
     """Base of losses that weight log-probabilities of actions by an advantage and fit a critic.
 
-    A subclass implements `_writes` and `forward`, and sets `_compares` if it reads the log-probability of the action at
-    collection. Arguments are those of `PPOLoss`.
+    A subclass implements `_writes` and `forward`, and sets `_reads_log_prob` if it reads the log-probability of the
+    action at collection. Arguments are those of `PPOLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -55,7 +56,7 @@ class PolicyLoss(LossModule):
     }
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
     _options: ClassVar[tuple[str, ...]] = ("clip_value", "separate_losses")
-    _compares: ClassVar[bool] = False
+    _reads_log_prob: ClassVar[bool] = False
 
     actor_network: nn.Module
     critic_network: nn.Module
@@ -79,33 +80,38 @@ class PolicyLoss(LossModule):
         self._keys.update(actor_keys(actor_network))
 
     def _check_weight(self, name: str, weight: float) -> float:
-        if not (is_number(weight) and weight >= 0):
-            raise SpecError(f"{type(self).__name__} got {name}={weight!r}; it is a number of at least 0")
-        return weight
+        as_number(weight, type(self).__name__, name, least=0)
+        return weight  # as it was given: a tensor may change later
 
     def _writes(self) -> tuple[Key, ...]:
         raise NotImplementedError
 
-    def _more_reads(self) -> tuple[Key, ...]:
+    def _extra_reads(self) -> tuple[Key, ...]:
         return ()
 
     def _derive(self) -> Contract:
         keys, clip, owner = self._keys, self.clip_value, type(self).__name__
-        if clip is not None and not (is_number(clip) and clip > 0):
-            raise SpecError(f"{owner} got clip_value={clip!r}; it is a width above 0 in units of return, or None")
+        if clip is not None:
+            as_number(clip, owner, "clip_value", above=0)
         self._actor = ActorCall(self.actor_network)
         constant = self.actor_network if self.separate_losses else None
         self._critic = NetworkCall(self.critic_network, {"value": keys["value"]}, constant)
-        self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
+        self._default_estimators: list[
+            ValueEstimatorBase
+        ] = []  # created when first needed; in a list, so that it is no child
         self._states = joint_states(owner, self.actor_network, self.critic_network)
         inputs = dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys])
         doc = "log-probability of the action at collection, nats"
         reads = (
             *(input_key(key, self._states, "input of the networks") for key in inputs),
-            *(Key(key, doc="action that was taken") for key in listed(keys["action"])),
-            *(Key(key, (), doc, remedy=_LOG_PROB_REMEDY) for key in listed(keys["sample_log_prob"]) if self._compares),
+            *(Key(key, doc="action that was taken") for key in as_list(keys["action"])),
+            *(
+                Key(key, (), doc, remedy=_LOG_PROB_REMEDY)
+                for key in as_list(keys["sample_log_prob"])
+                if self._reads_log_prob
+            ),
             *([] if clip is None else [Key(keys["value"], (1,), "value of the state before the update")]),
-            *self._more_reads(),
+            *self._extra_reads(),
         )
         of_agents = self.default_value_estimator is ValueEstimators.MAGAE
         remedy = _ADVANTAGE_REMEDY.format("MultiAgentGAE" if of_agents else "GAE")
@@ -113,36 +119,38 @@ class PolicyLoss(LossModule):
             Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=remedy),
             Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=remedy),
         )
-        self._reads = Contract((*reads, *estimated, *mask_keys(keys)))
+        masks = mask_keys(keys["mask"], self._agents)
+        self._reads = Contract((*reads, *estimated, *masks))
+        self._estimated_reader = BatchReader(self._reads, keys, owner)
         if not self._estimators:
             return Contract(self._reads.reads, self._writes())
         estimated = tuple(Key(key.name, key.shape, key.doc, optional=True) for key in estimated)
         known = {key.name for key in self._reads.reads}
         more = (key for key in self._estimators[0].contract.reads if key.name not in known)
-        return Contract((*reads, *mask_keys(keys), *more, *estimated), self._writes())
+        return Contract((*reads, *masks, *more, *estimated), self._writes())
 
     def _estimator_networks(self) -> dict[str, nn.Module]:
         return {"value_network": self.critic_network, "actor_network": self.actor_network}
 
     def read_estimated(self, tensordict: TensorDictBase) -> tuple[Entries, Tensor | None]:
-        """`read`, with advantage and target estimated if they are absent; the batch stays as it is."""
+        """Return `read`, with advantage and target estimated if they are absent; the batch stays as it is."""
         self.derived()
-        check_unobserved(tensordict, self._keys, type(self).__name__)
+        self._estimated_reader.check_unobserved(tensordict)
         if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
-        return self.read(tensordict, self._reads)
+        return self._read(tensordict, self._estimated_reader)
 
     def _estimated(self, td: TensorDictBase) -> TensorDictBase:
-        """The batch with advantage and target; the one that came stays as it is."""
+        """Return the batch with advantage and target; the one that came stays as it is."""
         estimator, name = self.value_estimator, self._keys["advantage"]
         if estimator is None:
             if "time" not in td.names:
                 self._reads.refuse(td, name, self)
-            if not self._usual:
-                self._usual = [self._make_estimator(self.default_value_estimator, {})]
-                self._name_keys(self._usual[0])
-            estimator = self._usual[0]
-            if any(entry_of_team(td, key, estimator.named_keys) is None for key in estimator.in_keys):
+            if not self._default_estimators:
+                self._default_estimators = [self._make_estimator(self.default_value_estimator, {})]
+                self._name_keys(self._default_estimators[0])
+            estimator = self._default_estimators[0]
+            if not estimator.can_read(td):
                 self._reads.refuse(td, name, self)
         if self.clip_value is None:
             return estimator(td.copy())
@@ -154,29 +162,29 @@ class PolicyLoss(LossModule):
         return estimator(td.copy()).set(name, old_value)
 
     def _log_prob(self, dist: Distribution, entries: Entries, size: torch.Size) -> Tensor:
-        """Log-probability of the action that was taken, ``[*B]``."""
+        """Return the log-probability of the action that was taken, ``[*B]``."""
         keys = self._keys
-        action, among = taken(entries, keys["action"], size), getattr(dist, "batch_shape", ())
+        action, among = select_action(entries, keys["action"], size), getattr(dist, "batch_shape", ())
         if isinstance(action, Tensor) and action.shape[: len(among)] != among:
             raise ShapeError(
                 f"{type(self).__name__} got {key_str(keys['action'])} of shape {tuple(action.shape)}, and the actor"
                 f" gives distributions of {tuple(among)} actions: collect with a policy of the same actions and agents"
             )
-        log_prob = joint(dist.log_prob(action))
-        old = joint(taken(entries, keys["sample_log_prob"], size)) if self._compares else log_prob
+        log_prob = sum_log_probs(dist.log_prob(action))
+        old = sum_log_probs(select_action(entries, keys["sample_log_prob"], size)) if self._reads_log_prob else log_prob
         advantage = entries[keys["advantage"]]
         if log_prob.shape != old.shape or advantage.shape != (*log_prob.shape, 1):
-            sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._compares else ""
+            sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._reads_log_prob else ""
             each = "*B, n_agents" if group_of(keys["action"]) else "*B"
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_prob.shape)} from the actor{sampled}"
                 f" and {keys['advantage']!r} {tuple(advantage.shape)}; expected [{each}],"
                 f"{f' [{each}]' if sampled else ''} and [{each}, 1]; {_PER_DIMENSION}"
             )
-        return log_prob - old.detach() if self._compares else log_prob
+        return log_prob - old.detach() if self._reads_log_prob else log_prob
 
     def _value_loss(self, entries: Entries, size: torch.Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The critic's loss, weighted and reduced, and the values."""
+        """Return the critic's loss, weighted and reduced, and the values."""
         (value,) = self._critic(entries, size)
         target = entries[self._keys["value_target"]].detach()
         elements = distance(value, target, self.loss_critic_type)
@@ -187,6 +195,7 @@ class PolicyLoss(LossModule):
                     f"{type(self).__name__} got values of shape {tuple(value.shape)} from the critic and"
                     f" {self._keys['value']!r} {tuple(old.shape)} in the batch; expected one shape"
                 )
+            # the larger of the errors of the value and of the value clipped around the old one
             near = old + (value - old).clamp(-self.clip_value, self.clip_value)
             elements = elements.maximum(distance(near, target, self.loss_critic_type))
         return self.critic_coeff * reduce(elements, self.reduction, mask), value
@@ -196,26 +205,25 @@ def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool 
     """Raise unless weights and number of samples are in their range; return the weight, 0 without a bonus.
 
     Raises:
-        SpecError: if a weight is not a number, negative or NaN, or the number of samples below 1.
+        ArgumentError: If a weight is not a number, negative or NaN, or the number of samples below 1.
     """
     if isinstance(coeff, Mapping) and not coeff:
-        raise SpecError(f"{owner} got entropy_coeff={coeff}; it is a number, or a mapping with one for each action key")
+        raise ArgumentError(
+            f"{owner} got entropy_coeff={coeff}; it is a number, or a mapping with one for each action key"
+        )
     for key, weight in coeff.items() if isinstance(coeff, Mapping) else [("", coeff)]:
-        if not (is_number(weight) and weight >= 0):
-            what = f"entropy_coeff[{key_str(key)}]" if key else "entropy_coeff"
-            raise SpecError(f"{owner} got {what}={weight!r}; it is a number of at least 0")
-    if samples < 1:
-        raise SpecError(f"{owner} got samples_mc_entropy={samples}; it is at least 1")
+        as_number(weight, owner, f"entropy_coeff[{key_str(key)}]" if key else "entropy_coeff", least=0)
+    as_integer(samples, owner, "samples_mc_entropy", least=1)
     return coeff if bonus else 0.0
 
 
 def weighted_entropy(
     dist: Distribution, coeff: EntropyCoeff, samples: int, reduction: str, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The negated, weighted and reduced entropy, and the entropy of each element.
+    """Return the negated, weighted and reduced entropy, and the entropy of each element.
 
     Raises:
-        SpecError: if there are weights by action, and the distribution has others.
+        ArgumentError: If there are weights by action, and the distribution has others.
     """
     try:
         found: Any = dist.entropy()
@@ -227,14 +235,14 @@ def weighted_entropy(
         else:
             actions = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
             found = -dist.log_prob(actions).mean(0)
-    entropy = joint(found)
+    entropy = sum_log_probs(found)
     if not isinstance(coeff, Mapping):
         return -coeff * reduce(entropy, reduction, mask), entropy
     parts = {} if isinstance(found, Tensor) else dict(found.items(include_nested=True, leaves_only=True))
     names = {unwrap((*as_tuple(key)[:-1], f"{as_tuple(key)[-1]}_entropy")): weight for key, weight in coeff.items()}
     if parts.keys() != names.keys():
         there = ", ".join(key_str(key) for key in parts) or "one for all actions"
-        raise SpecError(
+        raise ArgumentError(
             f"entropy_coeff has weights for {', '.join(map(key_str, coeff))}, and the entropies of the policy are"
             f" {there}: give one weight for each action key, or a number"
         )
@@ -256,21 +264,22 @@ class A2CLoss(PolicyLoss):
     ``entropy``. Without ``advantage`` in the batch it is estimated, as by `PPOLoss`.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        entropy_bonus: whether the entropy bonus is added.
-        samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
-        entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        entropy_bonus: Whether the entropy bonus is added.
+        samples_mc_entropy: Number of actions that estimate the entropy of a distribution without a formula for it.
+        entropy_coeff: Weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
-        critic_coeff: weight of the critic's loss, at least 0.
-        loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
-        clip_value: as for `PPOLoss`.
-        separate_losses: as for `PPOLoss`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
+        critic_coeff: Weight of the critic's loss, at least 0.
+        loss_critic_type: Name of the distance, ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
+        clip_value: Argument of `PPOLoss`.
+        separate_losses: Argument of `PPOLoss`.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at
+            padding.
 
     Raises:
-        ContractError: if a network has no ``in_keys``.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys``.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> import torch
@@ -331,11 +340,11 @@ class A2CLoss(PolicyLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read_estimated(tensordict)
         size = tensordict.batch_size
@@ -369,18 +378,19 @@ class ReinforceLoss(PolicyLoss):
     ``make_value_estimator("td1")`` takes all rewards to the end.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        delay_value: whether advantages are estimated with a copy, ``target_critic_network``, that `SoftUpdate` or
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        delay_value: Whether advantages are estimated with a copy, ``target_critic_network``, that `SoftUpdate` or
             `HardUpdate` moves.
-        loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
-        clip_value: as for `PPOLoss`.
-        separate_losses: as for `PPOLoss`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
+        loss_critic_type: Name of the distance, ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
+        clip_value: Argument of `PPOLoss`.
+        separate_losses: Argument of `PPOLoss`.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at
+            padding.
 
     Raises:
-        ContractError: if a network has no ``in_keys``, or parameters of the critic to be copied have no shape.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys``, or parameters of the critic to be copied have no shape.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> import torch
@@ -435,11 +445,11 @@ class ReinforceLoss(PolicyLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read_estimated(tensordict)
         size = tensordict.batch_size
@@ -469,25 +479,25 @@ class ImpalaLoss(PolicyLoss):
     ``entropy``.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B, T]``.
-        critic_network: writes ``state_value`` ``[*B, T, 1]``.
-        gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1].
-        rho_thresh: largest weight of a temporal difference.
-        c_thresh: largest weight of what follows, at most `rho_thresh`.
-        entropy_bonus: whether the entropy bonus is added.
-        samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
-        entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B, T]``.
+        critic_network: Network that writes ``state_value`` ``[*B, T, 1]``.
+        gamma: Discount, in [0, 1].
+        lmbda: Weight of longer returns, in [0, 1].
+        rho_thresh: Largest weight of a temporal difference.
+        c_thresh: Largest weight of what follows, at most `rho_thresh`.
+        entropy_bonus: Whether the entropy bonus is added.
+        samples_mc_entropy: Number of actions that estimate the entropy of a distribution without a formula for it.
+        entropy_coeff: Weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
-        critic_coeff: weight of the critic's loss, at least 0.
-        loss_critic_type: ``"l2"``, ``"smooth_l1"`` or ``"l1"``.
-        separate_losses: as for `PPOLoss`.
-        reduction: ``"mean"``, ``"sum"`` (as in the paper) or ``"none"`` of the losses over the batch; ``"none"`` has 0
-            at padding.
+        critic_coeff: Weight of the critic's loss, at least 0.
+        loss_critic_type: Name of the distance, ``"l2"``, ``"smooth_l1"`` or ``"l1"``.
+        separate_losses: Argument of `PPOLoss`.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` (as in the paper) or ``"none"``;
+            ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network has no ``in_keys``.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys``.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -509,7 +519,7 @@ class ImpalaLoss(PolicyLoss):
     """
 
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.VTrace
-    _compares: ClassVar[bool] = True
+    _reads_log_prob: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0913 - as elsewhere
         self,
@@ -542,7 +552,7 @@ class ImpalaLoss(PolicyLoss):
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
         if not isinstance(estimator, VTrace) or estimator.shifted or estimator.differentiable:
-            raise SpecError(
+            raise UnsupportedError(
                 f"{type(self).__name__} takes VTrace without shifted and differentiable, got"
                 f" {type(estimator).__name__}: it evaluates both networks itself. For another estimator use A2CLoss"
             )
@@ -563,24 +573,25 @@ class ImpalaLoss(PolicyLoss):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B, T]``, in time order.
+            tensordict: Batch ``[*B, T]``, in time order.
 
         Raises:
-            ContractError: if a key that is read is absent, the batch is not in time order, or a step is terminated or
+            ContractError: If a key that is read is absent, the batch is not in time order, or a step is terminated or
                 truncated and not done.
-            ShapeError: if shapes do not agree.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         keys, size, owner = self._keys, tensordict.batch_size, type(self).__name__
         estimator = self._estimators[0]
         assert isinstance(estimator, VTrace)
-        raw, ended = (entry_of_team(tensordict, next_key(keys[name]), keys) for name in ("done", "terminated"))
+        reader = self._reader
+        raw, ended = (reader.entry(tensordict, next_key(keys[name])) for name in ("done", "terminated"))
         assert raw is not None  # it was read
-        done, terminated = end_flags(tensordict, raw, ended, keys, mask, owner)
+        done, terminated = reader.end_flags(tensordict, raw, ended, mask)
         time = estimator.find_time(tensordict, done)
         dist = self._actor(entries, size)
-        log_pi = joint(dist.log_prob(taken(entries, keys["action"], size)))
-        log_mu = joint(taken(entries, keys["sample_log_prob"], size)).detach()
+        log_pi = sum_log_probs(dist.log_prob(select_action(entries, keys["action"], size)))
+        log_mu = sum_log_probs(select_action(entries, keys["sample_log_prob"], size)).detach()
         if log_pi.shape != size or log_mu.shape != size:
             raise ShapeError(
                 f"{owner} got log-probabilities of shape {tuple(log_pi.shape)} from the actor and {tuple(log_mu.shape)}"
@@ -609,7 +620,7 @@ class ImpalaLoss(PolicyLoss):
         )
 
     def _values(self, entries: Entries, size: torch.Size) -> tuple[Tensor, Tensor]:
-        """Values of the states before and after each step, the latter without gradient."""
+        """Return the values of the states before and after each step, the latter without gradient."""
         if not self._critic.states:
             (value,) = self._critic(entries, size)
             with torch.no_grad():

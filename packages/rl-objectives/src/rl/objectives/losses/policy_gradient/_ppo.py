@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, final
 
 import torch
@@ -9,17 +10,17 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import _foreign
-from rl.objectives._batch import fitted, mean_of, mean_std, scalar
-from rl.objectives._keyed_module import joint
+from rl.objectives._agents import Entries
+from rl.objectives._batch import expand_right, mean_of, mean_std, scalar
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import HeadCall
 from rl.objectives.functional import clipped_surrogate, surrogate
 from rl.objectives.functional._policy_gradient import adapted_penalty, penalized_surrogate
-from rl.objectives.functional._q_learning import is_number, reduce
-from rl.objectives.losses._base import Entries
+from rl.objectives.functional._q_learning import reduce
 from rl.objectives.losses.policy_gradient._base import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 
@@ -38,25 +39,26 @@ class PPOLoss(PolicyLoss):
     log-probabilities and entropies of a composite action are summed.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        entropy_bonus: whether the entropy bonus is added; False is ``entropy_coeff=0``.
-        entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        entropy_bonus: Whether the entropy bonus is added; False is ``entropy_coeff=0``.
+        entropy_coeff: Weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
-        critic_coeff: weight of the critic's loss, at least 0.
-        loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
-        normalize_advantage: whether the advantage is normalized to mean 0 and standard deviation 1 over the batch.
-        normalize_advantage_exclude_dims: dimensions of the advantage that are normalized apart, such as ``(-2,)``, the
+        critic_coeff: Weight of the critic's loss, at least 0.
+        loss_critic_type: Name of the distance, ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
+        normalize_advantage: Whether the advantage is normalized to mean 0 and standard deviation 1 over the batch.
+        normalize_advantage_exclude_dims: Dimensions of the advantage that are normalized apart, such as ``(-2,)``, the
             agents of ``[*B, n_agents, 1]``.
-        clip_value: clip range of the value around ``state_value`` in the batch, units of return.
-        separate_losses: whether the critic's loss has no gradient for parameters that the critic shares with the actor.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
-        samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
-        diagnostics: whether the detached diagnostics are computed; they are a fifth of the cost of small networks.
+        clip_value: Clip range of the value around ``state_value`` in the batch, units of return.
+        separate_losses: Whether the critic's loss has no gradient for parameters that the critic shares with the actor.
+        reduction: Reduction of the losses over the batch, ``"mean"``, ``"sum"`` or ``"none"``; ``"none"`` has 0 at
+            padding.
+        samples_mc_entropy: Number of actions that estimate the entropy of a distribution without a formula for it.
+        diagnostics: Whether the detached diagnostics are computed; they are a fifth of the cost of small networks.
 
     Raises:
-        ContractError: if a network has no ``in_keys`` or ``out_keys``, or does not write a key that is read.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys`` or ``out_keys``, or does not write a key that is read.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -78,7 +80,7 @@ class PPOLoss(PolicyLoss):
     """
 
     _options: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics", "separate_losses")
-    _compares: ClassVar[bool] = True
+    _reads_log_prob: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0913 - as elsewhere
         self,
@@ -121,12 +123,12 @@ class PPOLoss(PolicyLoss):
             scalar("loss_critic", "weighted distance of values and targets"),
             scalar("loss_entropy", "weighted negative entropy"),
         )
-        return (*losses, *(self._figures() if self.diagnostics else ()), *self._more_writes())
+        return (*losses, *(self._diagnostic_keys() if self.diagnostics else ()), *self._extra_writes())
 
-    def _more_writes(self) -> tuple[Key, ...]:
+    def _extra_writes(self) -> tuple[Key, ...]:
         return ()
 
-    def _figures(self) -> tuple[Key, ...]:
+    def _diagnostic_keys(self) -> tuple[Key, ...]:
         return (
             scalar("entropy", "entropy of the policy, nats, no gradient"),
             scalar("kl_approx", "estimate of KL(old || new), nats, no gradient"),
@@ -142,21 +144,21 @@ class PPOLoss(PolicyLoss):
         entries: Entries,  # noqa: ARG002 - for subclasses
         mask: Tensor | None,  # noqa: ARG002 - for subclasses
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of each element ``[*B]``, and further detached outputs."""
+        """Return the loss of each element ``[*B]``, and further detached outputs."""
         return surrogate(log_ratio, advantage), {}
 
-    def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
+    def _extra_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
         return {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read_estimated(tensordict)
         size, target = tensordict.batch_size, entries[self._keys["value_target"]]
@@ -166,7 +168,7 @@ class PPOLoss(PolicyLoss):
         if self.normalize_advantage:
             apart, dims = self.normalize_advantage_exclude_dims, advantage.ndim
             if any(not -dims <= dim < dims for dim in apart):
-                raise SpecError(
+                raise ArgumentError(
                     f"{type(self).__name__} got normalize_advantage_exclude_dims={apart} and advantages of shape"
                     f" {tuple(advantage.shape)}: their dimensions are from {-dims} to {dims - 1}"
                 )
@@ -196,16 +198,17 @@ class PPOLoss(PolicyLoss):
         if mask is None:
             doubled = torch.logsumexp(2 * flat, 0)
         else:
-            inside = fitted(mask, log_ratio).reshape(-1)
+            inside = expand_right(mask, log_ratio).reshape(-1)
             flat, count = flat.where(inside, -torch.inf), inside.sum().clamp_min(1)
             doubled = torch.logsumexp(2 * flat, 0).where(inside.any(), 0)  # ESS is 0 if nothing is valid
         unexplained, spread = (mean_std(x, mask)[1].square() for x in (target - value, target))
+        # KL(old || new) as E[r - 1 - log r], which is never negative; ESS = (sum r)^2 / sum r^2 / count
         return {
             "entropy": mean_of(entropy.detach(), mask),
             "kl_approx": mean_of(log_ratio.expm1() - log_ratio, mask),
             "ESS": (2 * torch.logsumexp(flat, 0) - doubled).exp() / count,
             "explained_variance": 1 - unexplained / spread.clamp_min(1e-8),
-            **self._more_diagnostics(log_ratio, mask),
+            **self._extra_diagnostics(log_ratio, mask),
         }
 
 
@@ -214,19 +217,19 @@ class ClipPPOLoss(PPOLoss):
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7 and 9.
 
-    Keys and behaviour are those of `PPOLoss`; returns one more detached scalar, ``clip_fraction``.
+    Keys and behavior are those of `PPOLoss`; returns one more detached scalar, ``clip_fraction``.
 
     Args:
-        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        clip_epsilon: half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and
+        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        clip_epsilon: Half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and
             above 1, in (0, 1) and above 0 (Yu et al., "DAPO", 2025, eq. 8).
         clip_value: Bound as for `PPOLoss`; True is `clip_epsilon`, a number then, and False is None.
-        others: those of `PPOLoss`.
+        others: Arguments of `PPOLoss`.
 
     Raises:
-        ContractError: if a network has no ``in_keys`` or ``out_keys``, or does not write a key that is read.
-        SpecError: if an argument is out of its range.
+        ContractError: If a network has no ``in_keys`` or ``out_keys``, or does not write a key that is read.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -253,24 +256,22 @@ class ClipPPOLoss(PPOLoss):
         owner = type(self).__name__
         pair: Any = tuple(clip_epsilon) if isinstance(clip_epsilon, list | tuple) else None
         sides: Any = (clip_epsilon, clip_epsilon) if pair is None else pair
-        fits = len(sides) == 2 and all(map(is_number, sides)) and 0 < sides[0] < 1 and sides[1] > 0
-        if not fits or (pair is None and not sides[1] < 1):
-            raise SpecError(
-                f"{owner} got clip_epsilon={clip_epsilon!r}; it is in (0, 1), or a pair of how far it reaches below 1,"
-                " in (0, 1), and above 1, more than 0"
-            )
+        if len(sides) != 2:
+            raise ArgumentError(f"{owner}: clip_epsilon must be a number, or one below and one above 1, got {pair!r}")
+        as_number(sides[0], owner, "clip_epsilon", above=0, below=1)
+        as_number(sides[1], owner, "clip_epsilon", above=0, below=1 if pair is None else math.inf)
         if clip_value is True:
             if pair is not None:
-                raise SpecError(f"{owner} got clip_value=True with clip_epsilon={pair}; give clip_value as a number")
+                raise ArgumentError(f"{owner}: clip_value must be a number for clip_epsilon={pair}, got True")
             clip_value = sides[0]
         if clip_value is False:
             clip_value = None
         super().__init__(actor_network, critic_network, clip_value=clip_value, **others)
         self.clip_epsilon: float | tuple[float, float] = clip_epsilon if pair is None else pair
 
-    def _figures(self) -> tuple[Key, ...]:
+    def _diagnostic_keys(self) -> tuple[Key, ...]:
         more = scalar("clip_fraction", "share of ratios outside the interval, [0, 1], no gradient")
-        return (*super()._figures(), more)
+        return (*super()._diagnostic_keys(), more)
 
     def _objective(
         self,
@@ -282,7 +283,7 @@ class ClipPPOLoss(PPOLoss):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         return clipped_surrogate(log_ratio, advantage, self.clip_epsilon), {}
 
-    def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    def _extra_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         clip, beyond = self.clip_epsilon, log_ratio.exp() - 1
         outside = (beyond < -clip[0]) | (beyond > clip[1]) if isinstance(clip, tuple) else beyond.abs() > clip
         return {"clip_fraction": mean_of(outside.to(log_ratio.dtype), mask)}
@@ -294,24 +295,24 @@ class KLPENPPOLoss(PPOLoss):
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 8 and section 4.
 
-    Keys and behaviour are those of `PPOLoss`. Reads also the parameters of the distribution at collection, such as
+    Keys and behavior are those of `PPOLoss`. Reads also the parameters of the distribution at collection, such as
     ``logits`` or ``loc`` and ``scale``: what the actor's network writes for its distribution. Returns two more detached
     scalars: ``kl``, the mean of KL(old || new) in nats, and ``beta``, its weight in this batch. In training mode each
     call adapts the weight, the buffer ``beta``, for the next one; `torch.nn.Module.eval` keeps it.
 
     Args:
-        actor_network: policy with a distribution, a `ProbabilisticTensorDictSequential`.
-        critic_network: writes ``state_value`` ``[*B, 1]``.
-        dtarg: wanted mean of the divergence, above 0, nats.
-        beta: first weight of the penalty, at least 0.
-        increment: factor of the weight where the divergence is above 1.5 times `dtarg`, at least 1.
-        decrement: factor of the weight where it is below `dtarg` / 1.5, in (0, 1].
-        samples_mc_kl: number of actions that estimate a divergence without a formula for it.
-        others: those of `PPOLoss`.
+        actor_network: Policy with a distribution, a `ProbabilisticTensorDictSequential`.
+        critic_network: Network that writes ``state_value`` ``[*B, 1]``.
+        dtarg: Wanted mean of the divergence, above 0, nats.
+        beta: First weight of the penalty, at least 0.
+        increment: Factor of the weight where the divergence is above 1.5 times `dtarg`, at least 1.
+        decrement: Factor of the weight where it is below `dtarg` / 1.5, in (0, 1].
+        samples_mc_kl: Number of actions that estimate a divergence without a formula for it.
+        others: Arguments of `PPOLoss`.
 
     Raises:
-        ContractError: if the actor does not write the parameters of its distribution, or as for `PPOLoss`.
-        SpecError: if an argument is out of its range.
+        ContractError: If the actor does not write the parameters of its distribution, or as for `PPOLoss`.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -346,31 +347,26 @@ class KLPENPPOLoss(PPOLoss):
         samples_mc_kl: int = 1,
         **others: Any,
     ) -> None:
-        ranges = {
-            "dtarg": (dtarg, "above 0", lambda x: x > 0),
-            "beta": (beta, "at least 0", lambda x: x >= 0),
-            "increment": (increment, "at least 1", lambda x: x >= 1),
-            "decrement": (decrement, "in (0, 1]", lambda x: 0 < x <= 1),
-        }
-        for name, (value, wanted, fits) in ranges.items():
-            if not (is_number(value) and fits(value)):
-                raise SpecError(f"{type(self).__name__} got {name}={value!r}; it is a number {wanted}")
+        owner = type(self).__name__
+        beta = as_number(beta, owner, "beta", least=0)
         self._previous: HeadCall
-        self.samples_mc_kl = as_integer(samples_mc_kl, type(self).__name__, "samples_mc_kl", least=1)
-        self.dtarg, self.increment, self.decrement = dtarg, increment, decrement
+        self.samples_mc_kl = as_integer(samples_mc_kl, owner, "samples_mc_kl", least=1)
+        self.dtarg = as_number(dtarg, owner, "dtarg", above=0)
+        self.increment = as_number(increment, owner, "increment", least=1)
+        self.decrement = as_number(decrement, owner, "decrement", above=0, most=1)
         super().__init__(actor_network, critic_network, **others)
-        self.register_buffer("beta", self._to_networks(torch.as_tensor(float(beta))))
+        self.register_buffer("beta", self._to_networks(torch.as_tensor(beta)))
 
     def _derive(self) -> Contract:
         self._previous = HeadCall(self.actor_network)
         return super()._derive()
 
-    def _more_reads(self) -> tuple[Key, ...]:
+    def _extra_reads(self) -> tuple[Key, ...]:
         doc = "parameter of the distribution at collection"
         remedy = "The actor writes it: keep it in select, exclude, transforms and storages."
         return tuple(Key(key, doc=doc, remedy=remedy) for key in self._previous.in_keys)
 
-    def _more_writes(self) -> tuple[Key, ...]:
+    def _extra_writes(self) -> tuple[Key, ...]:
         return (
             scalar("kl", "mean divergence KL(old || new), nats, no gradient"),
             scalar("beta", "weight of the divergence, no gradient"),
@@ -392,9 +388,9 @@ class KLPENPPOLoss(PPOLoss):
         return penalized_surrogate(log_ratio, advantage, kl, beta), {"kl": mean, "beta": beta}
 
     def _divergence(self, old: Distribution, new: Distribution) -> Tensor:
-        """KL(old || new) of each element, ``[*B]``, by its formula or by samples of the old policy."""
+        """Compute KL(old || new) of each element, ``[*B]``, by its formula or by samples of the old policy."""
         try:
             return kl_divergence(old, new)
         except NotImplementedError:
             actions = old.sample(torch.Size([self.samples_mc_kl]))
-            return (joint(old.log_prob(actions)).detach() - joint(new.log_prob(actions))).mean(0)
+            return (sum_log_probs(old.log_prob(actions)).detach() - sum_log_probs(new.log_prob(actions))).mean(0)
