@@ -163,10 +163,10 @@ def test_states_have_generations():
     plain.extend(rows(0, 5))
     with pytest.raises(CheckpointError, match="lacks generations"):
         two.load_state_dict(plain.state_dict())
-    state = one.writer.state_dict()
-    state["generations"] = state["generations"][:4]
+    state = one.state_dict()
+    state["writer"]["generations"] = state["writer"]["generations"][:4]
     with pytest.raises(CheckpointError, match="generations of 4 rows, for a storage of 8"):
-        two.writer.prepare_load(state, 8, 8)
+        two.load_state_dict(state)
 
 
 def test_what_cannot_be_updated():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from types import MethodType
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ __all__ = [
     "to_device",
     "whole",
 ]
+
+T = TypeVar("T")
 
 Index = Tensor | int | slice | Sequence[int]
 """What names rows of a storage."""
@@ -147,6 +150,34 @@ def check_parts(owner: str, transform: Any, **parts: Any) -> None:
             raise ContractError(f"{owner}: {name} has a method {method!r}, got {part!r}: {name}={example}, for example")
     if transform is not None and not callable(transform):
         raise ContractError(f"{owner}: transform is a function from TensorDict to TensorDict, got {transform!r}")
+
+
+class Completed:
+    """A part that follows a protocol without the base class: its own members, and the defaults of the base.
+
+    Args:
+        part: Sampler or writer.
+        base: `SamplerBase` or `WriterBase`.
+    """
+
+    def __init__(self, part: Any, base: type) -> None:
+        self._part, self._base = part, base
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or hasattr(self._part, name):
+            return getattr(self._part, name)
+        default = getattr(self._base, name)
+        return MethodType(default, self) if callable(default) else default
+
+
+def completed(part: Any, base: type[T]) -> T:
+    """Return `part` with all members of `base`: itself if it inherits from it."""
+    return part if isinstance(part, base) else cast("T", Completed(part, base))
+
+
+def overrides(part: Any, base: type, name: str) -> bool:
+    """Return whether a part has its own method in place of the default of `base`."""
+    return getattr(getattr(part, name), "__func__", None) is not getattr(base, name)
 
 
 def check_rows(owner: str, storage: Storage, batch_size: int) -> int:

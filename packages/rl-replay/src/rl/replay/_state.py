@@ -1,4 +1,4 @@
-"""Validation of a state before any of it is applied."""
+"""States of the parts of a buffer: validation, twins that continue from them, and the lock of shared buffers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 import torch
 from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError
 from rl.core.keys import NestedKey
+from rl.core.state import reading
 from rl.replay._layout import Cells, Column, key_of
-
-Apply = Callable[[], None]
-"""Applies a validated state; fails only if memory or a file for the rows cannot be made."""
 
 
 class Fields:
@@ -123,43 +122,129 @@ class Fields:
 
 
 class Stateful:
-    """Base of samplers and writers, whose states are validated before they are applied; one without a state."""
+    """Base of the parts of a buffer, whose states load into a twin: a damaged one changes nothing.
+
+    A subclass defines `state_dict` and `_load`. One whose objects are shared with others, such as the memory of a
+    storage, also extends `adopt`.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` continues from, as tensors and plain containers; empty without a state."""
+        """Return what `load_state_dict` continues from, as tensors and plain containers; empty without a state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
 
-        Raises:
-            CheckpointError: if `state` is damaged, or of an object with other arguments. Nothing is changed then.
-        """
-        self.prepare_load(state)()
+        Args:
+            state: Result of `state_dict`.
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002  subclasses use them
-        """Validate a state without applying it; returns the function that applies it.
+        Raises:
+            CheckpointError: If `state` is damaged, or of an object with other arguments. Nothing is changed then.
+        """
+        self.adopt(self.twin(state))
+
+    def twin(self, state: Any, rows: int | None = None, max_size: int | None = None) -> Self:
+        """Create a shallow copy that continues from `state`; this object is not changed.
 
         Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+            state: Result of `state_dict`.
+            rows: Number of rows that the storage of the buffer will have; None if unknown.
+            max_size: Capacity of that storage; None if unknown.
 
         Raises:
-            CheckpointError: see `load_state_dict`.
+            CheckpointError: See `load_state_dict`.
+        """
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        with reading(getattr(self, "_owner", type(self).__name__)):  # the buffer, of a part that it constructs
+            twin._load(state, rows, max_size)
+        return twin
+
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`; after that only this object is used."""
+        vars(self).update(vars(twin))
+
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  subclasses use them
+        """Set the attributes of a twin from `state`.
+
+        Attributes are replaced and their values not modified, because the twin shares them with its original.
         """
         Fields(type(self).__name__, state, ())
-        return lambda: None
 
 
-def prepare_load(part: Any, state: Any, rows: int | None, max_size: int | None) -> Apply:
-    """Validate the state of a sampler or writer and return what applies it.
+@dataclass(frozen=True)
+class _Unread:
+    """State of a part without twins, which may still reject it."""
 
-    A part with a method ``prepare_load(state, rows, max_size)`` validates first; any other applies its state in
-    `load_state_dict`, where it may still raise.
+    state: Any
+
+
+def twin_of(part: Any, state: Any, rows: int | None = None, max_size: int | None = None) -> Any:
+    """Create the twin of a part; one that loads its states in its own way gets `state` in `adopt_all`."""
+    if isinstance(part, Stateful) and type(part).load_state_dict is Stateful.load_state_dict:
+        return part.twin(state, rows, max_size)
+    return _Unread(state)
+
+
+def adopt_all(owner: str, pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Let parts continue as their twins: all of them, or none.
+
+    Args:
+        owner: Class that messages name.
+        pairs: Parts and their twins. A part whose `adopt` may fail, for lack of memory, comes before the others.
+
+    Raises:
+        CheckpointError: If a part without twins rejects its state.
     """
-    prepare = getattr(part, "prepare_load", None)
-    return (lambda: part.load_state_dict(state)) if prepare is None else prepare(state, rows, max_size)
+    pairs = [pair for part, twin in pairs for pair in _pairs(part, twin)]
+    unread = [(part, twin.state) for part, twin in pairs if isinstance(twin, _Unread)]
+    before = [(part, part.state_dict()) for part, _ in unread]
+    try:
+        with reading(owner):
+            for part, state in unread:
+                part.load_state_dict(state)
+        for part, twin in pairs:
+            if not isinstance(twin, _Unread):
+                part.adopt(twin)
+    except BaseException:
+        for part, old in before:
+            part.load_state_dict(old)
+        raise
+
+
+def _pairs(part: Any, twin: Any) -> list[tuple[Any, Any]]:
+    """Return a part and its twin; of a group those of all members."""
+    if not isinstance(twin, StatefulGroup):
+        return [(part, twin)]
+    pairs = zip(part.members, twin.members, strict=True)
+    return [pair for one, other in pairs for pair in _pairs(one, other)]
+
+
+class StatefulGroup(Stateful):
+    """Base of a part that consists of others, in the attribute `_members_as`; its state is the list of theirs."""
+
+    _members_as: ClassVar[str]
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """The parts, which continue as those of a twin."""
+        return getattr(self, self._members_as)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the members."""
+        return {self._members_as: [one.state_dict() for one in self.members]}
+
+    def adopt(self, twin: Self) -> None:
+        """Let each member continue as its twin."""
+        adopt_all(type(self).__name__, [(self, twin)])
+
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  of all members
+        name, owner = self._members_as, type(self).__name__
+        fields = Fields(owner, state, (name,))
+        states = fields.items(name)
+        if len(states) != len(self.members):
+            fields.fail(f"it has {len(states)} {name}, this {owner} has {len(self.members)}")
+        vars(self)[name] = [twin_of(one, part) for one, part in zip(self.members, states, strict=True)]
 
 
 def load_cells(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NoReturn
 
@@ -15,10 +15,9 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
-from rl.core.state import reading
 from rl.replay._indices import Longs
 from rl.replay._slice_table import TrajectoryTable
-from rl.replay._state import Apply, Fields, Stateful
+from rl.replay._state import Fields, Stateful
 
 Marks = tuple[NDArray[np.bool_], NDArray[Any] | None]
 """For each row, whether it is the last of its trajectory, and its trajectory id; None if rows have no ids."""
@@ -317,32 +316,24 @@ class Trajectories(Stateful):
             "table": None if table is None else table.state(),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a storage of another size.
-        """
-        with reading(self._owner):
-            fields, table = Fields(self._owner, state, ("capacity", "table")), None
-            if max_size is None and self._table is not None:
-                max_size = self._table.capacity
-            if fields["capacity"] is not None:
-                capacity = fields.integer("capacity", low=1)
-                if max_size not in (None, capacity):
-                    raise CheckpointError(
-                        f"{self._owner} samples from {max_size} rows at most, the state is of a storage of {capacity}"
-                    )
-                table = TrajectoryTable.from_state(self._owner, capacity, fields["table"])
-            if rows and (table is None or table.rows != rows):
-                fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
-
-        def apply() -> None:
-            Trajectories.empty(self)
-            if table is not None:
-                self._table = table
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields, capacity = Fields(self._owner, state, ("capacity", "table")), None
+        table = self._table
+        max_size = table.capacity if max_size is None and table is not None else max_size
+        if fields["capacity"] is not None:
+            capacity = fields.integer("capacity", low=1)
+            if max_size not in (None, capacity):
+                raise CheckpointError(
+                    f"{self._owner} samples from {max_size} rows at most, the state is of a storage of {capacity}"
+                )
+            self._table = TrajectoryTable.from_state(self._owner, capacity, fields["table"])
+        elif table is not None:
+            self._table = TrajectoryTable(table.capacity) if self._bound else None
+        if rows and (capacity is None or self._table is None or self._table.rows != rows):
+            fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
+        self._storage = self._storage if self._bound else None
+        self._waiting = []
+        self._forget()
 
     @property
     def _current(self) -> TrajectoryTable | None:

@@ -13,18 +13,20 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, IS_INIT, NestedKey, next_key, unwrap
 from rl.replay._arguments import whole
+from rl.replay._state import Stateful
 from rl.replay._trajectories import Boundaries, Trajectories, Unbounded, read_columns
 from rl.replay._untraced import untraced
 
 __all__ = ["SampleUnit", "Sequence", "Transition"]
 
 
-class SampleUnit(ABC):
+class SampleUnit(Stateful, ABC):
     """Maps each sampled row, the *anchor*, to the rows that a batch has for it.
 
     The sampler of a buffer selects anchors, with its probabilities; ``sample_unit=`` of the buffer then selects the
-    rows. A subclass defines `expand`. One that follows the writes of a buffer may define `attach`, `admit`, `extended`,
-    `empty`, `state_dict`, `load_state_dict` and `prepare_load`, see `rl.core.interfaces.Sampler`.
+    rows. A subclass defines `expand`. One that follows the writes of a buffer also defines `attach`, `admit`,
+    `extended`, `replaced`, `patched`, `empty`, `state_dict` and `load_state_dict`, which a buffer calls as those of a
+    sampler.
 
     Example:
         >>> import torch
@@ -53,6 +55,25 @@ class SampleUnit(ABC):
             storage: of the buffer; must not be changed.
         """
 
+    def attach(self, storage: Storage) -> None:
+        """Read the rows of the storage of the buffer, which may have been written before."""
+
+    def admit(self, data: Any) -> None:
+        """Check a batch before it is written; raise if its rows cannot be expanded."""
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Follow a write of the rows `index` ``[n]``."""
+
+    def replaced(self, index: Tensor, data: Any) -> None:
+        """Follow a replacement of the stored rows `index` ``[n]``; as a write, unless a subclass knows better."""
+        self.extended(index, data)
+
+    def patched(self, keys: Any) -> None:
+        """Follow a replacement of the entries `keys` of some stored rows."""
+
+    def empty(self) -> None:
+        """Forget all rows."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -61,7 +82,7 @@ _DONE: NestedKey = next_key(DONE)
 
 
 @final
-class Sequence(SampleUnit, Trajectories):
+class Sequence(Trajectories, SampleUnit):
     """Window of ``burn_in + length + bootstrap`` rows of one trajectory around each anchor.
 
     With the anchor at step t, the window has the steps t - burn_in, ..., t + length + bootstrap - 1, in units of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from typing import Any, Final, NoReturn, final
 
 import numpy as np
@@ -15,28 +14,76 @@ from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.interfaces import Storage, Writer
 from rl.core.keys import NEXT, REWARD, NestedKey, key_str, leaf_keys, unwrap
-from rl.core.state import reading
 from rl.replay import _foreign
-from rl.replay._state import Apply, Fields, Stateful
+from rl.replay._state import Fields, Stateful, StatefulGroup
 from rl.replay._trajectories import read_columns
-from rl.replay.storages._ensemble import load_all
 
 __all__ = [
     "ImmutableDatasetWriter",
     "RoundRobinWriter",
     "TensorDictMaxValueWriter",
     "TensorDictRoundRobinWriter",
+    "WriterBase",
     "WriterEnsemble",
 ]
 
 
+class WriterBase(Stateful):
+    """Base of writers: `rl.core.interfaces.Writer` without a state, generations and a selection of rows.
+
+    A subclass defines `claim` and what it needs of the rest. One with a state defines `state_dict` and
+    `load_state_dict`. A buffer calls `attach` when it is constructed and after a state was loaded; for a write
+    `select`, `reuse`, `claim` and `extended`, in this order.
+    """
+
+    cursor: int = 0
+    """Row that is written next, if rows are written in order."""
+    run: slice | None = None
+    """Rows of the last claim if they are adjacent, which a storage of tensors copies at once; None otherwise."""
+    tracks_generations: bool = False
+    """Whether `generations_of` counts the writes of each row."""
+
+    def attach(self, storage: Storage) -> None:
+        """Read the rows of the storage of the buffer, which may have been written before."""
+
+    def select(self, storage: Storage, data: Any) -> Tensor | None:  # noqa: ARG002  subclasses use them
+        """Return the positions int64 ``[m]`` of the rows of a batch to write; None for all."""
+        return None
+
+    def reuse(self, rows: Tensor) -> None:
+        """Let the next claim start with `rows`, int64 ``[n]``, which the sampler has consumed."""
+
+    def claim(self, storage: Storage, count: int) -> Tensor:
+        """Return indices ``[count]`` int64 for new rows; see `rl.core.interfaces.Writer.claim`."""
+        raise NotImplementedError
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Follow the write of the claimed rows `index` ``[n]``."""
+
+    def rewritten(self, index: Tensor) -> None:
+        """Follow a replacement of the stored rows `index` ``[n]`` in place."""
+
+    def generations_of(self, index: Tensor | int) -> Tensor:  # noqa: ARG002  subclasses use it
+        """Return how often each row was overwritten, int64 in the shape of `index`.
+
+        Raises:
+            ContractError: If writes are not counted.
+        """
+        raise ContractError(f"{type(self).__name__} does not count the writes of rows")
+
+    def empty(self) -> None:
+        """Start again, because the storage is emptied."""
+
+
 @final
-class WriterEnsemble(Stateful):
+class WriterEnsemble(StatefulGroup, WriterBase):
     """The writers of the members of an ensemble, which is read only itself: write to a member.
 
     Args:
         writers: one for each storage.
     """
+
+    _members_as = "writers"
 
     def __init__(self, *writers: Writer) -> None:
         self.writers: Final = writers
@@ -52,25 +99,10 @@ class WriterEnsemble(Stateful):
             " its members, ensemble[0].extend(batch) for example"
         )
 
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Do nothing: no row is written here."""
-
     def empty(self) -> None:
         """Start each member again."""
         for writer in self.writers:
             writer.empty()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the writers."""
-        return {"writers": [one.state_dict() for one in self.writers]}
-
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of other writers.
-        """
-        return load_all("WriterEnsemble", "writers", self.writers, state)
 
     def __repr__(self) -> str:
         return f"WriterEnsemble({', '.join(map(repr, self.writers))})"
@@ -78,7 +110,7 @@ class WriterEnsemble(Stateful):
 
 @final
 @_foreign.fixed_writer
-class ImmutableDatasetWriter(Stateful):
+class ImmutableDatasetWriter(WriterBase):
     """Refuses every write: for a buffer over a dataset, whose storage is filled beforehand.
 
     Example:
@@ -101,9 +133,6 @@ class ImmutableDatasetWriter(Stateful):
             "be written. Use a RoundRobinWriter for a buffer that grows"
         )
 
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Do nothing: no row is ever written."""
-
     def empty(self) -> NoReturn:
         """Refuse.
 
@@ -121,7 +150,7 @@ _REDUCTIONS = ("max", "min", "mean", "median", "sum")
 
 @final
 @_foreign.fixed_writer
-class TensorDictMaxValueWriter(Stateful):
+class TensorDictMaxValueWriter(WriterBase):
     """Keeps the rows with the largest value of an entry: a full storage replaces its smallest by a larger new one.
 
     `extend` returns -1 as the index of a row that is not written. Of equal values the stored row stays. Rows of whole
@@ -248,27 +277,15 @@ class TensorDictMaxValueWriter(Stateful):
             "values": torch.tensor([value for value, _ in ranked], dtype=torch.float64, device="cpu"),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a writer for another storage.
-        """
-        owner = "TensorDictMaxValueWriter"
-        with reading(owner):
-            fields = Fields(owner, state, ("reduction", "values"))
-            fields.match(reduction=self.reduction)
-            values = fields.tensor("values", torch.float64, 1)
-            if bool(values.isnan().any()) or (rows is not None and len(values) != rows):
-                fields.fail(f"it has {len(values)} values for {rows} rows, or NaN values")
-            ranked = list(zip(values.tolist(), range(len(values)), strict=True))
-
-        def apply() -> None:
-            self.empty()
-            self._ranked = ranked
-            heapq.heapify(self._ranked)
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
+        fields = Fields("TensorDictMaxValueWriter", state, ("reduction", "values"))
+        fields.match(reduction=self.reduction)
+        values = fields.tensor("values", torch.float64, 1)
+        if bool(values.isnan().any()) or (rows is not None and len(values) != rows):
+            fields.fail(f"it has {len(values)} values for {rows} rows, or NaN values")
+        self.empty()
+        self._ranked = list(zip(values.tolist(), range(len(values)), strict=True))
+        heapq.heapify(self._ranked)
 
     def __repr__(self) -> str:
         return f"TensorDictMaxValueWriter(rank_key={self.rank_key!r}, reduction={self.reduction!r})"
@@ -293,7 +310,7 @@ class TensorDictMaxValueWriter(Stateful):
 
 @final
 @_foreign.writer
-class RoundRobinWriter(Stateful):
+class RoundRobinWriter(WriterBase):
     """Writer that fills the storage in order and, when it is full, overwrites the oldest rows.
 
     Writing into a storage that already holds rows starts after them.
@@ -318,13 +335,12 @@ class RoundRobinWriter(Stateful):
         self._cursor: int | None = None
         self._claimed: int | None = None  # the cursor after the last claim
         self._free: Tensor | None = None  # rows of `reuse`
-        self.run: slice | None = None
-        """The rows of the last claim, if they are adjacent."""
-        self.tracks_generations: Final = track_generations
+        self.run = None
+        self.tracks_generations = track_generations
         self._generations = torch.empty(0, dtype=torch.int64, device="cpu")
 
     @property
-    def cursor(self) -> int:
+    def cursor(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  it is read only
         """Where the next row goes."""
         return self._cursor or 0
 
@@ -413,31 +429,22 @@ class RoundRobinWriter(Stateful):
         generations = {"generations": self._generations.clone()} if self.tracks_generations else {}
         return {"cursor": self._cursor, **generations}
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a writer for another storage.
-        """
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
         names = ("cursor", "generations") if self.tracks_generations else ("cursor",)
         fields = Fields("RoundRobinWriter", state, names)
-        cursor, generations = None, self._generations
+        cursor = None
         if fields["cursor"] is not None:
             cursor = fields.integer("cursor", high=None if max_size is None else max_size - 1)
             if rows is not None and cursor > rows:
                 fields.fail(f"the next row would go to {cursor}, behind a gap after {rows} rows")
+        self._cursor, self._claimed, self._free = cursor, cursor, None
         if self.tracks_generations:
             generations = fields.indices("generations", low=-1, high=2**63 - 1).clone()
             if max_size is not None and len(generations) not in (0, max_size):
                 fields.fail(f"it has generations of {len(generations)} rows, for a storage of {max_size}")
             if rows and (len(generations) < rows or int(generations[:rows].min()) < 0):
                 fields.fail(f"a row of the {rows} stored ones has no generation")
-
-        def apply() -> None:
-            self._cursor = self._claimed = cursor
-            self._generations, self._free = generations, None
-
-        return apply
+            self._generations = generations
 
     def __repr__(self) -> str:
         generations = ", track_generations=True" if self.tracks_generations else ""

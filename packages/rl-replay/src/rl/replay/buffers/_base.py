@@ -20,18 +20,18 @@ from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
 from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, set_generator, unpack
 from rl.replay import _foreign
-from rl.replay._arguments import Index, check_parts, row_index, whole
+from rl.replay._arguments import Index, check_parts, completed, overrides, row_index, whole
 from rl.replay._kinds import class_in, one_row
 from rl.replay._query import Trajectory
 from rl.replay._slice_sampling import RUNS
-from rl.replay._state import Apply, Fields, SharedLock, prepare_load
+from rl.replay._state import Fields, SharedLock, Stateful, StatefulGroup, adopt_all, twin_of
 from rl.replay._trajectories import stored_trajectories
 from rl.replay._untraced import untraced
 from rl.replay.buffers._pipeline import (
     Batch,
     ConditionalUpdateResult,
-    Flight,
     Patch,
+    PrefetchQueue,
     Transforms,
     collate,
     pull,
@@ -40,11 +40,12 @@ from rl.replay.buffers._pipeline import (
     with_unit,
 )
 from rl.replay.sample_units import SampleUnit, Transition
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._uniform import ConsumingSampler, RandomSampler
 from rl.replay.storages._list import ListStorage
 from rl.replay.storages._memmap import FileRows, with_rows
 from rl.replay.storages._rows import TensorRows
-from rl.replay.writers import RoundRobinWriter
+from rl.replay.writers import RoundRobinWriter, WriterBase
 
 __all__ = ["FILE", "GENERATION", "ReplayBuffer"]
 
@@ -54,7 +55,7 @@ _STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", 
 
 
 @_foreign.buffer
-class ReplayBuffer:
+class ReplayBuffer(Stateful):
     """Replay buffer: stores transitions and samples batches of them.
 
     Args:
@@ -117,14 +118,16 @@ class ReplayBuffer:
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
         self.sampler: Final[Sampler] = _sampler_of(owner, sampler, consume_after_n_samples)
         self.sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
-        self._rows: Final = with_unit(owner, self.sampler, sample_unit)  # samples the rows of a batch
+        self._sampler: Final = completed(self.sampler, SamplerBase)
+        self._rows: Final = with_unit(owner, type(self.sampler).__name__, self._sampler, sample_unit)
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
+        self._writer: Final = completed(self.writer, WriterBase)
         storage = ListStorage() if storage is None else storage
         if shared:
-            unit = self._rows is not self.sampler
+            unit = self._rows is not self._sampler
             storage = shared_storage(owner, storage, self.sampler, self.writer, unit=unit)
         self.storage: Final[Storage] = storage
-        _check_sampler(owner, self.sampler, self.storage, prefetch)
+        _check_sampler(owner, type(self.sampler).__name__, self._sampler, self.storage, prefetch)
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
         rows_dims = getattr(self.storage, "ndim", 1)
@@ -136,20 +139,16 @@ class ReplayBuffer:
             self._transforms.append(transform, invert=False)
         self._collate = collate if collate_fn is None else collate_fn
         self._pin_memory = pin_memory
-        self._flight = Flight(prefetch or 0)
+        self._flight = PrefetchQueue(prefetch or 0)
         self._write_count = 0
         self.shared: Final = shared
         self._lock: AbstractContextManager[object] = self._new_lock()
-        # Optional methods, see `rl.core.interfaces.Sampler`.
-        self._postprocess: Final = getattr(self.sampler, "postprocess", None)
-        self._admit: Final = getattr(self._rows, "admit", None)
-        self._available: Final = getattr(self.sampler, "available", None)
-        self._expired: Final = getattr(self.sampler, "expired", None)
-        self._reuse: Final = None if self._expired is None else getattr(self.writer, "reuse", None)
-        tracked: Any = self.writer if getattr(self.writer, "tracks_generations", False) else None
-        self._tracked: Final = tracked  # the writer, if it counts the writes of rows
-        ring = isinstance(self.writer, RoundRobinWriter) and isinstance(self.storage, TensorRows)
-        self._ring: Any = self.writer if ring else None  # whose claims are written as runs of rows
+        self._postprocesses: Final = overrides(self._sampler, SamplerBase, "postprocess")
+        self._consumes: Final = overrides(self._sampler, SamplerBase, "available")
+        selects = overrides(self._writer, WriterBase, "select")
+        self._prepares: Final = selects or self._extended_dim > 0  # batches before they are written
+        self._tracked: Final = self._writer if self._writer.tracks_generations else None
+        self._in_runs: Final = isinstance(self.storage, TensorRows)  # adjacent rows are written as a slice
         by_step = rows_dims > 1 and isinstance(self.storage, TensorRows)
         self._by_step: Any = self.storage if by_step else None  # which has the environments of a batch side by side
         self._attach()
@@ -172,7 +171,7 @@ class ReplayBuffer:
         if self.shared:
             with self._lock:
                 return len(self.storage)
-        return len(self.storage) if self._available is None else self._available(self.storage)
+        return self._sampler.available(self.storage) if self._consumes else len(self.storage)
 
     def _new_lock(self) -> AbstractContextManager[object]:
         if not self.shared:
@@ -187,14 +186,14 @@ class ReplayBuffer:
         push(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer), self._write_count)
 
     def _forked(self) -> None:
-        self._flight = Flight(self.prefetch)  # the threads are those of the other process
+        self._flight = PrefetchQueue(self.prefetch)  # the threads are those of the other process
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_lock", "_flight")  # of this process
         return {**{name: value for name, value in self.__dict__.items() if name not in own}, "_depth": self.prefetch}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._flight = Flight(state.pop("_depth"))
+        self._flight = PrefetchQueue(state.pop("_depth"))
         self.__dict__.update(state)
         self._lock = self._new_lock()
 
@@ -239,11 +238,12 @@ class ReplayBuffer:
                 storage can hold.
         """
         if torch.compiler.is_compiling():
-            return untraced(self._extend)(data)
+            return untraced(self._write_prepared)(data)
+        write = self._write_prepared if self._prepares or self._transforms.writes else self._write
         if not profiling_enabled():
-            return self._extend(data)
+            return write(data)
         with profiled("replay.extend"):
-            return self._extend(data)
+            return write(data)
 
     def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
         """Sample a batch.
@@ -325,8 +325,7 @@ class ReplayBuffer:
             [[3, 4]]
         """
         with self._lock:
-            cursor = getattr(self.writer, "cursor", 0)
-            parts = stored_trajectories(self.storage, self.sampler, cursor, trajectory_key)
+            parts = stored_trajectories(self.storage, self.sampler, self._writer.cursor, trajectory_key)
             found = (Trajectory(self[rows]) for rows in parts)
             return [one for one in found if predicate is None or predicate(one)]
 
@@ -348,13 +347,11 @@ class ReplayBuffer:
             self._check(data)
             if self._by_step is not None:
                 data = self._by_step.as_batch(data, len(rows))
-            if self._admit is not None:
-                self._admit(data)
+            self._rows.admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
-            if (rewritten := getattr(self.writer, "rewritten", None)) is not None:
-                rewritten(rows)
-            getattr(self._rows, "replaced", self._rows.extended)(rows, data)
+            self._writer.rewritten(rows)
+            self._rows.replaced(rows, data)
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
         """Apply `transform` to every sampled batch, after the existing ones; returns the buffer.
@@ -458,8 +455,7 @@ class ReplayBuffer:
                 return ConditionalUpdateResult(live, None if version_key is None else torch.zeros_like(live))
             self._flight.wait_gathered()
             result = update.apply(self.storage, live, require_newer=require_newer)
-            if (patched := getattr(self._rows, "patched", None)) is not None:
-                patched(list(update.cells))
+            self._rows.patched(list(update.cells))
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -480,39 +476,31 @@ class ReplayBuffer:
             CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
         """
         with self._lock:
-            self._prepare(state)()
+            super().load_state_dict(state)
 
-    def _prepare(self, state: Mapping[str, Any]) -> Apply:
-        """Validate a state without applying it; returns the function that applies it."""
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  its storage knows them
         fields = self._fields(state)
-        rows, load_rows = self._prepare_rows(fields["storage"])
-        parts: list[tuple[Any, Apply]] = [
-            (part, prepare_load(part, fields[name], rows, self.storage.max_size))
-            for name, part in (("sampler", self._rows), ("writer", self.writer))
-        ]
-        finish = self._prepare_rest(fields, rows)
-        # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
-        parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
-        parts.insert(0, (self._transforms, lambda: self._transforms.load_state_dict(fields["transforms"])))
+        storage, size = twin_of(self.storage, fields["storage"]), self.storage.max_size
+        stored = rows_of(storage)
+        sampler = twin_of(self._rows, fields["sampler"], stored, size)
+        writer = twin_of(self._writer, fields["writer"], stored, size)
+        self._read_rest(fields, stored)
+        vars(self).update(storage=storage, _rows=sampler, _writer=writer)
 
-        def apply() -> None:
-            before = [(part, part.state_dict()) for part, _ in parts if not hasattr(part, "prepare_load")]
-            self._flight.wait_gathered()
-            try:
-                with reading(type(self).__name__):
-                    for _, load in parts[: len(before)]:
-                        load()
-                load_rows()
-            except BaseException:
-                for part, old in before:
-                    part.load_state_dict(old)
-                raise
-            for _, load in parts[len(before) :]:
-                load()
-            self._attach()
-            finish()
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`; storage, sampler, writer and transforms stay the same objects."""
+        self._flight.wait_gathered()
+        parts = [(getattr(self, name), getattr(twin, name)) for name in ("_transforms", "storage", "_rows", "_writer")]
+        adopt_all(type(self).__name__, parts)
+        self._attach()
+        self._adopt_rest(twin)
 
-        return apply
+    def _adopt_rest(self, twin: Self) -> None:
+        """Continue with the count of writes, the generator and the prefetched batches of `twin`."""
+        self._flight.adopt(twin._flight)
+        self._write_count = twin._write_count
+        if self.generator is not None and twin.generator is not None:
+            self.generator.set_state(twin.generator.get_state())
 
     def dumps(self, path: str | Path) -> None:
         """Write a checkpoint into the folder `path`: one safetensors file, no pickle.
@@ -582,20 +570,22 @@ class ReplayBuffer:
             raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
         return size
 
-    def _extend(self, data: Any) -> Tensor:
-        if not self._transforms.writes:
-            return self._place(data)
+    def _write_prepared(self, data: Any) -> Tensor:
+        """Write what transforms, `dim_extend` and the writer make of a batch; rows that are left out have the index -1.
+
+        The transforms continue from before if the batch is not written.
+        """
         with self._lock:
             before = self._transforms.state_dict()
             try:
-                rows = self._transforms.write(data)
-                return torch.empty(0, dtype=torch.int64, device="cpu") if rows is None else self._place(rows)
+                if self._transforms.writes and (data := self._transforms.write(data)) is None:
+                    return torch.empty(0, dtype=torch.int64, device="cpu")
+                return self._write_selected(data)
             except BaseException:
                 self._transforms.load_state_dict(before)
                 raise
 
-    def _place(self, data: Any) -> Tensor:
-        """Write the rows that the writer selects; the index of others is -1."""
+    def _write_selected(self, data: Any) -> Tensor:
         if self._extended_dim:
             if getattr(data, "ndim", 0) <= self._extended_dim:
                 raise ShapeError(
@@ -603,44 +593,40 @@ class ReplayBuffer:
                     f" {list(getattr(data, 'shape', []))}"
                 )
             data = data.transpose(0, self._extended_dim)
-        select = getattr(self.writer, "select", None)
-        if select is None:
+        self._check(data)
+        kept = self._writer.select(self.storage, data)
+        if kept is None:
             return self._write(data)
-        with self._lock:
-            self._check(data)
-            kept = select(self.storage, data)
-            index = torch.full((len(data),), -1, device="cpu")
-            if len(kept):
-                rows = [data[position] for position in kept.tolist()] if isinstance(data, list) else data[kept]
-                index[kept] = self._write(rows)
+        index = torch.full((len(data),), -1, device="cpu")
+        if len(kept):
+            rows = [data[position] for position in kept.tolist()] if isinstance(data, list) else data[kept]
+            index[kept] = self._write(rows)
         return index
 
     def _write(self, data: Any) -> Tensor:
         with self._lock:
             self._check(data)
             count = self.storage.count(data)
-            if self._admit is not None:
-                self._admit(data)
-            if self._reuse is not None and self._expired is not None:
-                self._reuse(self._expired(count))
-            index = self.writer.claim(self.storage, count)
+            self._rows.admit(data)
+            if (expired := self._rows.expired(count)) is not None:
+                self._writer.reuse(expired)
+            index = self._writer.claim(self.storage, count)
             self._flight.wait_gathered()
-            run = None if self._ring is None else self._ring.run
+            run = self._writer.run if self._in_runs else None
             rows = index if run is None else run
             if self._by_step is None:
                 self.storage.set(rows, data)  # validates before it writes
             else:
                 self._by_step.set(rows, data, by_step=True)
                 index = self._by_step.by_batch(index, data)
-            self.writer.extended(index, data)
+            self._writer.extended(index, data)
             self._write_count += count
             self._rows.extended(index, data)
         return index
 
     def _attach(self) -> None:
-        for part in (self._rows, self.writer):
-            if (attach := getattr(part, "attach", None)) is not None:
-                attach(self.storage)
+        self._rows.attach(self.storage)
+        self._writer.attach(self.storage)
 
     def _check(self, data: Any) -> None:
         """Check the type of a batch; the storage checks keys, shapes and dtypes."""
@@ -682,11 +668,11 @@ class ReplayBuffer:
             data = data.copy()  # entries are written into it, and it may be a row of the storage
         if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
             data = data.reshape(*index.shape, *data.batch_size[1:])
-        if self._postprocess is None:
+        if not self._postprocesses:
             data = self._annotate(data, info)
         else:
             known = {key: info[key] for key in self._annotations if key in info}
-            data = self._postprocess(self._annotate(data, known), info)
+            data = self._sampler.postprocess(self._annotate(data, known), info)
         data = self._transforms.read(data)
         if self._pin_memory:
             data = tree_map(lambda part: part.pin_memory(), data, is_leaf=lambda part: hasattr(part, "pin_memory"))
@@ -732,30 +718,19 @@ class ReplayBuffer:
                 raise CheckpointError(f"{owner}: its {name} is a {own}, the state is of a {types[name]}")
         return fields
 
-    def _prepare_rows(self, state: Any) -> tuple[int | None, Apply]:
-        """The number of rows in the state of a storage, None if unknown, and the function that applies it."""
-        prepare = getattr(self.storage, "prepare_load", None)
-        if prepare is not None:
-            return prepare(state)
-
-        def load() -> None:
-            with reading(type(self).__name__):
-                self.storage.load_state_dict(state)
-
-        return None, load
-
-    def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
-        """Validate the fields of the buffer; returns the function that applies them."""
+    def _read_rest(self, fields: Fields, rows: int | None) -> None:
+        """Set the attributes of a twin that are not parts with a state of their own."""
         owner = type(self).__name__
-        count, random = fields.integer("write_count"), None
+        self._write_count = fields.integer("write_count")
         if (fields["generator"] is None) != (self.generator is None):
             has, lacks = ("buffer", "state") if fields["generator"] is None else ("state", "buffer")
             raise CheckpointError(
                 f"{owner}: the {has} has a generator, the {lacks} has none; the continuation would sample other batches"
             )
         if self.generator is not None:
-            random = fields.tensor("generator", torch.uint8, 1)
-            set_generator(torch.Generator(self.generator.device), random, owner)
+            generator = torch.Generator(self.generator.device)
+            set_generator(generator, fields.tensor("generator", torch.uint8, 1), owner)
+            vars(self)["generator"] = generator
         size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
         in_flight = fields.items("in_flight")
         if in_flight and size != self.batch_size:
@@ -766,17 +741,16 @@ class ReplayBuffer:
         # A transform or a function may have moved its batches: they go where they were, if that is known.
         moved = len(self._transforms) or self._collate is not collate
         device = None if moved else getattr(self.storage, "device", None)
-        landing = [_landing(owner, item, rows, device) for item in in_flight]
+        queue = PrefetchQueue(self.prefetch)
+        for item in in_flight:
+            batch, last = _prefetched(owner, item, rows, device)
+            queue.push(batch, last=last)
+        vars(self).update(_flight=queue, _transforms=twin_of(self._transforms, fields["transforms"]))
 
-        def apply() -> None:
-            self._flight.clear()
-            self._write_count = count
-            if self.generator is not None and random is not None:
-                set_generator(self.generator, random, owner)
-            for batch, last in landing:
-                self._flight.land(batch, last=last)
 
-        return apply
+def rows_of(twin: Any) -> int | None:
+    """Return the number of rows that a storage will have, from its twin; None if only the members of a group know."""
+    return len(twin) if hasattr(twin, "__len__") and not isinstance(twin, StatefulGroup) else None
 
 
 def _sampler_of(owner: str, sampler: Sampler | None, consume_after_n_samples: int | None) -> Sampler:
@@ -790,19 +764,19 @@ def _sampler_of(owner: str, sampler: Sampler | None, consume_after_n_samples: in
     return ConsumingSampler(consume_after_n_samples)
 
 
-def _check_sampler(owner: str, sampler: Any, storage: Storage, prefetch: int | None) -> None:
+def _check_sampler(owner: str, kind: str, sampler: SamplerBase, storage: Storage, prefetch: int | None) -> None:
     """Check that a sampler suits the other parts.
 
     Raises:
         ContractError: if it has priorities of fewer rows than `storage`, or does not allow `prefetch`.
     """
-    kind, capacity = type(sampler).__name__, getattr(sampler, "max_capacity", None)
+    capacity = sampler.max_capacity
     if capacity is not None and capacity < storage.max_size:
         raise ContractError(
             f"{owner}: its storage has max_size={storage.max_size}, its {kind} only max_capacity={capacity}; give both"
             " the same"
         )
-    if prefetch and not getattr(sampler, "prefetchable", True):
+    if prefetch and not sampler.prefetchable:
         raise ContractError(
             f"{owner}: prefetched batches may be discarded, and a {kind} would not sample their rows again; leave out"
             f" prefetch={prefetch}"
@@ -826,7 +800,7 @@ def _check_options(owner: str, batch_size: Any, prefetch: Any, *, pin_memory: bo
         raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
 
 
-def _landing(owner: str, item: Any, rows: int | None, device: torch.device | None) -> tuple[Batch, bool]:
+def _prefetched(owner: str, item: Any, rows: int | None, device: torch.device | None) -> tuple[Batch, bool]:
     """A prefetched batch of a state, on `device` if one is given, and whether it ended a pass."""
     fields = Fields(owner, item, ("data", "info", "last"))
     data = unpack(fields["data"], f"{owner}: a prefetched batch", device)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.keys import INDEX, NestedKey
-from rl.core.state import reading, save
+from rl.core.state import save
 from rl.replay import _foreign
 from rl.replay._query import Trajectory
-from rl.replay._state import Apply
+from rl.replay._state import adopt_all
 from rl.replay.buffers._base import FILE, ReplayBuffer
 from rl.replay.buffers._pipeline import Batch
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
@@ -129,6 +129,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
 
     _fields_of_state = _STATE
+    _twins: Sequence[ReplayBuffer] = ()  # of the members, in a twin
     _reads_at_once = True  # a write to a member does not wait for the batches of the ensemble
 
     def __getitem__(self, index: Any) -> Any:
@@ -192,7 +193,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             )
         for number, positions, local in self._members.locate(index):
             buffer = self.buffers[number]
-            if isinstance(buffer, TensorDictReplayBuffer) and hasattr(buffer.sampler, "check_priority"):
+            if isinstance(buffer, TensorDictReplayBuffer) and buffer.has_priorities:
                 buffer.update_tensordict_priority(data[positions].set(INDEX, local))
 
     def dumps(self, path: str | Path) -> None:
@@ -214,22 +215,19 @@ class ReplayBufferEnsemble(ReplayBuffer):
         rest = self._state({})
         return {**{name: rest[name] for name in _STATE if name != "members"}, "members": members}
 
-    def _prepare(self, state: Mapping[str, Any]) -> Apply:
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  its members know them
         fields = self._fields(state)
-        with reading(type(self).__name__):
-            states = fields.items("members")
-            if len(states) != len(self._saved):
-                fields.fail(f"it has {len(states)} members, the ensemble has {len(self._saved)}")
-        loads = [buffer._prepare(part) for buffer, part in zip(self._saved, states, strict=True)]  # noqa: SLF001  a member
-        finish = self._prepare_rest(fields, None)
+        states = fields.items("members")
+        if len(states) != len(self._saved):
+            fields.fail(f"it has {len(states)} members, the ensemble has {len(self._saved)}")
+        self._twins = [buffer.twin(part) for buffer, part in zip(self._saved, states, strict=True)]
+        self._read_rest(fields, None)
 
-        def apply() -> None:
-            self._transforms.load_state_dict(fields["transforms"])
-            for load in loads:
-                load()
-            finish()
-
-        return apply
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`; the members stay the same objects."""
+        parts = [(self._transforms, twin._transforms), *zip(self._saved, twin._twins, strict=True)]
+        adopt_all(type(self).__name__, parts)
+        self._adopt_rest(twin)
 
     def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:
         """Rows of a batch that each member gives."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final, Unpack, final
+from typing import Any, Final, Self, Unpack, final
 
 import numpy as np
 import torch
@@ -28,10 +28,9 @@ from rl.core.keys import (
 )
 from rl.replay import _foreign
 from rl.replay._slice_sampling import SLICES
-from rl.replay._state import Apply, Fields
 from rl.replay._trajectories import Boundaries, Trajectories, read_columns
 from rl.replay._untraced import untraced
-from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.buffers._base import ReplayBuffer, rows_of
 from rl.replay.buffers._pipeline import BufferOptions, collate
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
@@ -270,16 +269,17 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
         return {**super()._state(storage), "trajectories": self._trajectories.state_dict()}
 
-    def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
-        load = self._trajectories.prepare_load(fields["trajectories"], rows, self.storage.max_size)
-        finish = super()._prepare_rest(fields, rows)
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        size = self.storage.max_size
+        super()._load(state, rows, max_size)
+        stored = rows_of(self.storage)
+        vars(self)["_trajectories"] = self._trajectories.twin(state["trajectories"], stored, size)
 
-        def apply() -> None:
-            load()
-            self._trajectories.attach(self.storage)
-            finish()
-
-        return apply
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`; see `ReplayBuffer.adopt`."""
+        super().adopt(twin)
+        self._trajectories.adopt(twin._trajectories)
+        self._trajectories.attach(self.storage)
 
 
 def _entry(owner: str, data: TensorDictBase, key: NestedKey) -> Tensor:

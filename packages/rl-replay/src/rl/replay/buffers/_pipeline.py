@@ -17,10 +17,11 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.core.state import reading
+from rl.replay._arguments import overrides
 from rl.replay._kinds import is_batched
-from rl.replay._state import Apply, Fields, prepare_load
+from rl.replay._state import Fields, StatefulGroup, twin_of
 from rl.replay.sample_units import SampleUnit, Transition
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._uniform import RandomSampler
 from rl.replay.storages._memmap import FileRows
 from rl.replay.storages._rows import TensorRows
@@ -164,7 +165,7 @@ class Transforms:
                 yield stage
 
 
-def with_unit(owner: str, sampler: Sampler, unit: Any) -> Sampler:
+def with_unit(owner: str, kind: str, sampler: SamplerBase, unit: Any) -> SamplerBase:
     """`sampler` whose indices are expanded by `unit`.
 
     Raises:
@@ -174,33 +175,41 @@ def with_unit(owner: str, sampler: Sampler, unit: Any) -> Sampler:
         return sampler
     if not isinstance(unit, SampleUnit):
         raise ContractError(f"{owner}: sample_unit is Transition(), Sequence(length=...) or another one, got {unit!r}")
-    if hasattr(sampler, "postprocess"):
+    if overrides(sampler, SamplerBase, "postprocess"):
         raise ContractError(
-            f"{owner}: a {type(sampler).__name__} selects sequences itself; use sample_unit= with a sampler of single"
+            f"{owner}: a {kind} selects sequences itself; use sample_unit= with a sampler of single"
             " rows, RandomSampler() or PrioritizedSampler(...), or leave it out"
         )
     return _UnitSampler(owner, sampler, unit)
 
 
-class _UnitSampler:
+class _UnitSampler(StatefulGroup, SamplerBase):
     """Sampler of anchors, and the unit that expands them."""
 
-    def __init__(self, owner: str, sampler: Sampler, unit: SampleUnit) -> None:
+    def __init__(self, owner: str, sampler: SamplerBase, unit: SampleUnit) -> None:
         self._owner: Final = owner
         self._sampler: Final = sampler
         self._unit: Final = unit
-        if all(hasattr(part, "prepare_load") or not hasattr(part, "state_dict") for part in (sampler, unit)):
-            self.prepare_load: Final = self._prepare_load
 
     @property
-    def ran_out(self) -> bool:
+    def members(self) -> tuple[SamplerBase, SampleUnit]:
+        """The sampler and the unit."""
+        return self._sampler, self._unit
+
+    @property
+    def ran_out(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  it is that of the sampler
         return self._sampler.ran_out
 
     def attach(self, storage: Storage) -> None:
-        self._call("attach", storage)
+        for part in self.members:
+            part.attach(storage)
 
     def admit(self, data: Any) -> None:
-        self._call("admit", data)
+        for part in self.members:
+            part.admit(data)
+
+    def expired(self, count: int) -> Tensor | None:
+        return self._sampler.expired(count)
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
@@ -209,52 +218,38 @@ class _UnitSampler:
         return self._unit.expand(index, info, storage)
 
     def extended(self, index: Tensor, data: Any) -> None:
-        self._call("extended", index, data)
+        for part in self.members:
+            part.extended(index, data)
 
     def replaced(self, index: Tensor, data: Any) -> None:
-        for part in (self._sampler, self._unit):
-            follow = getattr(part, "replaced", getattr(part, "extended", None))
-            if follow is not None:
-                follow(index, data)
+        for part in self.members:
+            part.replaced(index, data)
 
-    def patched(self, keys: list[Any]) -> None:
-        self._call("patched", keys)
-
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:
-        self._sampler.update_priority(index, priority)
+    def patched(self, keys: Any) -> None:
+        for part in self.members:
+            part.patched(keys)
 
     def restart(self) -> None:
         self._sampler.restart()
 
     def empty(self) -> None:
-        self._call("empty")
+        for part in self.members:
+            part.empty()
 
     def state_dict(self) -> dict[str, Any]:
-        state = getattr(self._unit, "state_dict", dict)
-        return {"sampler": self._sampler.state_dict(), "unit": state(), "sample_unit": repr(self._unit)}
+        return {
+            "sampler": self._sampler.state_dict(),
+            "unit": self._unit.state_dict(),
+            "sample_unit": repr(self._unit),
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._prepare_load(state, None, None)()
-
-    def _prepare_load(self, state: Any, rows: int | None, max_size: int | None) -> Apply:
-        with reading(self._owner):
-            fields = Fields(self._owner, state, ("sampler", "unit", "sample_unit"))
-            fields.match(sample_unit=repr(self._unit))
-            loads = [prepare_load(self._sampler, fields["sampler"], rows, max_size)]
-            if hasattr(self._unit, "state_dict"):
-                loads.append(prepare_load(self._unit, fields["unit"], rows, max_size))
-
-        def apply() -> None:
-            for load in loads:
-                load()
-
-        return apply
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        """Call a method of both parts, if they have it."""
-        for part in (self._sampler, self._unit):
-            if (method := getattr(part, name, None)) is not None:
-                method(*arguments)
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(self._owner, state, ("sampler", "unit", "sample_unit"))
+        fields.match(sample_unit=repr(self._unit))
+        vars(self).update(
+            _sampler=twin_of(self._sampler, fields["sampler"], rows, max_size),
+            _unit=twin_of(self._unit, fields["unit"], rows, max_size),
+        )
 
 
 class BufferOptions(TypedDict, total=False):
@@ -303,7 +298,7 @@ Batch = tuple[Any, dict[Any, Any]]
 """Data and info of a sample."""
 
 
-class _InFlight:
+class _Prefetched:
     """A batch in preparation.
 
     Args:
@@ -316,7 +311,7 @@ class _InFlight:
         self.future: Future[Batch] = Future()
 
 
-class Flight:
+class PrefetchQueue:
     """Queue of prefetched batches in the order of sampling.
 
     Args:
@@ -325,8 +320,8 @@ class Flight:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._queue: deque[_InFlight] = deque()
-        self._reading: deque[_InFlight] = deque()  # including batches that were taken before their rows were read
+        self._queue: deque[_Prefetched] = deque()
+        self._reading: deque[_Prefetched] = deque()  # including batches that were taken before their rows were read
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
@@ -340,7 +335,7 @@ class Flight:
 
     def submit(self, gather: Callable[[], Any], finish: Callable[[Any], Batch], *, last: bool) -> None:
         """Prepare a batch: `gather` reads the storage, `finish` does not."""
-        item = _InFlight(last=last)
+        item = _Prefetched(last=last)
 
         def work() -> None:
             try:
@@ -363,9 +358,9 @@ class Flight:
         self._reading.append(item)
         self._queue.append(item)
 
-    def land(self, batch: Batch, *, last: bool) -> None:
+    def push(self, batch: Batch, *, last: bool) -> None:
         """Append a finished batch."""
-        item = _InFlight(last=last)
+        item = _Prefetched(last=last)
         item.gathered.set()
         item.future.set_result(batch)
         self._queue.append(item)
@@ -388,6 +383,11 @@ class Flight:
         """Discard the prefetched batches."""
         self.wait_gathered()
         self._queue.clear()
+
+    def adopt(self, other: PrefetchQueue) -> None:
+        """Continue with the batches of another queue."""
+        self.clear()
+        self._queue.extend(other._queue)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
-from rl.replay._arguments import check_parts, to_device
+from rl.replay._arguments import check_parts, overrides, to_device
 from rl.replay._priority_tree import check_device
 from rl.replay.buffers._base import GENERATION, ReplayBuffer
 from rl.replay.buffers._pipeline import OwnSamplerOptions, PrioritizedOptions, SampledOptions
 from rl.replay.sample_units import Sequence
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._prioritized import PrioritizedSampler
 from rl.replay.storages._list import ListStorage
 
@@ -49,8 +50,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def __init__(self, *, priority_key: NestedKey = TD_ERROR, **options: Unpack[SampledOptions]) -> None:
         super().__init__(**options)
         self.priority_key = priority_key
-        self._check_priority: Final = getattr(self.sampler, "check_priority", None)
-        weight = () if self._check_priority is None else (PRIORITY_WEIGHT,)
+        self.has_priorities: Final = overrides(self._sampler, SamplerBase, "check_priority")
+        weight = (PRIORITY_WEIGHT,) if self.has_priorities else ()
         generation = () if self._tracked is None else (GENERATION,)
         self._reserved: Final = (INDEX, *weight, *generation, *self.sample_unit.keys)  # written into samples
 
@@ -85,7 +86,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.update_priority(index, priority)
 
     def _write(self, data: Any) -> Tensor:
-        if self._check_priority is None:
+        if not self.has_priorities:
             return super()._write(data)
         with self._lock:
             self._check(data)
@@ -94,7 +95,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             if given is not None:
                 if given.dim() > 1 and given.shape[0] != rows:  # a storage with ndim > 1 counts steps as rows
                     given = given.reshape(rows, -1) if given.numel() % rows == 0 else given
-                given = self._check_priority(given, rows)
+                given = self._sampler.check_priority(given, rows)
             index = super()._write(data)
             if given is not None:
                 self.sampler.update_priority(index, given)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.replay._arguments import whole
+from rl.replay._arguments import completed, whole
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._ensemble import ReplayBufferEnsemble
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.datasets._base import load_dataset
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.storages._rows import TensorRows
 from rl.replay.storages._tensor import LazyTensorStorage
 
@@ -136,14 +137,14 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     def _saved(self) -> Sequence[ReplayBuffer]:
         return self.buffers[1:]
 
-    def _place(self, data: Any) -> Tensor:
+    def _write(self, data: Any) -> Tensor:
         index = self.online_buffer.extend(data)
         return torch.where(index < 0, index, index + self._members.offsets[1])
 
     def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:  # noqa: ARG002  the split is fixed
         if not len(self.online_buffer):
             return [size, 0]
-        unit = getattr(self.offline_buffer.sampler, "batch_multiple", 1)
+        unit = completed(self.offline_buffer.sampler, SamplerBase).batch_multiple
         old = unit * min(round(self._fraction * size / unit), size // unit)
         return [old, size - old]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Sampler, Storage
-from rl.replay._arguments import whole
-from rl.replay._state import Apply
+from rl.replay._arguments import completed, overrides, whole
+from rl.replay._state import StatefulGroup
 from rl.replay.samplers._base import SamplerBase
-from rl.replay.storages._ensemble import StorageEnsemble, load_all
+from rl.replay.storages._ensemble import StorageEnsemble
 
 __all__ = ["BUFFER_IDS", "SamplerEnsemble"]
 
@@ -22,7 +22,7 @@ BUFFER_IDS = "buffer_ids"
 
 
 @final
-class SamplerEnsemble(SamplerBase):
+class SamplerEnsemble(StatefulGroup, SamplerBase):
     """Selects which members of an ensemble give how many rows of a batch; the k-th sampler samples the k-th storage.
 
     Without options each row comes from a member selected with probability `p`; with slice samplers each part of
@@ -49,6 +49,8 @@ class SamplerEnsemble(SamplerBase):
         (True, [1, 1, 1, 1])
     """
 
+    _members_as = "samplers"
+
     def __init__(
         self,
         *samplers: Sampler,
@@ -73,7 +75,8 @@ class SamplerEnsemble(SamplerBase):
             raise ContractError(
                 f"{owner}: num_buffer_sampled must be an integer of at least 1, got {num_buffer_sampled!r}"
             )
-        needs = {getattr(one, "batch_multiple", 1) for one in samplers}
+        self._completed: Final = [completed(one, SamplerBase) for one in samplers]
+        needs = {one.batch_multiple for one in self._completed}
         if len(needs - {1}) > 1 and not sample_from_all and num_buffer_sampled is None:
             parts = " and ".join(map(str, sorted(needs - {1})))
             raise ContractError(
@@ -124,10 +127,10 @@ class SamplerEnsemble(SamplerBase):
             raise ContractError(f"SamplerEnsemble samples a StorageEnsemble, got a {type(storage).__name__}")
         parts: list[tuple[int, Tensor, dict[Any, Any]]] = []
         for number, count in enumerate(self.split(batch_size, generator)):
-            sampler = self.samplers[number]
-            if hasattr(sampler, "postprocess"):
+            sampler = self._completed[number]
+            if overrides(sampler, SamplerBase, "postprocess"):
                 raise ContractError(
-                    f"SamplerEnsemble: a {type(sampler).__name__} sets entries of its samples: use"
+                    f"SamplerEnsemble: a {type(self.samplers[number]).__name__} sets entries of its samples: use"
                     " ReplayBufferEnsemble(*buffers), whose members sample for themselves"
                 )
             if count:
@@ -144,9 +147,8 @@ class SamplerEnsemble(SamplerBase):
         if not isinstance(storage, StorageEnsemble) or len(storage.storages) != len(self.samplers):
             raise ContractError(f"SamplerEnsemble: expected a StorageEnsemble of {len(self.samplers)}, got {storage!r}")
         self._storage = storage
-        for sampler, one in zip(self.samplers, storage.storages, strict=True):
-            if (attach := getattr(sampler, "attach", None)) is not None:
-                attach(one)
+        for sampler, one in zip(self._completed, storage.storages, strict=True):
+            sampler.attach(one)
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
         """Set the priorities ``[n]`` of rows ``[n]``.
@@ -168,18 +170,6 @@ class SamplerEnsemble(SamplerBase):
         """Forget all rows."""
         for sampler in self.samplers:
             sampler.empty()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the samplers."""
-        return {"samplers": [one.state_dict() for one in self.samplers]}
-
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of other samplers.
-        """
-        return load_all("SamplerEnsemble", "samplers", self.samplers, state)
 
     def __repr__(self) -> str:
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))}, p={[round(p, 4) for p in self.p.tolist()]})"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, final
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, Self, final
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from rl.core.backends import Backend
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
-from rl.core.state import reading
 from rl.replay._arguments import check_rows, whole
 from rl.replay._priorities import (
     as_index,
@@ -27,7 +26,7 @@ from rl.replay._priorities import (
     write_in_order,
 )
 from rl.replay._priority_tree import check_device, find_tree
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["PrioritizedSampler"]
@@ -302,39 +301,32 @@ class PrioritizedSampler(SamplerBase):
             "largest": self._largest.clone(),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`, with the tree of this sampler, to which compiled code refers."""
+        raw, largest = self._raw, self._largest
+        super().adopt(twin)
+        loaded, self._raw = self._raw, raw
+        self._largest, powers = largest.copy_(self._largest), vars(self).pop("_powers")
+        self._tree.update(torch.arange(len(loaded), device=self._device), powers.to(self._device))
+        self._truncate(len(loaded))
+        self._raw[: len(loaded)] = loaded
 
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = type(self).__name__
-        with reading(owner):
-            fields = Fields(owner, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
-            fields.match(**{name: getattr(self, name) for name in _FIXED})
-            alpha, beta = (check_exponent(owner, name, fields[name]) for name in ("alpha", "beta"))
-            raw, priority = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
-            largest = fields.tensor("largest", self.dtype, 0)
-            limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
-            if not len(raw) == len(priority) <= (limit if rows is None else rows):
-                fields.fail(
-                    f"it has {len(raw)} raw priorities and {len(priority)} in the tree, for {limit} rows at most"
-                    f" (max_capacity={self.max_capacity}) and a storage with {rows}"
-                )
-            if not (
-                raw.isfinite().all() and (priority.isfinite() & (priority >= 0)).all() and 0 <= largest < torch.inf
-            ):
-                fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
-            self._check_new_rows(alpha, largest)
-
-        def apply() -> None:
-            self._tree.update(torch.arange(len(raw), device=self._device), priority.to(self._device))
-            self._truncate(len(raw))
-            self._raw[: len(raw)] = raw
-            self._largest.copy_(largest)
-            self._alpha, self._beta = alpha, beta
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(type(self).__name__, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
+        fields.match(**{name: getattr(self, name) for name in _FIXED})
+        self._alpha, self._beta = (check_exponent(fields.owner, name, fields[name]) for name in ("alpha", "beta"))
+        self._raw, self._powers = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
+        self._largest = fields.tensor("largest", self.dtype, 0)
+        limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
+        if not len(self._raw) == len(self._powers) <= (limit if rows is None else rows):
+            fields.fail(
+                f"it has {len(self._raw)} raw priorities and {len(self._powers)} in the tree, for {limit} rows at most"
+                f" (max_capacity={self.max_capacity}) and a storage with {rows}"
+            )
+        valid = self._raw.isfinite().all() and (self._powers.isfinite() & (self._powers >= 0)).all()
+        if not (valid and 0 <= self._largest < torch.inf):
+            fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
+        self._check_new_rows(self._alpha, self._largest)
 
     def __repr__(self) -> str:
         return (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, final
+from collections.abc import Sequence
+from typing import Any, Final, Self, final
 
 import numpy as np
 import torch
@@ -13,12 +13,11 @@ from rl.core.backends import Backend
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, PRIORITY_WEIGHT, TRUNCATED, NestedKey
-from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
 from rl.replay._slice_table import TrajectoryTable, each_step
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._prioritized import PrioritizedSampler
@@ -261,28 +260,20 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
             "of": list(self._of),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`, with the tree of this sampler."""
+        own = self._priorities
+        super().adopt(twin)
+        own.adopt(self._priorities)
+        vars(self)["_priorities"] = own
 
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        with reading(self._owner):
-            fields = Fields(self._owner, state, ("trajectories", "priorities", "of"))
-            loads = [
-                super().prepare_load(fields["trajectories"], rows, max_size),
-                self._priorities.prepare_load(fields["priorities"], rows, max_size),
-            ]
-            of = fields.integers("of", low=0, high=2**63)
-            if len(of) not in (0, 2):
-                fields.fail("of must be the steps of a slice and the version of the table, or nothing")
-
-        def apply() -> None:
-            for load in loads:
-                load()
-            self._of = of
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(self._owner, state, ("trajectories", "priorities", "of"))
+        super()._load(fields["trajectories"], rows, max_size)
+        vars(self)["_priorities"] = self._priorities.twin(fields["priorities"], rows, max_size)
+        self._of = fields.integers("of", low=0, high=2**63)
+        if len(self._of) not in (0, 2):
+            fields.fail("of must be the steps of a slice and the version of the table, or nothing")
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self._priorities})"

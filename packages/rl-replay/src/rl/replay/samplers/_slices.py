@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -12,13 +12,12 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
-from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._arguments import check_replacement
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
 from rl.replay._slice_table import TrajectoryTable
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._base import SamplerBase
 
@@ -239,34 +238,21 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
             "ran_out": self.ran_out,
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = type(self).__name__
-        with reading(owner):
-            fields = Fields(
-                owner, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out")
-            )
-            fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
-            load = super().prepare_load(fields["trajectories"], rows, max_size)
-            of, ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")
-            order, count = None, 0
-            if fields["order"] is not None:
-                lines = fields["trajectories"]["table"]["lines"]
-                order = fields.indices("order", high=lines.shape[1]).numpy().copy()
-                count = len(order)
-                if ran_out or len(of) != 2 or (lines[1, order] < 1).any() or np.unique(order).size < count:
-                    fields.fail("the order of its pass repeats or lacks a trajectory, or the pass has ended")
-            position = fields.integer("position", high=None if order is None else count - 1)
-
-        def apply() -> None:
-            load()
-            self._order, self._position, self._of, self.ran_out = order, position, of, ran_out
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(
+            self._owner, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out")
+        )
+        fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
+        super()._load(fields["trajectories"], rows, max_size)
+        self._of, self.ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")
+        self._order, count = None, 0
+        if fields["order"] is not None:
+            lines = fields["trajectories"]["table"]["lines"]
+            order = fields.indices("order", high=lines.shape[1]).numpy().copy()
+            self._order, count = order, len(order)
+            if self.ran_out or len(self._of) != 2 or (lines[1, order] < 1).any() or np.unique(order).size < count:
+                fields.fail("the order of its pass repeats or lacks a trajectory, or the pass has ended")
+        self._position = fields.integer("position", high=None if self._order is None else count - 1)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, drop_last={self.drop_last}, shuffle={self.shuffle})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import nextafter
 from typing import Any, Final, final
 
@@ -13,12 +13,11 @@ from torch import Tensor
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.core.state import reading
 from rl.replay._arguments import check_rows
 from rl.replay._indices import distinct
 from rl.replay._kinds import batch_shape, stacked
 from rl.replay._layout import flatten, leading
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay._trajectories import read_columns
 from rl.replay.samplers._base import SamplerBase
 
@@ -155,21 +154,11 @@ class StalenessAwareSampler(SamplerBase):
         """`consumer_version` and `max_staleness`."""
         return {"consumer_version": self._consumer_version, "max_staleness": self._max_staleness}
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        with reading("StalenessAwareSampler"):
-            fields = Fields("StalenessAwareSampler", state, ("consumer_version", "max_staleness"))
-            version, most = (fields.integer(name, low=-(2**62)) for name in ("consumer_version", "max_staleness"))
-
-        def apply() -> None:
-            self.empty()
-            self.consumer_version, self.max_staleness = version, most
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
+        fields = Fields("StalenessAwareSampler", state, ("consumer_version", "max_staleness"))
+        version, most = (fields.integer(name, low=-(2**62)) for name in ("consumer_version", "max_staleness"))
+        self.empty()
+        self.consumer_version, self.max_staleness = version, most
 
     def __repr__(self) -> str:
         return (

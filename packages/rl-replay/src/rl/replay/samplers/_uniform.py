@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, final
 
 import numpy as np
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.core.state import reading
 from rl.replay._arguments import check_replacement, check_rows, whole
 from rl.replay._indices import IndexSet, Longs, distinct
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay.samplers._base import SamplerBase
 
 
@@ -128,29 +126,16 @@ class SamplerWithoutReplacement(SamplerBase):
             "ran_out": self.ran_out,
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = "SamplerWithoutReplacement"
-        with reading(owner):
-            fields = Fields(owner, state, ("drop_last", "shuffle", "order", "position", "ran_out"))
-            fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
-            ran_out, order, count = fields.flag("ran_out"), None, 0
-            if fields["order"] is not None:
-                limit = max_size if rows is None else rows
-                order = fields.indices("order", high=2**63 - 1 if limit is None else limit).clone()
-                count = len(order)
-                if ran_out or order.unique().numel() < count:
-                    fields.fail("the order of its pass repeats a row, or the pass has ended")
-            position = fields.integer("position", high=None if order is None else count - 1)
-
-        def apply() -> None:
-            self._order, self._position, self.ran_out = order, position, ran_out
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields("SamplerWithoutReplacement", state, ("drop_last", "shuffle", "order", "position", "ran_out"))
+        fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
+        self.ran_out, self._order = fields.flag("ran_out"), None
+        if fields["order"] is not None:
+            limit = max_size if rows is None else rows
+            self._order = fields.indices("order", high=2**63 - 1 if limit is None else limit).clone()
+            if self.ran_out or self._order.unique().numel() < len(self._order):
+                fields.fail("the order of its pass repeats a row, or the pass has ended")
+        self._position = fields.integer("position", high=None if self._order is None else len(self._order) - 1)
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"
@@ -260,33 +245,21 @@ class ConsumingSampler(SamplerBase):
             "ran_out": self.ran_out,
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = "ConsumingSampler"
-        with reading(owner):
-            fields = Fields(owner, state, ("max_sample_count", "counts", "left", "consumed", "ran_out"))
-            fields.match(max_sample_count=self.max_sample_count)
-            counts = fields.indices("counts", high=self.max_sample_count + 1).numpy().copy()
-            limit = max_size if rows is None else rows
-            if limit is not None and len(counts) > limit:
-                fields.fail(f"it counts samples of {len(counts)} rows, for a storage with {limit}")
-            sets = []
-            for name, of in (("left", counts < self.max_sample_count), ("consumed", counts >= self.max_sample_count)):
-                members = fields.indices(name, high=len(counts)).numpy().copy()
-                if not np.array_equal(np.sort(members), np.flatnonzero(of)):
-                    fields.fail(f"the rows of {name} do not fit counts")
-                sets.append(IndexSet(members))
-            ran_out = fields.flag("ran_out")
-
-        def apply() -> None:
-            self._counts, self._rows, self.ran_out = counts, len(counts), ran_out
-            self._left, self._consumed = sets
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields("ConsumingSampler", state, ("max_sample_count", "counts", "left", "consumed", "ran_out"))
+        fields.match(max_sample_count=self.max_sample_count)
+        counts = fields.indices("counts", high=self.max_sample_count + 1).numpy().copy()
+        limit = max_size if rows is None else rows
+        if limit is not None and len(counts) > limit:
+            fields.fail(f"it counts samples of {len(counts)} rows, for a storage with {limit}")
+        sets: list[IndexSet] = []
+        for name, of in (("left", counts < self.max_sample_count), ("consumed", counts >= self.max_sample_count)):
+            members = fields.indices(name, high=len(counts)).numpy().copy()
+            if not np.array_equal(np.sort(members), np.flatnonzero(of)):
+                fields.fail(f"the rows of {name} do not fit counts")
+            sets.append(IndexSet(members))
+        self._left, self._consumed = sets
+        self._counts, self._rows, self.ran_out = counts, len(counts), fields.flag("ran_out")
 
     def __repr__(self) -> str:
         return f"ConsumingSampler(max_sample_count={self.max_sample_count}, {len(self._left)} rows left)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final, NoReturn, final
 
@@ -13,16 +13,13 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import key_str
-from rl.core.state import reading
 from rl.replay import _foreign
-from rl.replay._state import Apply, Fields
-
-__all__ = ["StorageEnsemble", "join", "load_all"]
+from rl.replay._state import StatefulGroup
 
 
 @final
 @_foreign.ensemble_storage
-class StorageEnsemble:
+class StorageEnsemble(StatefulGroup):
     """Rows of several storages under one index: those of the k-th storage begin at the sum of the sizes before it.
 
     Read only: write to the members.
@@ -39,6 +36,8 @@ class StorageEnsemble:
         >>> len(both), both.offsets, both.get(torch.tensor([4, 0]))
         (5, (0, 3), tensor([11,  0]))
     """
+
+    _members_as = "storages"
 
     def __init__(self, *storages: Storage) -> None:
         if not storages or len({id(one) for one in storages}) < len(storages):
@@ -105,18 +104,6 @@ class StorageEnsemble:
         for one in self.storages:
             one.empty()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the storages."""
-        return {"storages": [one.state_dict() for one in self.storages]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the rows of all storages.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of other storages.
-        """
-        load_all("StorageEnsemble", "storages", self.storages, state)()
-
     def __repr__(self) -> str:
         return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
 
@@ -159,28 +146,3 @@ def _difference(parts: Sequence[Any]) -> str:
         if any(shape != shapes[0] for shape in shapes):
             return f"{key_str(key)} of a row is {' and '.join(map(str, shapes))}"
     return "their batches have the sizes " + " and ".join(str(list(part.batch_size)) for part in parts)
-
-
-def load_all(owner: str, name: str, parts: Sequence[Any], state: Any) -> Apply:
-    """Validate the states of `parts` and return what applies them.
-
-    Raises:
-        CheckpointError: if there are others than `parts`, or one is damaged.
-    """
-    with reading(owner):
-        states = Fields(owner, state, (name,)).items(name)
-        if len(states) != len(parts):
-            Fields(owner, state, (name,)).fail(f"it has {len(states)} {name}, this {owner} has {len(parts)}")
-        loads = [
-            one.prepare_load(part) if hasattr(one, "prepare_load") else None
-            for one, part in zip(parts, states, strict=True)
-        ]
-
-    def apply() -> None:
-        for one, part, load in zip(parts, states, loads, strict=True):
-            if load is None:
-                one.load_state_dict(part)
-            else:
-                (load[1] if isinstance(load, tuple) else load)()
-
-    return apply

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NoReturn, final
 
 import torch
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
-from rl.core.state import pack, reading, unpack
+from rl.core.state import pack, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._kinds import Kinds, is_batched
 from rl.replay._layout import Cells, Layout, flatten
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields, Stateful
 from rl.replay.storages._rows import grown
 
 
 @_foreign.list_storage
-class ListStorage:
+class ListStorage(Stateful):
     """Rows in a list: TensorDicts, tensorclasses, tensors or any object.
 
     Args:
@@ -153,39 +153,20 @@ class ListStorage:
         layout = None if self._layout is None else self._layout.state()
         return {"max_size": self.max_size, "ragged": self.ragged, "rows": rows, "layout": layout}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the rows by those of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
-        """
-        self.prepare_load(state)[1]()
-
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state without applying it: its number of rows, and the function that applies it.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
         owner = type(self).__name__
-        with reading(owner):
-            fields = Fields(owner, state, ("max_size", "ragged", "rows", "layout"))
-            fields.match(max_size=self.max_size, ragged=self.ragged)
-            rows: list[Any] = unpack(fields.items("rows"), owner)
-            layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
-            if len(rows) > self.max_size or (layout is not None and self.ragged):
-                fields.fail(f"it has {len(rows)} rows of {layout}")
-            for row in [] if self.ragged else rows:
-                if is_batched(row) != (layout is not None):
-                    fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
-                if layout is not None:
-                    layout.check(flatten(row.unsqueeze(0), 1), owner)
-
-        def apply() -> None:
-            self._rows, self._layout = rows, layout
-            self._revision += 1
-
-        return len(rows), apply
+        fields = Fields(owner, state, ("max_size", "ragged", "rows", "layout"))
+        fields.match(max_size=self.max_size, ragged=self.ragged)
+        self._rows = unpack(fields.items("rows"), owner)
+        layout = self._layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
+        if len(self) > self.max_size or (layout is not None and self.ragged):
+            fields.fail(f"it has {len(self)} rows of {layout}")
+        for row in [] if self.ragged else self._rows:
+            if is_batched(row) != (layout is not None):
+                fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
+            if layout is not None:
+                layout.check(flatten(row.unsqueeze(0), 1), owner)
+        self._revision += 1
 
     def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
         self._check_type(data)
@@ -404,37 +385,25 @@ class CompressedListStorage(ListStorage):
             "layout": None if self._layout is None else self._layout.state(),
         }
 
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state, decompressing each row, without applying it: its number of rows, and what applies it.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = "CompressedListStorage"
-        with reading(owner):
-            fields = Fields(owner, state, ("max_size", "rows", "sizes", "layout"))
-            fields.match(max_size=self.max_size)
-            data, sizes = fields.tensor("rows", torch.uint8, 1), fields.tensor("sizes", torch.int64, 1)
-            layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
-            lengths: list[int] = sizes.tolist()
-            if len(lengths) > self.max_size or min(lengths, default=0) < 0 or sum(lengths) != len(data):
-                fields.fail(f"it has {len(lengths)} rows in {len(data)} bytes")
-            if layout is None and lengths:
-                fields.fail(f"it has {len(lengths)} rows and no layout")
-            if layout is not None:
-                _check_columns(layout)
-            rows = [part.numpy().tobytes() for part in data.cpu().split(lengths)] if lengths else []
-            for row in rows if layout is not None else ():
-                try:
-                    self._row(layout, row)
-                except Exception as error:  # noqa: BLE001  functions of the user raise anything
-                    fields.fail(f"a row cannot be decompressed ({type(error).__name__}: {error}) by this storage")
-
-        def apply() -> None:
-            self._rows, self._layout = rows, layout
-            self._revision += 1
-
-        return len(rows), apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
+        fields = Fields("CompressedListStorage", state, ("max_size", "rows", "sizes", "layout"))
+        fields.match(max_size=self.max_size)
+        data, sizes = fields.tensor("rows", torch.uint8, 1), fields.tensor("sizes", torch.int64, 1)
+        layout = self._layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
+        lengths: list[int] = sizes.tolist()
+        if len(lengths) > self.max_size or min(lengths, default=0) < 0 or sum(lengths) != len(data):
+            fields.fail(f"it has {len(lengths)} rows in {len(data)} bytes")
+        if layout is None and lengths:
+            fields.fail(f"it has {len(lengths)} rows and no layout")
+        if layout is not None:
+            _check_columns(layout)
+        self._rows = [part.numpy().tobytes() for part in data.cpu().split(lengths)] if lengths else []
+        for row in self._rows if layout is not None else ():
+            try:
+                self._row(layout, row)
+            except Exception as error:  # noqa: BLE001  functions of the user raise anything
+                fields.fail(f"a row cannot be decompressed ({type(error).__name__}: {error}) by this storage")
+        self._revision += 1
 
     def _numbers(self, index: Tensor) -> list[int]:
         rows: list[int] = index.reshape(-1).tolist()

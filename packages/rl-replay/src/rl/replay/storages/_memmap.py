@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from rl.core.keys import NestedKey, as_tuple
 from rl.replay import _foreign
 from rl.replay._arguments import Index, as_device
 from rl.replay._layout import Column, Layout, key_of
-from rl.replay._state import Apply
 from rl.replay.storages._rows import TensorRows
 
 _LONGEST = 80  # characters of a key in a file's name; file systems take 255 bytes
@@ -277,20 +276,11 @@ class FileRows(TensorRows):
         super().empty()
         self._publish()
 
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state without applying it; see `TensorRows.prepare_load`.
-
-        Raises:
-            CheckpointError: see `TensorRows.prepare_load`.
-        """
-        length, apply = super().prepare_load(state)
-
-        def apply_and_publish() -> None:
-            apply()
-            if self._layout is not None:
-                self._publish()
-
-        return length, apply_and_publish
+    def adopt(self, twin: Self) -> None:
+        """Copy the rows of `twin` into the files; see `TensorRows.adopt`."""
+        super().adopt(twin)
+        if self._layout is not None:
+            self._publish()
 
     def refresh(self) -> None:
         """See what other processes have written; the caller holds their lock.

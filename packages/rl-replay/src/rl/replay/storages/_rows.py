@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final, NoReturn, TypeGuard
+from typing import Any, Final, NoReturn, Self, TypeGuard
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_map
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
-from rl.core.state import pack, reading, unpack
+from rl.core.state import pack, unpack
 from rl.replay._arguments import Index, as_device, row_numbers, to_device, whole
 from rl.replay._kinds import Kinds, batch_shape, one_row, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
-from rl.replay._state import Apply, Fields, load_cells
+from rl.replay._state import Fields, Stateful, load_cells
 from rl.replay.storages._successors import Successors, flat_rows, repeated, row_gather
 
 __all__ = ["TensorRows"]
@@ -27,7 +27,7 @@ __all__ = ["TensorRows"]
 _INSTEAD = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
 
 
-class TensorRows:
+class TensorRows(Stateful):
     """Base of the storages that keep each key in one tensor ``[max_size, ...]``.
 
     Args:
@@ -327,57 +327,44 @@ class TensorRows:
             state["next"] = None if self._next is None else self._next.state(self._len)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace layout and rows by those of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
-        """
-        self.prepare_load(state)[1]()
-
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state without applying it: its number of rows, and the function that applies it.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
         owner = type(self).__name__
-        with reading(owner):
-            names = ("max_size", "ndim", "len", "layout", "cells")
-            fields = Fields(owner, state, (*names, "next") if self.compact else names)
-            fields.match(max_size=self.max_size, ndim=self.ndim)
-            length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
-            if fields["layout"] is None:
-                if length or pairs or (self.compact and fields["next"] is not None):
-                    fields.fail(f"it has {length} rows and no layout")
-                return 0, self._load_nothing
-            layout = Layout.from_state(fields["layout"])
-            self._check_known(layout)
-            pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
-            once = repeated(layout.columns) if self.compact else {}
-            stored = {key: column for key, column in layout.columns.items() if key not in once.values()}
-            cells = load_cells(fields, stored, pairs, length, meta=self._is_meta)
-            nexts = (
-                Successors.check_state(owner, fields["next"], once, layout.columns, length) if self.compact else None
-            )
+        names = ("max_size", "ndim", "len", "layout", "cells")
+        fields = Fields(owner, state, (*names, "next") if self.compact else names)
+        fields.match(max_size=self.max_size, ndim=self.ndim)
+        length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
+        self._len = length
+        if fields["layout"] is None:
+            if length or pairs or (self.compact and fields["next"] is not None):
+                fields.fail(f"it has {length} rows and no layout")
+            self._layout, self._cells, self._next = None, {}, None
+            return
+        layout = Layout.from_state(fields["layout"])
+        self._check_known(layout)
+        pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
+        once = repeated(layout.columns) if self.compact else {}
+        stored = {key: column for key, column in layout.columns.items() if key not in once.values()}
+        self._layout, self._cells = layout, load_cells(fields, stored, pairs, length, meta=self._is_meta)
+        if self.compact:
+            vars(self)["_next"] = Successors.check_state(owner, fields["next"], once, layout.columns, length)
 
-        def apply() -> None:
+    def adopt(self, twin: Self) -> None:
+        """Copy the rows of `twin` into the memory of this storage, which is allocated if the layout is another one."""
+        layout = twin._layout
+        if layout is None:
+            self._forget()
+        else:
             if self._layout is None or self._layout.state() != layout.state():
                 with torch.inference_mode(mode=False):  # as in `set`
                     self._allocate(layout)
-            for key, part in cells.items():
+            for key, part in twin._cells.items():
                 own = self._cells[key]
                 if not (isinstance(own, Tensor) and own.data_ptr() == part.data_ptr()):  # else they are there already
-                    own[:length] = part
-            if self._next is not None and nexts is not None:
-                self._next.load(*nexts)
-            self._len = length
-            self._revision += 1
-
-        return length, apply
-
-    def _load_nothing(self) -> None:
-        self._forget()
+                    own[: twin._len] = part
+            if self._next is not None:
+                parts: Any = twin._next  # of a twin, what `Successors.check_state` returned
+                self._next.load(*parts)
+            self._len = twin._len
         self._revision += 1
 
     @property
