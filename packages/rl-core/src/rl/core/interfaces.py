@@ -249,7 +249,7 @@ class RecurrentKernels(Protocol):
 
         Raises:
             ShapeError: If a shape differs; nothing is written then.
-            SpecError: If a dtype, a device or the memory layout differs; nothing is written then.
+            ArgumentError: If a dtype, a device or the memory layout differs; nothing is written then.
         """
         ...
 
@@ -286,7 +286,7 @@ class RecurrentKernels(Protocol):
 
         Raises:
             ShapeError: See `lstm_forward`.
-            SpecError: See `lstm_forward`.
+            ArgumentError: See `lstm_forward`.
         """
         ...
 
@@ -304,7 +304,7 @@ class RecurrentKernels(Protocol):
 
         Raises:
             ShapeError: See `lstm_forward`.
-            SpecError: See `lstm_forward`.
+            ArgumentError: See `lstm_forward`.
         """
         ...
 
@@ -336,7 +336,7 @@ class RecurrentKernels(Protocol):
 
         Raises:
             ShapeError: See `lstm_forward`.
-            SpecError: See `lstm_forward`.
+            ArgumentError: See `lstm_forward`.
         """
         ...
 
@@ -645,7 +645,8 @@ class Sampler(Protocol):
         one if it is None.
 
         Raises:
-            ContractError: if the storage is empty or `batch_size` is below 1.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1.
         """
         ...
 

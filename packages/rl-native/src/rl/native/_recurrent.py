@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.interfaces import RecurrentKernels, RecurrentResets
 from rl.native._library import library, require, why
 
@@ -80,7 +80,7 @@ class NativeKernels(RecurrentKernels):
 
         Raises:
             ShapeError: If a shape differs.
-            SpecError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(LSTM_FORWARD, gates, weight, resets)
         job.add("h0", h0, 2)
@@ -108,7 +108,7 @@ class NativeKernels(RecurrentKernels):
 
         Raises:
             ShapeError: If a shape differs.
-            SpecError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(LSTM_BACKWARD, gates, weight, resets)
         job.add("c0", c0, 2)
@@ -125,7 +125,7 @@ class NativeKernels(RecurrentKernels):
 
         Raises:
             ShapeError: If a shape differs.
-            SpecError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(GRU_FORWARD, gates, weight, resets)
         job.add("h0", h0, 2)
@@ -148,7 +148,7 @@ class NativeKernels(RecurrentKernels):
 
         Raises:
             ShapeError: If a shape differs.
-            SpecError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(GRU_BACKWARD, gates, weight, resets)
         job.add("h0", h0, 2)
@@ -171,14 +171,14 @@ class _Job:
 
     def __init__(self, kind: int, gates: Tensor, weight: Tensor, resets: RecurrentResets | None) -> None:
         if not isinstance(gates, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - C trusts what this checks
-            raise SpecError(f"gates is a {type(gates).__name__}; it must be a tensor")
+            raise ArgumentError(f"gates is a {type(gates).__name__}; it must be a tensor")
         if gates.ndim != 3 or gates.shape[2] % 4:
             raise ShapeError(f"gates has the shape {tuple(gates.shape)}; it must be [steps, rows, 4 * hidden]")
         steps, rows, four = gates.shape
         hidden = four // 4
         slots = 4 if kind in (LSTM_FORWARD, LSTM_BACKWARD) else 3
         if gates.dtype not in BITS:
-            raise SpecError(f"gates is {gates.dtype}; recurrent loops in C are for torch.float32 and torch.float64")
+            raise ArgumentError(f"gates is {gates.dtype}; recurrent loops in C are for torch.float32 and torch.float64")
         self._kind, self._dtype, self._sizes = kind, gates.dtype, (steps, rows, hidden)
         self._resets = 0 if resets is None else len(resets.rows)
         self._shapes = ((self._resets, hidden), (rows, hidden), (steps, rows, hidden))
@@ -197,24 +197,24 @@ class _Job:
     def add_gradients(self, grad_gates: Tensor, grad_h0: Tensor, grad_reset_h: Tensor | None) -> None:
         self._add("grad_gates", grad_gates, (*self._sizes[:2], 4 * self._sizes[2]))
         if self._addresses[_PLACES["grad_gates"]] == self._addresses[_PLACES["gates"]] and grad_gates.numel():
-            raise SpecError("grad_gates and gates are one memory; give the gradients memory of their own")
+            raise ArgumentError("grad_gates and gates are one memory; give the gradients memory of their own")
         self.add("grad_h0", grad_h0, 2)
         self.add("grad_reset_h", grad_reset_h, 1, optional=True)
 
     def _add(self, name: str, tensor: Tensor | None, shape: Iterable[int]) -> None:
         if not isinstance(tensor, Tensor):
-            raise SpecError(f"{name} is a {type(tensor).__name__}; it must be a tensor")
+            raise ArgumentError(f"{name} is a {type(tensor).__name__}; it must be a tensor")
         if tensor.shape != (expected := tuple(shape)):
             raise ShapeError(f"{name} has the shape {tuple(tensor.shape)}; it must be {expected}, as gates is")
         if tensor.dtype is not self._dtype or not tensor.is_cpu:
-            raise SpecError(
+            raise ArgumentError(
                 f"{name} is {tensor.dtype} on {tensor.device}; it must be {self._dtype} on the CPU, as gates"
             )
         if not tensor.is_contiguous() or tensor.is_neg():
-            raise SpecError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
+            raise ArgumentError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
         self._addresses[_PLACES[name]] = address = tensor.data_ptr()
         if not address and tensor.numel():
-            raise SpecError(f"{name} has no memory: its storage was freed")
+            raise ArgumentError(f"{name} has no memory: its storage was freed")
 
     def _add_resets(self, resets: RecurrentResets) -> None:
         steps, _, hidden = self._sizes
@@ -224,14 +224,14 @@ class _Job:
                 f"resets.starts has {len(resets.starts)} places; it must have {steps + 1}, one per step and 1"
             )
         if rows.dtype is not torch.int64 or rows.ndim != 1 or not rows.is_cpu or (count and not rows.data_ptr()):
-            raise SpecError(
+            raise ArgumentError(
                 f"resets.rows is {rows.dtype} of {rows.ndim} dimensions; it must be torch.int64 [n] on the CPU,"
                 " with memory"
             )
         states = {"reset_h": resets.h}
         if self._kind in (LSTM_FORWARD, LSTM_BACKWARD):
             if resets.c is None:
-                raise SpecError("resets.c is None; an LSTM restarts from states h and c")
+                raise ArgumentError("resets.c is None; an LSTM restarts from states h and c")
             states["reset_c"] = resets.c
         for name, state in states.items():
             dense = state.contiguous()
@@ -247,7 +247,7 @@ class _Job:
         """Run the job.
 
         Raises:
-            SpecError: if resets are out of order or their rows out of bounds; nothing is written then.
+            ArgumentError: If resets are out of order or their rows out of bounds; nothing is written then.
         """
         room, prepare, run, isa = _functions()
         steps, rows, hidden = self._sizes
@@ -279,11 +279,11 @@ class _Job:
 
 def _check_status(status: int) -> None:
     if status == _BAD_RESETS:
-        raise SpecError(
+        raise ArgumentError(
             "resets are out of order: starts must ascend from 0 to the number of rows, and the rows of each step must"
             " ascend and be rows of the batch"
         )
     if status:
-        raise SpecError(
-            "the library refused a recurrent job: it is older than the Python part of rl-native; rebuild it"
+        raise ArgumentError(
+            "the library rejected a recurrent job: it is older than the Python part of rl-native; rebuild it"
         )

@@ -24,12 +24,12 @@ class Fields:
     """The fields of a state, checked one by one.
 
     Args:
-        owner: class that takes the state, for messages.
-        state: what its `state_dict` returned.
-        names: the fields that it must have; it may have no others.
+        owner: Class of the state, which messages name.
+        state: Result of its `state_dict`.
+        names: Fields that it must have; it may have no others.
 
     Raises:
-        CheckpointError: if a field is missing or unknown.
+        CheckpointError: If a field is missing or unknown.
 
     Example:
         >>> Fields("Writer", {"cursor": 3}, ("cursor",)).integer("cursor", high=10)
@@ -55,18 +55,18 @@ class Fields:
         return self._state[name]
 
     def fail(self, text: str) -> NoReturn:
-        """Refuse the state.
+        """Reject the state.
 
         Raises:
-            CheckpointError: always.
+            CheckpointError: Always.
         """
         raise CheckpointError(f"{self.owner}: the state is damaged: {text}. Nothing was changed")
 
     def match(self, **own: Any) -> None:
-        """Refuse the state of an object with other arguments.
+        """Reject the state of an object with other arguments.
 
         Raises:
-            CheckpointError: naming the argument and both values.
+            CheckpointError: Naming the argument and both values.
         """
         for name, value in own.items():
             found = self._state[name]
@@ -76,7 +76,7 @@ class Fields:
                 )
 
     def integer(self, name: str, *, low: int = 0, high: int | None = None) -> int:
-        """An integer of at least `low` and at most `high`."""
+        """Return an integer of at least `low` and at most `high`."""
         value = self._state[name]
         if type(value) is not int or value < low or (high is not None and value > high):
             limits = f"at least {low}" if high is None else f"in [{low}, {high}]"
@@ -84,28 +84,28 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """A bool."""
+        """Return a field that is a bool."""
         value = self._state[name]
         if type(value) is not bool:
             self.fail(f"{name} must be a bool, got {_shown(value)}")
         return value
 
     def items(self, name: str) -> list[Any]:
-        """A list."""
+        """Return a field that is a list."""
         value = self._state[name]
         if not isinstance(value, list):
             self.fail(f"{name} must be a list, got {_shown(value)}")
         return value
 
     def integers(self, name: str, *, low: int, high: int) -> list[int]:
-        """A list of integers in ``[low, high]``."""
+        """Return a list of integers in ``[low, high]``."""
         values = self.items(name)
         if any(type(value) is not int or not low <= value <= high for value in values):
             self.fail(f"{name} must be integers in [{low}, {high}], got {_shown(values)}")
         return values
 
     def tensor(self, name: str, dtype: torch.dtype | None, dims: int) -> Tensor:
-        """A tensor of `dtype`, or of any if None, with `dims` dimensions; on the CPU, wherever the state is."""
+        """Return a tensor of `dtype`, or of any if None, with `dims` dimensions; on the CPU, wherever the state is."""
         value = self._state[name]
         if not isinstance(value, Tensor) or dtype not in (None, value.dtype) or value.dim() != dims or value.is_meta:
             self.fail(
@@ -114,7 +114,7 @@ class Fields:
         return value.detach().cpu()
 
     def indices(self, name: str, *, low: int = 0, high: int) -> Tensor:
-        """Indices in ``[low, high)``, int64 ``[n]``."""
+        """Return indices in ``[low, high)``, int64 ``[n]``."""
         value = self.tensor(name, torch.int64, 1)
         if value.numel() and not (low <= int(value.min()) and int(value.max()) < high):
             self.fail(f"{name} must be in [{low}, {high}), got values from {int(value.min())} to {int(value.max())}")
@@ -250,10 +250,10 @@ class StatefulGroup(Stateful):
 def load_cells(
     fields: Fields, columns: Mapping[NestedKey, Column], cells: Any, rows: int, *, meta: bool = False
 ) -> Cells:
-    """The columns ``[rows, ...]``, read from pairs of key and column; they may be `meta`.
+    """Return the columns ``[rows, ...]``, read from pairs of key and column; they may be `meta`.
 
     Raises:
-        CheckpointError: if a column is missing or unknown, or has another number of rows, shape or dtype.
+        CheckpointError: If a column is missing or unknown, or has another number of rows, shape or dtype.
     """
     found: Cells = {key_of(key): part for key, part in cells}
     if found.keys() != columns.keys() or len(found) != len(cells):
@@ -276,7 +276,7 @@ def load_cells(
 
 
 def _is_nested(value: Any, shape: Sequence[int]) -> bool:
-    """Whether `value` is lists of such lengths, one in the other."""
+    """Return whether `value` is lists of such lengths, one in the other."""
     if not shape:
         return True
     return isinstance(value, list) and len(value) == shape[0] and all(_is_nested(item, shape[1:]) for item in value)
@@ -294,10 +294,10 @@ class SharedLock:
     """Reentrant lock between threads and processes, on a file, which is released if a process ends.
 
     Args:
-        path: the file; it is created.
-        pull: method, called when the lock was acquired: reads what other processes changed.
-        push: called before it is released.
-        forked: called in a forked process before its first use.
+        path: File; it is created.
+        pull: Method that is called when the lock was acquired, to read what other processes changed.
+        push: Method that is called before the lock is released.
+        forked: Method that is called in a forked process before the first use of the lock.
 
     Raises:
         BackendError: on a system without locks of files.

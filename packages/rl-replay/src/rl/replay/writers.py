@@ -10,8 +10,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import one_of
 from rl.core.contract import Key, missing_key_message
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import Storage, Writer
 from rl.core.keys import NEXT, REWARD, NestedKey, key_str, leaf_keys, unwrap
 from rl.replay import _foreign
@@ -80,7 +81,7 @@ class WriterEnsemble(StatefulGroup, WriterBase):
     """The writers of the members of an ensemble, which is read only itself: write to a member.
 
     Args:
-        writers: one for each storage.
+        writers: Writers, one for each storage.
     """
 
     _members_as = "writers"
@@ -89,10 +90,10 @@ class WriterEnsemble(StatefulGroup, WriterBase):
         self.writers: Final = writers
 
     def claim(self, storage: Storage, count: int) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError(
             f"WriterEnsemble: {count} rows for an ensemble of {len(storage)} rows, which is read only: write to one of"
@@ -111,7 +112,7 @@ class WriterEnsemble(StatefulGroup, WriterBase):
 @final
 @_foreign.fixed_writer
 class ImmutableDatasetWriter(WriterBase):
-    """Refuses every write: for a buffer over a dataset, whose storage is filled beforehand.
+    """Rejects every write: for a buffer over a dataset, whose storage is filled beforehand.
 
     Example:
         >>> import torch
@@ -123,10 +124,10 @@ class ImmutableDatasetWriter(WriterBase):
     """
 
     def claim(self, storage: Storage, count: int) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError(
             f"ImmutableDatasetWriter: this buffer holds a fixed dataset, of {len(storage)} rows; {count} more cannot "
@@ -134,10 +135,10 @@ class ImmutableDatasetWriter(WriterBase):
         )
 
     def empty(self) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError("ImmutableDatasetWriter: this buffer holds a fixed dataset; it cannot be emptied")
 
@@ -157,11 +158,11 @@ class TensorDictMaxValueWriter(WriterBase):
     trajectories ``[n, T]`` with the default entry are kept by their returns.
 
     Args:
-        rank_key: entry with the value of a row, ``[n, ...]``; ``("next", "reward")`` if None.
-        reduction: of several values of a row: ``"sum"``, ``"max"``, ``"min"``, ``"mean"`` or ``"median"``.
+        rank_key: Entry with the value of a row, ``[n, ...]``; ``("next", "reward")`` if None.
+        reduction: Reduction of several values of a row: ``"sum"``, ``"max"``, ``"min"``, ``"mean"`` or ``"median"``.
 
     Raises:
-        ContractError: if `reduction` is another one.
+        ArgumentError: If `reduction` is another one.
 
     Example:
         >>> from tensordict import TensorDict
@@ -177,12 +178,8 @@ class TensorDictMaxValueWriter(WriterBase):
     """
 
     def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum") -> None:
-        if reduction not in _REDUCTIONS:
-            raise ContractError(
-                f"TensorDictMaxValueWriter: reduction is one of {', '.join(_REDUCTIONS)}, got {reduction!r}"
-            )
         self.rank_key: Final[NestedKey] = (NEXT, REWARD) if rank_key is None else unwrap(rank_key)
-        self.reduction: Final = reduction
+        self.reduction: Final = one_of(reduction, "TensorDictMaxValueWriter", "reduction", _REDUCTIONS)
         self._storage: Storage | None = None
         self._ranked: list[tuple[float, int]] = []  # heap of value and row; the smallest value first
         self._removed: list[tuple[float, int]] = []  # of the rows that the selected ones replace
@@ -192,7 +189,7 @@ class TensorDictMaxValueWriter(WriterBase):
         """Rank the rows that `storage` has, NaN below all others; called by the buffer that owns both.
 
         Raises:
-            ContractError: if rows lack the entry.
+            ContractError: If rows lack the entry.
         """
         self._storage, rows = storage, len(storage)
         if rows and len(self._ranked) != rows:
@@ -215,12 +212,12 @@ class TensorDictMaxValueWriter(WriterBase):
         Reads `rank_key`.
 
         Raises:
-            ContractError: if the entry is absent, or the storage counts several dimensions.
-            SpecError: if a value is NaN.
+            ContractError: If the entry is absent, or the storage counts several dimensions.
+            SpecError: If a value is NaN.
         """
         owner = "TensorDictMaxValueWriter"
         if getattr(storage, "ndim", 1) > 1:
-            raise ContractError(f"{owner}: a value ranks a row, so that a storage with ndim=1 is needed")
+            raise ArgumentError(f"{owner}: a value ranks a row, so that a storage with ndim=1 is needed")
         rows = data if isinstance(data, list) else [data]
         cells: list[Any] = [row.get(self.rank_key, None) if isinstance(row, TensorDictBase) else None for row in rows]
         for row, cell in zip(rows, cells, strict=True):
@@ -246,10 +243,10 @@ class TensorDictMaxValueWriter(WriterBase):
         return torch.tensor(sorted(taken), dtype=torch.int64, device="cpu")
 
     def claim(self, storage: Storage, count: int) -> Tensor:  # noqa: ARG002  the protocol names them
-        """Indices of the rows of the last `select`, int64 ``[count]``.
+        """Return indices of the rows of the last `select`, int64 ``[count]``.
 
         Raises:
-            ContractError: if the rows were not selected.
+            ContractError: If the rows were not selected.
         """
         if count < 1 or count != len(self._added):
             raise ContractError(
@@ -269,7 +266,7 @@ class TensorDictMaxValueWriter(WriterBase):
         self._ranked, self._removed, self._added = [], [], []
 
     def state_dict(self) -> dict[str, Any]:
-        """The values of the rows, float64 ``[n]``."""
+        """Return the values of the rows, float64 ``[n]``."""
         self._restore()
         ranked = sorted(self._ranked, key=lambda item: item[1])
         return {
@@ -316,8 +313,8 @@ class RoundRobinWriter(WriterBase):
     Writing into a storage that already holds rows starts after them.
 
     Args:
-        track_generations: count the writes of each row, see `generations_of`: the index of an overwritten row is then
-            recognized. Samples of the buffer then have ``index_generation``, int64 ``[n]``.
+        track_generations: Whether to count the writes of each row, see `generations_of`: the index of an overwritten
+            row is then recognized. Samples of the buffer then have ``index_generation``, int64 ``[n]``.
 
     Example:
         >>> from rl.replay.storages import ListStorage
@@ -365,10 +362,10 @@ class RoundRobinWriter(WriterBase):
         self._free = rows if len(rows) else None
 
     def claim(self, storage: Storage, count: int) -> Tensor:
-        """Indices ``[count]`` int64 for `count` new rows; the cursor moves with `extended`.
+        """Return indices ``[count]`` int64 for `count` new rows; the cursor moves with `extended`.
 
         Raises:
-            ShapeError: if `count` is below 1 or above the storage's capacity: rows of one batch would
+            ShapeError: If `count` is below 1 or above the storage's capacity: rows of one batch would
                 overwrite each other.
         """
         size = storage.max_size
@@ -407,7 +404,7 @@ class RoundRobinWriter(WriterBase):
         """How often each row was overwritten, int64 in the shape of `index`; -1 for rows that were never written.
 
         Raises:
-            ContractError: if the writer does not count writes.
+            ContractError: If the writer does not count writes.
         """
         if not self.tracks_generations:
             raise ContractError(
@@ -425,7 +422,7 @@ class RoundRobinWriter(WriterBase):
         self._generations[self._generations >= 0] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The cursor, and the generations if they are tracked."""
+        """Return the cursor, and the generations if they are tracked."""
         generations = {"generations": self._generations.clone()} if self.tracks_generations else {}
         return {"cursor": self._cursor, **generations}
 

@@ -14,13 +14,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
 from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, set_generator, unpack
 from rl.replay import _foreign
-from rl.replay._arguments import Index, check_parts, completed, overrides, row_index, whole
+from rl.replay._arguments import Index, check_parts, completed, overrides, row_index
 from rl.replay._kinds import class_in, one_row
 from rl.replay._query import Trajectory
 from rl.replay._slice_sampling import RUNS
@@ -43,11 +44,9 @@ from rl.replay.sample_units import SampleUnit, Transition
 from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._uniform import ConsumingSampler, RandomSampler
 from rl.replay.storages._list import ListStorage
-from rl.replay.storages._memmap import FileRows, with_rows
-from rl.replay.storages._rows import TensorRows
+from rl.replay.storages._memmap import MemmapStorageBase, with_rows
+from rl.replay.storages._rows import TensorStorageBase
 from rl.replay.writers import RoundRobinWriter, WriterBase
-
-__all__ = ["FILE", "GENERATION", "ReplayBuffer"]
 
 FILE = "state.safetensors"
 GENERATION = "index_generation"
@@ -59,22 +58,23 @@ class ReplayBuffer(Stateful):
     """Replay buffer: stores transitions and samples batches of them.
 
     Args:
-        storage: keeps the rows; ``ListStorage(1000)`` if None.
-        sampler: selects the rows of a batch; `RandomSampler` if None.
-        sample_unit: rows of a batch for each selected one, such as `Sequence`; that row itself if None.
-        writer: selects the indices of new rows; `RoundRobinWriter` if None.
-        batch_size: rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
-        transform: see `append_transform`.
-        collate_fn: makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is stacked if
+        storage: Storage of the rows; ``ListStorage(1000)`` if None.
+        sampler: Sampler of the rows of a batch; `RandomSampler` if None.
+        sample_unit: Unit that selects the rows of a batch for each selected one, such as `Sequence`; that row itself if
             None.
-        prefetch: number of batches that are prepared ahead, and of threads; 0 or None for none.
-        pin_memory: put batches into page-locked memory, for copies to a CUDA device.
-        generator: source of randomness; the global one if None. Its state is part of `state_dict`.
-        dim_extend: dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` makes T
+        writer: Writer, which selects the indices of new rows; `RoundRobinWriter` if None.
+        batch_size: Number of rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
+        transform: Argument of `append_transform`.
+        collate_fn: Function that makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is
+            stacked if None.
+        prefetch: Number of batches that are prepared ahead, and of threads; 0 or None for none.
+        pin_memory: Whether to put batches into page-locked memory, for copies to a CUDA device.
+        generator: Source of randomness; the global one if None. Its state is part of `state_dict`.
+        dim_extend: Dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` makes T
             rows of B elements. Without effect for the dimensions that a storage counts with ``ndim=``.
-        consume_after_n_samples: samples of each row, after which it is overwritten first; in place of
+        consume_after_n_samples: Number of samples of each row, after which it is overwritten first; in place of
             ``sampler=ConsumingSampler(n)``.
-        shared: let several processes use the buffer: give it to forked or spawned processes. It takes a
+        shared: Whether several processes use the buffer: pass it to forked or spawned processes. It takes a
             `LazyTensorStorage` or `LazyMemmapStorage`, a `RandomSampler` and a `RoundRobinWriter`. A method waits
             until no other process is in one, so that no row is read while it is written; transforms, prefetched
             batches and the generator are those of each process.
@@ -131,9 +131,8 @@ class ReplayBuffer(Stateful):
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
         rows_dims = getattr(self.storage, "ndim", 1)
-        if dim_extend is not None and (isinstance(dim_extend, bool) or dim_extend < 0):
-            raise ContractError(f"{owner}: dim_extend must be an integer of at least 0, got {dim_extend!r}")
-        self._extended_dim: Final = 0 if dim_extend is None or dim_extend < rows_dims else dim_extend
+        extended = 0 if dim_extend is None else as_integer(dim_extend, owner, "dim_extend", 0)
+        self._extended_dim: Final = 0 if extended < rows_dims else extended
         self._transforms: Final = Transforms(owner)
         if transform is not None:
             self._transforms.append(transform, invert=False)
@@ -148,8 +147,8 @@ class ReplayBuffer(Stateful):
         selects = overrides(self._writer, WriterBase, "select")
         self._prepares: Final = selects or self._extended_dim > 0  # batches before they are written
         self._tracked: Final = self._writer if self._writer.tracks_generations else None
-        self._in_runs: Final = isinstance(self.storage, TensorRows)  # adjacent rows are written as a slice
-        by_step = rows_dims > 1 and isinstance(self.storage, TensorRows)
+        self._in_runs: Final = isinstance(self.storage, TensorStorageBase)  # adjacent rows are written as a slice
+        by_step = rows_dims > 1 and isinstance(self.storage, TensorStorageBase)
         self._by_step: Any = self.storage if by_step else None  # which has the environments of a batch side by side
         self._attach()
 
@@ -167,7 +166,7 @@ class ReplayBuffer(Stateful):
         return self._flight.depth
 
     def __len__(self) -> int:
-        """Number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
+        """Return the number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
         if self.shared:
             with self._lock:
                 return len(self.storage)
@@ -176,14 +175,14 @@ class ReplayBuffer(Stateful):
     def _new_lock(self) -> AbstractContextManager[object]:
         if not self.shared:
             return threading.RLock()
-        storage = cast("FileRows", self.storage)
+        storage = cast("MemmapStorageBase", self.storage)
         return SharedLock(storage.files.lock, self._pull, self._push, self._forked)
 
     def _pull(self) -> None:
-        self._write_count = pull(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer))
+        self._write_count = pull(cast("MemmapStorageBase", self.storage), cast("RoundRobinWriter", self.writer))
 
     def _push(self) -> None:
-        push(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer), self._write_count)
+        push(cast("MemmapStorageBase", self.storage), cast("RoundRobinWriter", self.writer), self._write_count)
 
     def _forked(self) -> None:
         self._flight = PrefetchQueue(self.prefetch)  # the threads are those of the other process
@@ -214,9 +213,9 @@ class ReplayBuffer(Stateful):
         """Write one row; returns its index, int64 ``[]``, or that of the rows that transforms make of it, ``[n]``.
 
         Raises:
-            ContractError: if a key is missing or new.
-            SpecError: if a dtype differs from the first row.
-            ShapeError: if a shape differs from the first row.
+            ContractError: If a key is missing or new.
+            SpecError: If a dtype differs from the first row.
+            ShapeError: If a shape differs from the first row.
         """
         batch = one_row(data)
         if self._extended_dim and not isinstance(batch, list):
@@ -232,9 +231,9 @@ class ReplayBuffer(Stateful):
         first; the index is ``[0]`` if they leave nothing to write.
 
         Raises:
-            ContractError: if a key is missing or new, or the writer refuses.
-            SpecError: if a dtype differs from the first batch.
-            ShapeError: if a shape differs from the first batch, or the batch has no rows or more than the
+            ContractError: If a key is missing or new, or the writer rejects.
+            SpecError: If a dtype differs from the first batch.
+            ShapeError: If a shape differs from the first batch, or the batch has no rows or more than the
                 storage can hold.
         """
         if torch.compiler.is_compiling():
@@ -249,16 +248,17 @@ class ReplayBuffer(Stateful):
         """Sample a batch.
 
         Args:
-            batch_size: number of rows, or with a `sample_unit` of anchors; that of the buffer if None. Another number
+            batch_size: Number of rows, or with a `sample_unit` of anchors; that of the buffer if None. Another number
                 ignores prefetched batches.
-            return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
-            include_info: alias of `return_info`.
+            return_info: Whether to also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
+            include_info: Alias of `return_info`.
 
         Returns:
             The batch ``[n, ...]``, or the pair of batch and info.
 
         Raises:
-            ContractError: if the buffer is empty, or no batch size was given.
+            ContractError: If the buffer is empty.
+            ArgumentError: If no batch size was given, or it is below 1.
         """
         with profiled("replay.sample"):
             data, info = self._sample(self._size(batch_size))
@@ -279,7 +279,8 @@ class ReplayBuffer(Stateful):
         of the first, and `sample` takes batches from it.
 
         Raises:
-            ContractError: if the buffer is empty or has no batch size.
+            ContractError: If the buffer is empty.
+            ArgumentError: If it has no batch size.
         """
         size = self._size(None)
         with self._lock:
@@ -294,7 +295,7 @@ class ReplayBuffer(Stateful):
         """Copy of stored rows, without transforms: one row for an int, which may count from the end, a batch otherwise.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
+            IndexError: If an index is outside of the stored rows.
         """
         index = row_index(type(self).__name__, index, len(self.storage))
         with self._lock:
@@ -313,7 +314,7 @@ class ReplayBuffer(Stateful):
                 a shorter one.
 
         Raises:
-            ContractError: if rows have no end flags and no trajectory ids, or are no TensorDicts.
+            ContractError: If rows have no end flags and no trajectory ids, or are no TensorDicts.
 
         Example:
             >>> from tensordict import TensorDict
@@ -336,8 +337,8 @@ class ReplayBuffer(Stateful):
         storage of ``ndim=2``. Slices and sequences follow replaced end flags and trajectory ids.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
-            RLError: as `extend`. In each case nothing is written.
+            IndexError: If an index is outside of the stored rows.
+            RLError: As `extend`. In each case nothing is written.
         """
         owner = type(self).__name__
         with self._lock:
@@ -360,12 +361,13 @@ class ReplayBuffer(Stateful):
         that `extend` and `add` write, before the existing ones.
 
         Args:
-            transform: any callable from TensorDict to TensorDict. With `prefetch` it runs in other threads.
-            invert: exchange the two directions: call `transform` on batches that are written, and its inverse, if it
-                has one, on samples.
+            transform: Any callable from TensorDict to TensorDict. With `prefetch` it runs in other threads.
+            invert: Whether to exchange the two directions: call `transform` on batches that are written, and its
+                inverse, if it has one, on samples.
 
         Raises:
-            ContractError: if it is not callable, or batches are prefetched already.
+            ArgumentError: If it is not callable.
+            ContractError: If batches are prefetched already.
         """
         owner = type(self).__name__
         check_parts(owner, transform=transform)
@@ -382,7 +384,7 @@ class ReplayBuffer(Stateful):
         """Remove all rows, also those that transforms hold back, and prefetched batches; the layout stays fixed.
 
         Raises:
-            ContractError: if the writer refuses.
+            ContractError: If the writer rejects.
         """
         with self._lock:
             self.writer.empty()
@@ -396,7 +398,7 @@ class ReplayBuffer(Stateful):
         """Set the priorities ``[n]`` of rows ``[n]``.
 
         Raises:
-            ContractError: if the sampler has no priorities.
+            ContractError: If the sampler has no priorities.
         """
         with self._lock:
             self.sampler.update_priority(index, priority)
@@ -418,22 +420,22 @@ class ReplayBuffer(Stateful):
         their priority and their place in a pass.
 
         Args:
-            index: rows, int64 ``[n]``: ``index`` of a sample.
-            generation: their generations, int64 ``[n]``: ``index_generation`` of the sample.
-            patch: new values ``[n, ...]`` of some entries.
-            version_key: entry of a row with its version, one number. Rows with a higher version than `version` are not
+            index: Indices of rows, int64 ``[n]``: ``index`` of a sample.
+            generation: Generations of the rows, int64 ``[n]``: ``index_generation`` of the sample.
+            patch: New values ``[n, ...]`` of some entries.
+            version_key: Entry of a row with its version, one number. Rows with a higher version than `version` are not
                 updated; others get `version` there. None for no versions.
-            version: of the new values, one number or ``[n]``.
-            require_newer: do not update rows of the same version either.
+            version: Version of the new values, one number or ``[n]``.
+            require_newer: Whether rows of the same version are not updated either.
 
         Of a row that comes several times the values with the highest version are written, of several such the last.
 
         Raises:
-            ContractError: if the writer does not count generations, a row lacks an entry, or only one of `version_key`
-                and `version` is given.
-            IndexError: if an index is outside of the storage.
-            SpecError: if a dtype differs.
-            ShapeError: if a shape differs. In each case nothing is written.
+            ArgumentError: If only one of `version_key` and `version` is given.
+            ContractError: If the writer does not count generations, or a row lacks an entry.
+            IndexError: If an index is outside of the storage.
+            SpecError: If a dtype differs.
+            ShapeError: If a shape differs. In each case nothing is written.
         """
         owner = type(self).__name__
         if self._tracked is None:
@@ -464,7 +466,7 @@ class ReplayBuffer(Stateful):
         Tensors are copies; the rest are plain containers.
 
         Raises:
-            CheckpointError: if stored data are neither tensors nor plain data.
+            CheckpointError: If stored data are neither tensors nor plain data.
         """
         with self._lock:
             return self._state(self.storage.state_dict())
@@ -473,7 +475,7 @@ class ReplayBuffer(Stateful):
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
+            CheckpointError: If `state` is damaged, or of a buffer with other parts. Nothing is changed then.
         """
         with self._lock:
             super().load_state_dict(state)
@@ -509,10 +511,10 @@ class ReplayBuffer(Stateful):
         `LazyMemmapStorage`, everything but the rows is written: they are in files there, which later writes change.
 
         Raises:
-            CheckpointError: if stored data are neither tensors nor plain data.
+            CheckpointError: If stored data are neither tensors nor plain data.
         """
         with self._lock:
-            if isinstance(self.storage, FileRows) and self.storage.keeps(Path(path)):
+            if isinstance(self.storage, MemmapStorageBase) and self.storage.keeps(Path(path)):
                 state = self._state(self.storage.state_in_place())
             else:
                 state = self.view_state()
@@ -521,14 +523,16 @@ class ReplayBuffer(Stateful):
     def view_state(self) -> dict[str, Any]:
         """As `state_dict`, but tensors may be views of the stored rows."""
         with self._lock:
-            rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
+            rows = (
+                self.storage.view_state() if isinstance(self.storage, TensorStorageBase) else self.storage.state_dict()
+            )
             return self._state(rows)
 
     def loads(self, path: str | Path) -> None:
         """Continue from the checkpoint in the folder `path`.
 
         Raises:
-            CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
+            CheckpointError: If there is none, it is damaged, or it does not fit this buffer.
         """
         state = load(Path(path) / FILE)
         with self._lock, reading(type(self).__name__):
@@ -562,13 +566,13 @@ class ReplayBuffer(Stateful):
         return options
 
     def _size(self, batch_size: int | None) -> int:
-        size = self.batch_size if batch_size is None else whole(batch_size)
-        if size is None:
-            owner = type(self).__name__
-            if batch_size is None:
-                raise ContractError(f"{owner}: no batch size: call sample(n), or make the buffer with batch_size=n")
-            raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
-        return size
+        if batch_size is not None:
+            return as_integer(batch_size, type(self).__name__, "batch_size", 1)
+        if self.batch_size is None:
+            raise ArgumentError(
+                f"{type(self).__name__}: no batch size: call sample(n), or construct the buffer with batch_size=n"
+            )
+        return self.batch_size
 
     def _write_prepared(self, data: Any) -> Tensor:
         """Write what transforms, `dim_extend` and the writer make of a batch; rows that are left out have the index -1.
@@ -657,7 +661,7 @@ class ReplayBuffer(Stateful):
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
         runs = info.get(RUNS)
-        if runs is not None and isinstance(self.storage, TensorRows):
+        if runs is not None and isinstance(self.storage, TensorStorageBase):
             return self.storage.get_runs(index, runs)
         return self.storage.get(index)
 
@@ -757,7 +761,7 @@ def _sampler_of(owner: str, sampler: Sampler | None, consume_after_n_samples: in
     if consume_after_n_samples is None:
         return RandomSampler() if sampler is None else sampler
     if sampler is not None:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: give sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
             f" ConsumingSampler, and not both; got {sampler!r}"
         )
@@ -768,16 +772,16 @@ def _check_sampler(owner: str, kind: str, sampler: SamplerBase, storage: Storage
     """Check that a sampler suits the other parts.
 
     Raises:
-        ContractError: if it has priorities of fewer rows than `storage`, or does not allow `prefetch`.
+        ArgumentError: If it has priorities of fewer rows than `storage`, or does not allow `prefetch`.
     """
     capacity = sampler.max_capacity
     if capacity is not None and capacity < storage.max_size:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: its storage has max_size={storage.max_size}, its {kind} only max_capacity={capacity}; give both"
             " the same"
         )
     if prefetch and not sampler.prefetchable:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: prefetched batches may be discarded, and a {kind} would not sample their rows again; leave out"
             f" prefetch={prefetch}"
         )
@@ -787,21 +791,21 @@ def _check_options(owner: str, batch_size: Any, prefetch: Any, *, pin_memory: bo
     """Check arguments of a buffer.
 
     Raises:
-        ContractError: if one is out of its range.
-        BackendError: if there is no CUDA device for `pin_memory`.
+        ArgumentError: If one is out of its range.
+        BackendError: If there is no CUDA device for `pin_memory`.
     """
-    if batch_size is not None and whole(batch_size) is None:
-        raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
-    if prefetch and whole(prefetch) is None:
-        raise ContractError(f"{owner}: prefetch must be an integer of at least 0, got {prefetch!r}")
+    if batch_size is not None:
+        as_integer(batch_size, owner, "batch_size", 1)
+    if prefetch is not None:
+        as_integer(prefetch, owner, "prefetch", 0)
     if prefetch and batch_size is None:
-        raise ContractError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
+        raise ArgumentError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
     if pin_memory and not torch.cuda.is_available():
         raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
 
 
 def _prefetched(owner: str, item: Any, rows: int | None, device: torch.device | None) -> tuple[Batch, bool]:
-    """A prefetched batch of a state, on `device` if one is given, and whether it ended a pass."""
+    """Return a prefetched batch of a state, on `device` if one is given, and whether it ended a pass."""
     fields = Fields(owner, item, ("data", "info", "last"))
     data = unpack(fields["data"], f"{owner}: a prefetched batch", device)
     info = unpack(fields["info"], f"{owner}: a prefetched batch")

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.replay._arguments import overrides
@@ -23,8 +23,8 @@ from rl.replay._state import Fields, StatefulGroup, twin_of
 from rl.replay.sample_units import SampleUnit, Transition
 from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._uniform import RandomSampler
-from rl.replay.storages._memmap import FileRows
-from rl.replay.storages._rows import TensorRows
+from rl.replay.storages._memmap import MemmapStorageBase
+from rl.replay.storages._rows import TensorStorageBase
 from rl.replay.writers import RoundRobinWriter
 
 
@@ -32,7 +32,7 @@ def collate(rows: Any) -> Any:
     """Stack a list of TensorDicts, tensorclasses or tensors ``[...]`` to ``[n, ...]``, and return anything else.
 
     Raises:
-        ShapeError: if the rows cannot be stacked.
+        ShapeError: If the rows cannot be stacked.
 
     Example:
         >>> collate([torch.zeros(3), torch.ones(3)]).shape, collate(["left", "right"])
@@ -85,7 +85,7 @@ class Transforms:
     """Chain of transforms, see `rl.core.interfaces.Transform`; the first is nearest to the storage.
 
     Args:
-        owner: the buffer, for messages.
+        owner: Buffer, for messages.
     """
 
     def __init__(self, owner: str) -> None:
@@ -103,7 +103,7 @@ class Transforms:
         self._stages.append(_Stage(transform, invert))
 
     def read(self, data: Any) -> Any:
-        """The transformed sample."""
+        """Return the transformed sample."""
         for stage in self._stages:
             if (read := stage.read) is not None:
                 data = read(data)
@@ -115,10 +115,10 @@ class Transforms:
         return bool(self._stages) and any(stage.write is not None for stage in self._stages)
 
     def write(self, data: Any) -> Any | None:
-        """The rows to write, from the last transform to the first; None if there are none.
+        """Return the rows to write, from the last transform to the first; None if there are none.
 
         Raises:
-            ContractError: if `data` is a list of rows.
+            ContractError: If `data` is a list of rows.
         """
         if isinstance(data, list):
             names = ", ".join(stage.name for stage in self._stages if stage.write is not None)
@@ -149,7 +149,7 @@ class Transforms:
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if it is of other transforms.
+            CheckpointError: If it is of other transforms.
         """
         own, stages = [stage.name for stage in self._stateful()], list(self._stateful())
         if not isinstance(state, list) or [name for name, _ in state] != own:
@@ -169,14 +169,14 @@ def with_unit(owner: str, kind: str, sampler: SamplerBase, unit: Any) -> Sampler
     """`sampler` whose indices are expanded by `unit`.
 
     Raises:
-        ContractError: if `unit` is not a sample unit, or `sampler` selects sequences itself.
+        ArgumentError: If `unit` is not a sample unit, or `sampler` selects sequences itself.
     """
     if unit is None or isinstance(unit, Transition):
         return sampler
     if not isinstance(unit, SampleUnit):
-        raise ContractError(f"{owner}: sample_unit is Transition(), Sequence(length=...) or another one, got {unit!r}")
+        raise ArgumentError(f"{owner}: sample_unit is Transition(), Sequence(length=...) or another one, got {unit!r}")
     if overrides(sampler, SamplerBase, "postprocess"):
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: a {kind} selects sequences itself; use sample_unit= with a sampler of single"
             " rows, RandomSampler() or PrioritizedSampler(...), or leave it out"
         )
@@ -302,7 +302,7 @@ class _Prefetched:
     """A batch in preparation.
 
     Args:
-        last: whether it ends a pass of the sampler.
+        last: Whether it ends a pass of the sampler.
     """
 
     def __init__(self, *, last: bool) -> None:
@@ -315,7 +315,7 @@ class PrefetchQueue:
     """Queue of prefetched batches in the order of sampling.
 
     Args:
-        depth: number of batches that are prefetched, and of threads.
+        depth: Number of batches that are prefetched, and of threads.
     """
 
     def __init__(self, depth: int) -> None:
@@ -328,7 +328,7 @@ class PrefetchQueue:
         return len(self._queue)
 
     def wants_more(self, *, within_pass: bool) -> bool:
-        """Whether to sample another batch before one is taken."""
+        """Return whether to sample another batch before one is taken."""
         if within_pass and self._queue and self._queue[-1].last:
             return False
         return len(self._queue) <= self.depth
@@ -366,7 +366,7 @@ class PrefetchQueue:
         self._queue.append(item)
 
     def take(self) -> tuple[Future[Batch], bool]:
-        """The oldest batch, and whether it ended a pass."""
+        """Return the oldest batch, and whether it ended a pass."""
         item = self._queue.popleft()
         return item.future, item.last
 
@@ -395,8 +395,8 @@ class ConditionalUpdateResult:
     """Which rows `ReplayBuffer.update_if_present` has updated, in the order of its `index`.
 
     Args:
-        updated: bool ``[n]``.
-        version_rejected: rows that are still stored, with a newer version, or updated by another entry of the same
+        updated: Bool ``[n]``.
+        version_rejected: Rows that are still stored, with a newer version, or updated by another entry of the same
             call; bool ``[n]``. None without versions.
     """
 
@@ -423,30 +423,30 @@ class Patch:
     """New values of some entries of rows, validated one by one.
 
     Args:
-        owner: for messages.
-        patch: of `ReplayBuffer.update_if_present`.
-        index: rows, int64 ``[n]``.
-        version_key: entry with the version of a row; None for no versions.
-        version: new version of all rows or of each, ``[n]``.
+        owner: Component that messages name.
+        patch: Argument of `ReplayBuffer.update_if_present`.
+        index: Indices of rows, int64 ``[n]``.
+        version_key: Entry with the version of a row; None for no versions.
+        version: New version of all rows or of each, ``[n]``.
 
     Raises:
-        ContractError: if only one of `version_key` and `version` is given, or `patch` has the version.
-        ShapeError: if an entry has not one value for each row.
+        ArgumentError: If only one of `version_key` and `version` is given, or `patch` has the version.
+        ShapeError: If an entry has not one value for each row.
     """
 
     def __init__(self, owner: str, patch: Any, index: Tensor, version_key: NestedKey | None, version: Any) -> None:
         self._owner, self._index = owner, index
         if (version_key is None) != (version is None):
-            raise ContractError(f"{owner}: give both version_key and version, or neither")
+            raise ArgumentError(f"{owner}: give both version_key and version, or neither")
         if isinstance(patch, TensorDictBase):
             patch = dict(patch.items(include_nested=True, leaves_only=True))
         if not isinstance(patch, Mapping) or not patch:
-            raise ContractError(f"{owner}: patch is a mapping from entries to new values, got {patch!r}")
+            raise ArgumentError(f"{owner}: patch is a mapping from entries to new values, got {patch!r}")
         self.cells: dict[NestedKey, Tensor] = {unwrap(key): torch.as_tensor(value) for key, value in patch.items()}
         self.version_key = None if version_key is None else unwrap(version_key)
         if self.version_key is not None:
             if self.version_key in self.cells:
-                raise ContractError(f"{owner}: {key_str(self.version_key)} is the version; leave it out of patch")
+                raise ArgumentError(f"{owner}: {key_str(self.version_key)} is the version; leave it out of patch")
             version = torch.as_tensor(version)
             self.cells[self.version_key] = version.expand(len(index)) if version.dim() == 0 else version
         for key, cell in self.cells.items():
@@ -457,9 +457,9 @@ class Patch:
         """Compare the entries with a stored row.
 
         Raises:
-            ContractError: if a row lacks one of them, or is not a TensorDict.
-            SpecError: if a dtype differs.
-            ShapeError: if a shape differs.
+            ContractError: If a row lacks one of them, or is not a TensorDict.
+            SpecError: If a dtype differs.
+            ShapeError: If a shape differs.
         """
         like: Any = storage.get(0)
         for key, cell in list(self.cells.items()):
@@ -500,37 +500,39 @@ class Patch:
         if len(new):
             for key, cell in self.cells.items():
                 new.set(key, cell.detach()[chosen.to(cell.device)].to(new.get(key).device))
-            storage.set(rows[writes], storage.as_batch(new, len(new)) if isinstance(storage, TensorRows) else new)
+            storage.set(
+                rows[writes], storage.as_batch(new, len(new)) if isinstance(storage, TensorStorageBase) else new
+            )
         return ConditionalUpdateResult(updated, rejected)
 
 
-_CURSOR, _WRITTEN = 5, 6  # of the counters, see `RowFiles`
+_CURSOR, _WRITTEN = 5, 6  # of the counters, see `MemmapFiles`
 
 
-def shared_storage(owner: str, storage: Storage, sampler: Sampler, writer: Any, *, unit: bool) -> FileRows:
-    """The storage of a shared buffer.
+def shared_storage(owner: str, storage: Storage, sampler: Sampler, writer: Any, *, unit: bool) -> MemmapStorageBase:
+    """Return the storage of a shared buffer.
 
     Raises:
-        ContractError: if a part keeps what other processes would have to know.
-        BackendError: if the storage is on another device.
+        ArgumentError: If a part keeps what other processes would have to know.
+        BackendError: If the storage is on another device.
     """
     share = getattr(storage, "share", None)
     if share is None:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: shared=True takes a LazyTensorStorage or LazyMemmapStorage, got {type(storage).__name__}"
         )
     if type(sampler) is not RandomSampler or unit:
         name = "a sample unit" if unit else type(sampler).__name__
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: shared=True takes a RandomSampler; {name} does not see what other processes write. Let"
             " these send their batches to the process that samples"
         )
     if type(writer) is not RoundRobinWriter or writer.tracks_generations:
-        raise ContractError(f"{owner}: shared=True takes a RoundRobinWriter without generations, got {writer!r}")
+        raise ArgumentError(f"{owner}: shared=True takes a RoundRobinWriter without generations, got {writer!r}")
     return share()
 
 
-def pull(storage: FileRows, writer: RoundRobinWriter) -> int:
+def pull(storage: MemmapStorageBase, writer: RoundRobinWriter) -> int:
     """Take over what other processes wrote; returns the number of written rows."""
     storage.refresh()
     counters = storage.files.counters
@@ -538,7 +540,7 @@ def pull(storage: FileRows, writer: RoundRobinWriter) -> int:
     return counters[_WRITTEN]
 
 
-def push(storage: FileRows, writer: RoundRobinWriter, written: int) -> None:
+def push(storage: MemmapStorageBase, writer: RoundRobinWriter, written: int) -> None:
     """Tell other processes where the next row goes."""
     counters, cursor = storage.files.counters, writer.position
     counters[_CURSOR], counters[_WRITTEN] = -1 if cursor is None else cursor, written

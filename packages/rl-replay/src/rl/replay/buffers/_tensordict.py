@@ -27,13 +27,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that writes the info of a sample into the sampled TensorDict.
 
     Args:
-        priority_key: entry of raw priorities ``[n, ...]``, if the sampler has priorities: read by
+        priority_key: Entry of raw priorities ``[n, ...]``, if the sampler has priorities: read by
             `update_tensordict_priority`, and from written batches that have it; otherwise rows get the priority of new
             rows.
-        options: arguments of `ReplayBuffer`.
+        options: Arguments of `ReplayBuffer`.
 
     Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's info, such as ``priority_weight``. Values of a
-    row are repeated over the dimensions of the row, so that all entries have the batch's shape. `extend` refuses a
+    row are repeated over the dimensions of the row, so that all entries have the batch's shape. `extend` rejects a
     batch that has one of these entries, or a priority that is infinite or NaN.
 
     Example:
@@ -64,9 +64,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         window that are valid and in the learning part.
 
         Raises:
-            ContractError: if an entry is missing, `data` is not a TensorDict, or the sampler has no priorities.
-            SpecError: if a priority, or its power, is infinite or NaN; nothing is written then.
-            ShapeError: if the shapes differ; nothing is written then.
+            ContractError: If an entry is missing, `data` is not a TensorDict, or the sampler has no priorities.
+            ArgumentError: If a priority, or its power, is infinite or NaN; nothing is written then.
+            ShapeError: If the shapes differ; nothing is written then.
         """
         owner = type(self).__name__
         if not isinstance(data, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check
@@ -151,7 +151,7 @@ def _of_anchors(owner: str, data: TensorDictBase, priority: Tensor) -> tuple[Ten
     """Rows of the anchors of sampled windows ``[m]``, and the largest absolute priority of each window ``[m]``.
 
     Raises:
-        ContractError: if `data` lacks what `Sequence` added, or no row of a window counts.
+        ContractError: If `data` lacks what `Sequence` added, or no row of a window counts.
     """
     cells = [data.get(key, None) for key in Sequence.keys]
     if any(cell is None for cell in cells):
@@ -240,18 +240,18 @@ class PrioritizedReplayBuffer(_Prioritized):
     """A `ReplayBuffer` with a `PrioritizedSampler` for its storage.
 
     Args:
-        alpha: see `PrioritizedSampler`.
-        beta: see `PrioritizedSampler`.
-        eps: see `PrioritizedSampler`.
-        dtype: see `PrioritizedSampler`.
-        reduction: see `PrioritizedSampler`.
-        max_priority_within_buffer: see `PrioritizedSampler`.
-        backend: see `PrioritizedSampler`.
-        sampler_device: device of the priorities. If None, that of the storage if an accelerator is available there,
+        alpha: Argument of `PrioritizedSampler`.
+        beta: Argument of `PrioritizedSampler`.
+        eps: Argument of `PrioritizedSampler`.
+        dtype: Argument of `PrioritizedSampler`.
+        reduction: Argument of `PrioritizedSampler`.
+        max_priority_within_buffer: Argument of `PrioritizedSampler`.
+        backend: Argument of `PrioritizedSampler`.
+        sampler_device: Device of the priorities. If None, that of the storage if an accelerator is available there,
             else the CPU.
-        compilable: see `PrioritizedSampler`.
-        stratified: see `PrioritizedSampler`.
-        options: arguments of `ReplayBuffer`, except for `sampler`, `consume_after_n_samples` and `shared`. With
+        compilable: Argument of `PrioritizedSampler`.
+        stratified: Argument of `PrioritizedSampler`.
+        options: Arguments of `ReplayBuffer`, except for `sampler`, `consume_after_n_samples` and `shared`. With
             `prefetch`, an update of priorities affects batches from the `prefetch`-th after it on.
 
     Example:
@@ -272,11 +272,11 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 
     Args:
-        alpha: see `PrioritizedSampler`.
-        beta: see `PrioritizedSampler`.
-        priority_key: where raw priorities are read: in batches that are written, if they have it, and by
+        alpha: Argument of `PrioritizedSampler`.
+        beta: Argument of `PrioritizedSampler`.
+        priority_key: Entry from which raw priorities are read: in batches that are written, if they have it, and by
             `update_tensordict_priority`.
-        options: arguments of `PrioritizedReplayBuffer`.
+        options: Arguments of `PrioritizedReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict

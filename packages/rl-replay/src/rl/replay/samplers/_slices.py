@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay import _foreign
@@ -42,29 +42,29 @@ class SliceSampler(SlicesBase, SamplerBase):
 
     Stored flags keep their shape, ``[n]`` for instance, and ``is_init`` takes theirs if it is not stored. Stored rows
     are not changed. The dimension of steps is named ``time``. One sampler serves one buffer. Rows without end flags and
-    without trajectory ids are refused when they are written; `rl.replay.check_slices` validates stored trajectories.
+    without trajectory ids are rejected when they are written; `rl.replay.check_slices` validates stored trajectories.
 
     Args:
-        num_slices: slices in a batch.
-        slice_len: steps of a slice.
-        end_key: flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
+        num_slices: Number of slices in a batch.
+        slice_len: Number of steps of a slice.
+        end_key: Flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
             ``("next", "terminated")`` and ``("next", "truncated")``. Of the flags of a group of agents, such as
             ``("next", "agents", "done")``, any ends it.
         end_keys: Flags, any of which ends a trajectory, in the place of `end_key`; those not stored are ignored.
-        traj_key: trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
+        traj_key: Trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
             ``"episode"`` if stored. Flags and ids may be combined.
-        truncated_key: flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.
-        init_key: flag that is set at the first step of a slice; None for none.
-        strict_length: sample only trajectories that have enough steps. Otherwise shorter ones are taken as a whole, and
-            a batch has fewer rows.
-        pad_output: samples are ``[num_slices, slice_len]``. A shorter slice is padded with its last step;
+        truncated_key: Flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.
+        init_key: Flag that is set at the first step of a slice; None for none.
+        strict_length: Whether to sample only trajectories that have enough steps. Otherwise shorter ones are taken as a
+            whole, and a batch has fewer rows.
+        pad_output: Whether samples are ``[num_slices, slice_len]``. A shorter slice is padded with its last step;
             ``("collector", "mask")``, bool ``[num_slices, slice_len]``, is false there.
-        span: how many steps of a slice may lie outside of its trajectory, where they are cut off: an integer below the
-            slice's length, True for all but one, or a pair: before its first step, after its last step.
-        replacement: True; `SliceSamplerWithoutReplacement` samples without.
+        span: Number of steps of a slice that may lie outside of its trajectory, where they are cut off: an integer
+            below the slice's length, True for all but one, or a pair: before its first step, after its last step.
+        replacement: Only True; `SliceSamplerWithoutReplacement` samples without.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -116,8 +116,9 @@ class SliceSampler(SlicesBase, SamplerBase):
         have equally many rows that are adjacent in storage. `postprocess` needs the former.
 
         Raises:
-            ContractError: if the storage is empty, `batch_size` is not a multiple of `num_slices` or `slice_len`, no
-                trajectory is long enough, or rows have no end flags and no trajectory ids.
+            ArgumentError: If `batch_size` is not a multiple of `num_slices` or `slice_len`.
+            ContractError: If the storage is empty, no trajectory is long enough, or rows have no end flags and no
+                trajectory ids.
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
@@ -133,19 +134,20 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
     the number of trajectories, sampling within it does not.
 
     Args:
-        num_slices: slices in a batch; exactly one of this and `slice_len`.
-        slice_len: steps of a slice.
-        drop_last: drop the last batch of a pass if it has fewer slices.
-        end_key: see `SliceSampler`.
-        end_keys: see `SliceSampler`.
-        traj_key: see `SliceSampler`.
-        truncated_key: see `SliceSampler`.
-        init_key: see `SliceSampler`.
-        strict_length: see `SliceSampler`.
-        shuffle: sample trajectories in a new random order in each pass, otherwise in the order of their first rows.
+        num_slices: Number of slices in a batch; exactly one of this and `slice_len`.
+        slice_len: Number of steps of a slice.
+        drop_last: Whether to drop the last batch of a pass if it has fewer slices.
+        end_key: Argument of `SliceSampler`.
+        end_keys: Argument of `SliceSampler`.
+        traj_key: Argument of `SliceSampler`.
+        truncated_key: Argument of `SliceSampler`.
+        init_key: Argument of `SliceSampler`.
+        strict_length: Argument of `SliceSampler`.
+        shuffle: Whether to sample trajectories in a new random order in each pass, otherwise in the order of their
+            first rows.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -181,17 +183,17 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:
-        """The next slices of the pass: indices int64 ``[n]``, n at most `batch_size`. See `SliceSampler.sample`.
+        """Return the next slices of the pass: indices int64 ``[n]``, n at most `batch_size`. See `SliceSampler.sample`.
 
         Raises:
-            ContractError: as `SliceSampler.sample`, or if `drop_last` leaves nothing of a pass.
+            ContractError: As `SliceSampler.sample`, or if `drop_last` leaves nothing of a pass.
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
         order = self._order
         if order is None or self._of != [length, table.version] or (self.drop_last and self._left(order) < count):
             if self.drop_last and len(candidates) < count:
-                raise ContractError(
+                raise ArgumentError(
                     f"SliceSamplerWithoutReplacement: drop_last leaves nothing of {len(candidates)} trajectories in"
                     f" batches of {count} slices; use a smaller batch or drop_last=False"
                 )
@@ -227,7 +229,7 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
         super().empty()
 
     def state_dict(self) -> dict[str, Any]:
-        """The table of trajectories, the order of the pass and the position in it."""
+        """Return the table of trajectories, the order of the pass and the position in it."""
         return {
             "drop_last": self.drop_last,
             "shuffle": self.shuffle,

@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.replay._arguments import check_rows
@@ -20,8 +21,6 @@ from rl.replay._layout import flatten, leading
 from rl.replay._state import Fields
 from rl.replay._trajectories import read_columns
 from rl.replay.samplers._base import SamplerBase
-
-__all__ = ["StalenessAwareSampler"]
 
 
 @final
@@ -36,13 +35,13 @@ class StalenessAwareSampler(SamplerBase):
     Reads `version_key` of all rows once after each write, and computes weights once after each change of the version.
 
     Args:
-        max_staleness: largest staleness of a sampled row; -1 for no limit. May be set later.
-        staleness_weight_fn: weights ``[n]``, finite and not negative, of staleness ``[n]``; ``1 / (staleness + 1)`` if
-            None.
-        version_key: entry of a row with the version of the policy, one integer; `rl.envs.PolicyVersion` writes it.
+        max_staleness: Largest staleness of a sampled row; -1 for no limit. May be set later.
+        staleness_weight_fn: Function that returns weights ``[n]``, finite and not negative, of staleness ``[n]``; ``1 /
+            (staleness + 1)`` if None.
+        version_key: Entry of a row with the version of the policy, one integer; `rl.envs.PolicyVersion` writes it.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -101,8 +100,9 @@ class StalenessAwareSampler(SamplerBase):
         """Sample indices int64 ``[batch_size]``, with their ``staleness`` ``[batch_size]``.
 
         Raises:
-            ContractError: if the storage is empty, rows have no version, all are too old, or `batch_size` is below 1.
-            SpecError: if a weight is negative, infinite or NaN.
+            ContractError: If the storage is empty, rows have no version, or all are too old.
+            ArgumentError: If `batch_size` is below 1.
+            ArgumentError: If a weight is negative, infinite or NaN.
         """
         rows = check_rows("StalenessAwareSampler", storage, batch_size)
         weight, total, staleness = self._weights_of(storage, rows)
@@ -132,7 +132,7 @@ class StalenessAwareSampler(SamplerBase):
         """Check a batch before it is written.
 
         Raises:
-            ContractError: if it has not one version for each row.
+            ContractError: If it has not one version for each row.
         """
         if isinstance(data, list) and all(isinstance(row, TensorDictBase) for row in data):
             for row in data:  # which may differ in shape
@@ -175,7 +175,7 @@ class StalenessAwareSampler(SamplerBase):
             staleness = (self._consumer_version - self._versions[1]).clamp_(min=0)
             weight = self._weight(staleness).double()
             if weight.shape != staleness.shape or not bool((weight.isfinite() & (weight >= 0)).all()):
-                raise SpecError(
+                raise ArgumentError(
                     "StalenessAwareSampler: staleness_weight_fn must return one finite weight of at least 0 for each of"
                     f" {rows} rows, got {list(weight.shape)} from {float(weight.min())} to {float(weight.max())}"
                 )
@@ -209,9 +209,7 @@ class StalenessAwareSampler(SamplerBase):
 
 
 def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ContractError(f"StalenessAwareSampler: {name} must be an integer, got {value!r}")
-    return value
+    return as_integer(value, "StalenessAwareSampler", name)
 
 
 def _decay(staleness: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
-from rl.replay._arguments import check_replacement, check_rows, whole
+from rl.replay._arguments import check_replacement, check_rows
 from rl.replay._indices import IndexSet, Longs, distinct
 from rl.replay._state import Fields
 from rl.replay.samplers._base import SamplerBase
@@ -21,10 +22,10 @@ class RandomSampler(SamplerBase):
     """Uniform sampler with replacement: each row of a batch is any stored row, with the same probability.
 
     Args:
-        replacement: True; `SamplerWithoutReplacement` samples without.
+        replacement: Only True; `SamplerWithoutReplacement` samples without.
 
     Raises:
-        ContractError: if `replacement` is False.
+        ArgumentError: If `replacement` is False.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -42,7 +43,8 @@ class RandomSampler(SamplerBase):
         """Sample indices ``[batch_size]`` int64.
 
         Raises:
-            ContractError: if the storage is empty or `batch_size` is below 1.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1.
         """
         rows = check_rows("RandomSampler", storage, batch_size)
         if generator is None:
@@ -58,8 +60,8 @@ class SamplerWithoutReplacement(SamplerBase):
     """Sampler in passes over the storage: each pass samples every row exactly once.
 
     Args:
-        drop_last: leave out the last batch of a pass if it has fewer than `batch_size` rows.
-        shuffle: a new random order for each pass; otherwise the order of the storage.
+        drop_last: Whether to leave out the last batch of a pass if it has fewer than `batch_size` rows.
+        shuffle: Whether each pass has a new random order; otherwise it has the order of the storage.
 
     Writing rows begins a new pass. `ran_out` is true when the last sample ended a pass.
 
@@ -79,15 +81,15 @@ class SamplerWithoutReplacement(SamplerBase):
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The next indices of the pass, ``[batch_size]`` int64; fewer at its end unless `drop_last`.
+        """Return the next indices of the pass, ``[batch_size]`` int64; fewer at its end unless `drop_last`.
 
         Raises:
-            ContractError: if the storage is empty, `batch_size` is below 1, or with `drop_last` above the
-                number of rows.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1, or with `drop_last` above the number of rows.
         """
         rows = check_rows("SamplerWithoutReplacement", storage, batch_size)
         if self.drop_last and batch_size > rows:
-            raise ContractError(
+            raise ArgumentError(
                 f"SamplerWithoutReplacement: drop_last leaves nothing of {rows} rows in batches of {batch_size}; "
                 "use a smaller batch or drop_last=False"
             )
@@ -117,7 +119,7 @@ class SamplerWithoutReplacement(SamplerBase):
         self.restart()
 
     def state_dict(self) -> dict[str, Any]:
-        """The order of the pass and the position in it."""
+        """Return the order of the pass and the position in it."""
         return {
             "drop_last": self.drop_last,
             "shuffle": self.shuffle,
@@ -157,10 +159,10 @@ class ConsumingSampler(SamplerBase):
     few batches between a writer and a learner loses no row. `ran_out` is true when no row is left.
 
     Args:
-        max_sample_count: number of samples after which a row is consumed.
+        max_sample_count: Number of samples after which a row is consumed.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from rl.replay import ListStorage, ReplayBuffer
@@ -176,16 +178,11 @@ class ConsumingSampler(SamplerBase):
     """A prefetched batch is consumed when it is sampled, and would be lost if it is discarded."""
 
     def __init__(self, max_sample_count: int = 1) -> None:
-        count = whole(max_sample_count)
-        if count is None:
-            raise ContractError(
-                f"ConsumingSampler: max_sample_count must be an integer of at least 1, got {max_sample_count!r}"
-            )
-        self.max_sample_count: Final = count
+        self.max_sample_count: Final = as_integer(max_sample_count, "ConsumingSampler", "max_sample_count", 1)
         self.empty()
 
     def available(self, storage: Storage) -> int:
-        """Number of rows that are left."""
+        """Return the number of rows that are left."""
         self._catch_up(storage)
         return len(self._left)
 
@@ -199,7 +196,8 @@ class ConsumingSampler(SamplerBase):
         """Sample different indices int64 ``[n]``, n at most `batch_size`.
 
         Raises:
-            ContractError: if the storage is empty, all rows are consumed, or `batch_size` is below 1.
+            ContractError: If the storage is empty, or all rows are consumed.
+            ArgumentError: If `batch_size` is below 1.
         """
         rows = check_rows("ConsumingSampler", storage, batch_size)
         self._catch_up(storage)
@@ -268,7 +266,7 @@ class ConsumingSampler(SamplerBase):
         """Add rows that were written past the buffer.
 
         Raises:
-            ContractError: if rows were removed.
+            ContractError: If rows were removed.
         """
         rows = len(storage)
         if rows < self._rows:

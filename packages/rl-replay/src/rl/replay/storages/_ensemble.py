@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import key_str
 from rl.replay import _foreign
@@ -25,10 +25,10 @@ class StorageEnsemble(StatefulGroup):
     Read only: write to the members.
 
     Args:
-        storages: the members, at least one.
+        storages: Members, at least one.
 
     Raises:
-        ContractError: if there is none, or one twice.
+        ArgumentError: If there is none, or one twice.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -41,7 +41,7 @@ class StorageEnsemble(StatefulGroup):
 
     def __init__(self, *storages: Storage) -> None:
         if not storages or len({id(one) for one in storages}) < len(storages):
-            raise ContractError(f"StorageEnsemble: give one or several different storages, got {len(storages)}")
+            raise ArgumentError(f"StorageEnsemble: give one or several different storages, got {len(storages)}")
         self.storages: Final = storages
         sizes = [one.max_size for one in storages]
         self.max_size: Final = sum(sizes)
@@ -52,12 +52,12 @@ class StorageEnsemble(StatefulGroup):
         return sum(map(len, self.storages))
 
     def count(self, data: Any) -> NoReturn:  # noqa: ARG002  the protocol names it
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
-        self._refuse()
+        self._reject()
 
     def locate(self, index: Tensor) -> list[tuple[int, Tensor, Tensor]]:
         """For each storage with rows in `index` ``[n]``: its number, the positions in `index`, and its own indices."""
@@ -72,11 +72,11 @@ class StorageEnsemble(StatefulGroup):
         return found
 
     def get(self, index: Tensor | int | slice) -> Any:
-        """The rows under `index`, in its order; a slice counts the indices of all places, also of unwritten rows.
+        """Return the rows under `index`, in its order; a slice also counts the indices of unwritten rows.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
-            ContractError: if rows of different storages have different entries.
+            IndexError: If an index is outside of the stored rows.
+            ContractError: If rows of different storages have different entries.
         """
         if isinstance(index, slice):
             index = torch.arange(*index.indices(self.max_size), device="cpu")
@@ -92,12 +92,12 @@ class StorageEnsemble(StatefulGroup):
         return rows.reshape(*index.shape, *rows.shape[1:])
 
     def set(self, index: Any, data: Any) -> NoReturn:  # noqa: ARG002  the protocol names them
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
-        self._refuse()
+        self._reject()
 
     def empty(self) -> None:
         """Remove the rows of all storages."""
@@ -108,7 +108,7 @@ class StorageEnsemble(StatefulGroup):
         return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
 
     @staticmethod
-    def _refuse() -> NoReturn:
+    def _reject() -> NoReturn:
         raise ContractError("StorageEnsemble is read only: write to one of its storages, or to the buffer of it")
 
 
@@ -116,7 +116,7 @@ def join(parts: Sequence[Any]) -> Any:
     """Batches ``[n_k, ...]`` as one ``[sum(n_k), ...]``; lists of rows as one list.
 
     Raises:
-        ContractError: if they have different entries.
+        ContractError: If they have different entries.
     """
     if len(parts) == 1:
         return parts[0]
@@ -133,7 +133,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 
 def _difference(parts: Sequence[Any]) -> str:
-    """What differs between batches, in a few words."""
+    """Describe the difference between batches, in a few words."""
     if not all(isinstance(part, TensorDictBase) for part in parts):
         return "they are a " + ", a ".join(type(part).__name__ for part in parts)
     keys: list[set[Any]] = [{*part.keys(include_nested=True, leaves_only=True)} for part in parts]
