@@ -160,7 +160,7 @@ class Stateful:
             twin._load(state, rows, max_size)
         return twin
 
-    def adopt(self, twin: Self) -> None:
+    def adopt(self, twin: Any) -> None:
         """Continue as `twin`; after that only this object is used."""
         vars(self).update(vars(twin))
 
@@ -234,7 +234,7 @@ class StatefulGroup(Stateful):
         """Return the states of the members."""
         return {self._members_as: [one.state_dict() for one in self.members]}
 
-    def adopt(self, twin: Self) -> None:
+    def adopt(self, twin: Any) -> None:
         """Let each member continue as its twin."""
         adopt_all(type(self).__name__, [(self, twin)])
 

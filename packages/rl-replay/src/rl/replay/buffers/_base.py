@@ -489,7 +489,7 @@ class ReplayBuffer(Stateful):
         self._read_rest(fields, stored)
         vars(self).update(storage=storage, _rows=sampler, _writer=writer)
 
-    def adopt(self, twin: Self) -> None:
+    def adopt(self, twin: Any) -> None:
         """Continue as `twin`; storage, sampler, writer and transforms stay the same objects."""
         self._flight.wait_gathered()
         parts = [(getattr(self, name), getattr(twin, name)) for name in ("_transforms", "storage", "_rows", "_writer")]

@@ -23,8 +23,8 @@ class SamplerBase(Stateful):
 
     ran_out: bool = False
     """Whether the last sample ended a pass over the storage."""
-    max_capacity: int | None = None
-    """Largest number of rows; None for any."""
+    max_capacity: Any = None
+    """Largest number of rows, an integer; None for any."""
     batch_multiple: int = 1
     """Number that every batch size is a multiple of."""
     prefetchable: bool = True

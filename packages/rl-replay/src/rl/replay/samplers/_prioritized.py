@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, Self, final
+from typing import Any, Final, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ class PrioritizedSampler(SamplerBase):
         capacity = as_integer(max_capacity, owner, "max_capacity", 1)
         one_of(dtype, owner, "dtype", (torch.float32, torch.float64))
         check_reduction(owner, reduction)
-        self.max_capacity: Final = capacity
+        self.max_capacity: int = capacity
         self.eps: Final = check_exponent(owner, "eps", eps)
         self.dtype: Final = dtype
         self.reduction: Final = reduction
@@ -300,7 +300,7 @@ class PrioritizedSampler(SamplerBase):
             "largest": self._largest.clone(),
         }
 
-    def adopt(self, twin: Self) -> None:
+    def adopt(self, twin: Any) -> None:
         """Continue as `twin`, with the tree of this sampler, to which compiled code refers."""
         raw, largest = self._raw, self._largest
         super().adopt(twin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Self, final
+from typing import Any, Final, final
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from rl.replay.samplers._prioritized import PrioritizedSampler
 
 @final
 @_foreign.prioritized_slice_sampler
-class PrioritizedSliceSampler(SlicesBase, SamplerBase):
+class PrioritizedSliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sampler of slices that begin at a row with a probability in proportion to its priority.
 
     A row can begin a slice if enough steps of its trajectory follow; among these rows, one is sampled as by
@@ -132,7 +132,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         self._of: list[int] = []  # steps of a slice, and version of the table, for which other rows are excluded
 
     @property
-    def max_capacity(self) -> int:
+    def max_capacity(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  it is that of the priorities
         """Largest number of rows."""
         return self._priorities.max_capacity
 
@@ -258,7 +258,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
             "of": list(self._of),
         }
 
-    def adopt(self, twin: Self) -> None:
+    def adopt(self, twin: Any) -> None:
         """Continue as `twin`, with the tree of this sampler."""
         own = self._priorities
         super().adopt(twin)

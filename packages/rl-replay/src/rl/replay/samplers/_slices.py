@@ -24,7 +24,7 @@ from rl.replay.samplers._base import SamplerBase
 
 @final
 @_foreign.slice_sampler
-class SliceSampler(SlicesBase, SamplerBase):
+class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]  a property
     """Sampler of slices, with replacement: a trajectory uniformly, then the first step of the slice uniformly.
 
     Give exactly one of `num_slices` and `slice_len`; a batch of n rows then has n / num_slices steps in each slice, or
@@ -127,7 +127,7 @@ class SliceSampler(SlicesBase, SamplerBase):
 
 @final
 @_foreign.slice_sampler_without_replacement
-class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
+class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sampler of slices in passes: each pass samples one slice of each trajectory, its first step uniformly.
 
     Everything else is as in `SliceSampler`. Writing rows begins a new pass. Beginning a pass takes time proportional to

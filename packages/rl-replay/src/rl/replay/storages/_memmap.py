@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -276,7 +276,7 @@ class MemmapStorageBase(TensorStorageBase):
         super().empty()
         self._publish()
 
-    def adopt(self, twin: Self) -> None:
+    def adopt(self, twin: Any) -> None:
         """Copy the rows of `twin` into the files; see `TensorStorageBase.adopt`."""
         super().adopt(twin)
         if self._layout is not None:

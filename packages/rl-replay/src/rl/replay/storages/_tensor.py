@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ArgumentError, BackendError, ContractError
+from rl.core.errors import ArgumentError, BackendError
 from rl.core.keys import NestedKey
 from rl.replay import _foreign
 from rl.replay._kinds import batch_shape
@@ -159,7 +159,7 @@ class LazyTensorStorage(TensorStorageBase):
         if self.compact:
             raise ArgumentError("LazyTensorStorage: compact rows belong to one process; leave compact or shared out")
         if self._len:
-            raise ContractError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
+            raise ArgumentError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
         return SharedTensorStorage(
             self.max_size, ndim=self.ndim, allow_missing=self.allow_missing, allow_extra=self.allow_extra
         )
