@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl.core.errors import CheckpointError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ShapeError
 from rl.native._library import library
 from rl.native._priority_tree import NativePriorityTree
 from rl.native._recurrent import NativeKernels
@@ -71,16 +71,16 @@ SEED, INT32 = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.in
 REFUSED = {
     "shorter weights": (ShapeError, lambda: OPS.linear_recurrence(ONES(N), ONES(1), 0, False)),
     "shorter weights, forward": (ShapeError, lambda: OPS.linear_recurrence(ONES(N), ONES(1), 0, True)),
-    "weights of another dtype": (SpecError, lambda: OPS.linear_recurrence(ONES(N), ONES(N).double(), 0, False)),
-    "integers": (SpecError, lambda: OPS.linear_recurrence(ONES(5).long(), ONES(5).long(), 0, False)),
+    "weights of another dtype": (ArgumentError, lambda: OPS.linear_recurrence(ONES(N), ONES(N).double(), 0, False)),
+    "integers": (ArgumentError, lambda: OPS.linear_recurrence(ONES(5).long(), ONES(5).long(), 0, False)),
     "a dimension too many": (ShapeError, lambda: OPS.linear_recurrence(ONES(5), ONES(5), 1, False)),
     "a negative one": (ShapeError, lambda: OPS.linear_recurrence(ONES(5), ONES(5), -2, True)),
     "no dimension": (ShapeError, lambda: OPS.linear_recurrence(ONES(()), ONES(()), 0, False)),
-    "freed weights": (SpecError, lambda: OPS.linear_recurrence(ONES(9), freed(ONES(9)), 0, False)),
-    "cut weights": (SpecError, lambda: OPS.linear_recurrence(ONES(N), freed(ONES(N), 64), 0, False)),
+    "freed weights": (ArgumentError, lambda: OPS.linear_recurrence(ONES(9), freed(ONES(9)), 0, False)),
+    "cut weights": (ArgumentError, lambda: OPS.linear_recurrence(ONES(N), freed(ONES(N), 64), 0, False)),
     "gae, shorter value": (ShapeError, lambda: gae(value=ONES(1))),
     "gae, shorter flags": (ShapeError, lambda: gae(done=flags(1))),
-    "gae, float flags": (SpecError, lambda: gae(terminated=flags(N, torch.float32))),
+    "gae, float flags": (ArgumentError, lambda: gae(terminated=flags(N, torch.float32))),
     "gae, shorter gammas": (ShapeError, lambda: gae(gammas=ONES(1))),
     "gae, a dimension too many": (ShapeError, lambda: gae(dim=3)),
     "td_lambda, shorter flags": (
@@ -96,39 +96,42 @@ REFUSED = {
         lambda: OPS.tree_rebuild(torch.zeros(4096, dtype=torch.uint8), torch.float32),
     ),
     "a freed buffer": (
-        SpecError,
+        ArgumentError,
         lambda: OPS.tree_get(freed(tree().buffer.clone()), torch.zeros(1).long(), torch.float32),
     ),
-    "a buffer of floats": (SpecError, lambda: OPS.tree_set(tree().buffer.view(torch.float32), SEED[None], ONES(1))),
-    "a strided buffer": (SpecError, lambda: OPS.tree_set(tree().buffer.repeat(2)[::2], SEED[None], ONES(1))),
+    "a buffer of floats": (ArgumentError, lambda: OPS.tree_set(tree().buffer.view(torch.float32), SEED[None], ONES(1))),
+    "a strided buffer": (ArgumentError, lambda: OPS.tree_set(tree().buffer.repeat(2)[::2], SEED[None], ONES(1))),
     "an index outside": (IndexError, lambda: OPS.tree_set(tree().buffer, SEED[None] - 1, ONES(1))),
-    "an int32 index": (SpecError, lambda: OPS.tree_get(tree().buffer, INT32[None], torch.float32)),
-    "a freed index": (SpecError, lambda: OPS.tree_get(tree().buffer, freed(torch.zeros(4).long()), torch.float32)),
+    "an int32 index": (ArgumentError, lambda: OPS.tree_get(tree().buffer, INT32[None], torch.float32)),
+    "a freed index": (ArgumentError, lambda: OPS.tree_get(tree().buffer, freed(torch.zeros(4).long()), torch.float32)),
     "a seed of nothing": (
-        SpecError,
+        ArgumentError,
         lambda: OPS.tree_sample(tree().buffer, 2, SEED[None][:0], None, False, None, torch.float32),
     ),
     "a seed of 4 bytes": (
-        SpecError,
+        ArgumentError,
         lambda: OPS.tree_sample(tree().buffer, 2, INT32, None, False, None, torch.float32),
     ),
-    "a negative beta": (SpecError, lambda: OPS.tree_sample(tree().buffer, 2, SEED, None, False, -1.0, torch.float32)),
+    "a negative beta": (
+        ArgumentError,
+        lambda: OPS.tree_sample(tree().buffer, 2, SEED, None, False, -1.0, torch.float32),
+    ),
     "raw of nothing": (
-        SpecError,
+        ArgumentError,
         lambda: OPS.tree_set_errors(tree().buffer, SEED[None], ONES(1), 0.0, 1.0, freed(ONES(4)), None, None),
     ),
-    "lstm without h0": (SpecError, lambda: lstm(h0=None)),
-    "lstm without h": (SpecError, lambda: lstm(h=None)),
-    "lstm without gates": (SpecError, lambda: lstm(gates=None)),
-    "lstm, freed weight": (SpecError, lambda: lstm(weight=freed(ONES(12, 3)))),
-    "gru without grad_h": (SpecError, lambda: backward(grad_h=None)),
-    "gru, freed grad_gates": (SpecError, lambda: backward(grad_gates=freed(ONES(3, 2, 12)))),
-    "rows of nothing": (SpecError, lambda: NativeRowGather([None])),
-    "rows of a number": (SpecError, lambda: NativeRowGather([ONES(())])),
-    "rows without an index": (SpecError, lambda: NativeRowGather([ONES(4)]).rows(4, None)),
-    "runs without an index": (SpecError, lambda: NativeRowGather([ONES(4)]).runs(4, None, 2)),
-    "rows of a freed index": (SpecError, lambda: NativeRowGather([ONES(4)]).rows(4, freed(torch.zeros(3).long()))),
-    "rows of a freed tensor": (SpecError, freed_rows),
+    "lstm without h0": (ArgumentError, lambda: lstm(h0=None)),
+    "lstm without h": (ArgumentError, lambda: lstm(h=None)),
+    "lstm without gates": (ArgumentError, lambda: lstm(gates=None)),
+    "lstm, freed weight": (ArgumentError, lambda: lstm(weight=freed(ONES(12, 3)))),
+    "gru without grad_h": (ArgumentError, lambda: backward(grad_h=None)),
+    "gru, freed grad_gates": (ArgumentError, lambda: backward(grad_gates=freed(ONES(3, 2, 12)))),
+    "rows of nothing": (ArgumentError, lambda: NativeRowGather([None])),
+    "rows of a number": (ArgumentError, lambda: NativeRowGather([ONES(())])),
+    "rows without an index": (ArgumentError, lambda: NativeRowGather([ONES(4)]).rows(4, None)),
+    "runs without an index": (ArgumentError, lambda: NativeRowGather([ONES(4)]).runs(4, None, 2)),
+    "rows of a freed index": (ArgumentError, lambda: NativeRowGather([ONES(4)]).rows(4, freed(torch.zeros(3).long()))),
+    "rows of a freed tensor": (ArgumentError, freed_rows),
 }
 
 

@@ -10,8 +10,8 @@ import torch
 
 import rl.prio_cuda
 from rl.core import backends
-from rl.core.doctor import examine
-from rl.core.errors import BackendError, RLError, SlowBackendWarning, SpecError
+from rl.core._doctor import examine
+from rl.core.errors import ArgumentError, BackendError, RLError, SlowBackendWarning
 from rl.plugins import prio_cuda as plugin
 from rl.prio_cuda import CudaPriorityTree, _calls, _library, _tree
 from rl.prio_cuda._build import COMMAND
@@ -142,7 +142,7 @@ def test_without_the_library_the_class_names_the_remedy(absent):
 def test_without_a_gpu_the_class_raises():
     with pytest.raises(BackendError, match=r"cuda.*torch sees no GPU.*native"):
         CudaPriorityTree(10)
-    with pytest.raises(SpecError, match="CUDA device, not on mps"):
+    with pytest.raises(ArgumentError, match="CUDA device, not on mps"):
         CudaPriorityTree(10, device="mps")
 
 

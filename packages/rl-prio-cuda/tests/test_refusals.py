@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl.core.errors import CheckpointError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ShapeError
 from rl.prio_cuda import CudaPriorityTree
 from rl.prio_cuda._calls import layout
 
@@ -19,50 +19,54 @@ def _tree(make, rows=10, dtype=torch.float32):
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda t, d: t.update(torch.tensor([0.0], device=d), torch.ones(1, device=d)), SpecError, "int64"),
+        (lambda t, d: t.update(torch.tensor([0.0], device=d), torch.ones(1, device=d)), ArgumentError, "int64"),
         (lambda t, d: t.update(torch.tensor([0], device=d), torch.ones(2, device=d)), ShapeError, "one"),
         (
             lambda t, d: t.update(torch.tensor([0], device="meta"), torch.ones(1, device=d)),
-            SpecError,
+            ArgumentError,
             "indices are on meta",
         ),
         (
             lambda t, d: t.update(torch.tensor([0], device=d), torch.ones(1, device="meta")),
-            SpecError,
+            ArgumentError,
             "values are on meta",
         ),
-        (lambda t, d: t.get(torch.tensor([0.0], device=d)), SpecError, "int64"),
-        (lambda t, d: t.update_from_errors(_one(d), torch.ones(1, device=d), -1.0, 0.6), SpecError, "eps"),
-        (lambda t, d: t.update_from_errors(_one(d), torch.ones(1, device=d), 0.0, NAN), SpecError, "alpha"),
-        (lambda t, d: t.update_from_errors(_one(d), torch.ones(1, device=d), 0, 1, rows=11), SpecError, "rows is 11"),
+        (lambda t, d: t.get(torch.tensor([0.0], device=d)), ArgumentError, "int64"),
+        (lambda t, d: t.update_from_errors(_one(d), torch.ones(1, device=d), -1.0, 0.6), ArgumentError, "eps"),
+        (lambda t, d: t.update_from_errors(_one(d), torch.ones(1, device=d), 0.0, NAN), ArgumentError, "alpha"),
+        (
+            lambda t, d: t.update_from_errors(_one(d), torch.ones(1, device=d), 0, 1, rows=11),
+            ArgumentError,
+            "rows is 11",
+        ),
         (lambda t, d: _beside(t, raw=torch.ones(9, device=d)), ShapeError, "raw"),
-        (lambda t, d: _beside(t, raw=torch.ones(10, device=d).double()), SpecError, "raw"),
+        (lambda t, d: _beside(t, raw=torch.ones(10, device=d).double()), ArgumentError, "raw"),
         (lambda t, d: _beside(t, largest=torch.ones(1, device=d)), ShapeError, "largest"),
-        (lambda t, d: t.sample_weighted(3, -1.0), SpecError, "beta"),
-        (lambda t, d: t.sample(-1), SpecError, "n is -1"),
+        (lambda t, d: t.sample_weighted(3, -1.0), ArgumentError, "beta"),
+        (lambda t, d: t.sample(-1), ArgumentError, "n is -1"),
         (lambda t, d: t.sample(2, u=torch.tensor([0.5], device=d)), ShapeError, r"\(2,\)"),
-        (lambda t, d: CudaPriorityTree(0, device=d), SpecError, "at least 1"),
-        (lambda t, d: CudaPriorityTree(2**47, device=d), SpecError, "2\\^46"),
-        (lambda t, d: CudaPriorityTree(5, dtype=torch.float16, device=d), SpecError, "float16"),
+        (lambda t, d: CudaPriorityTree(0, device=d), ArgumentError, "at least 1"),
+        (lambda t, d: CudaPriorityTree(2**47, device=d), ArgumentError, "2\\^46"),
+        (lambda t, d: CudaPriorityTree(5, dtype=torch.float16, device=d), ArgumentError, "float16"),
         (lambda t, d: CudaPriorityTree(9, device=d, buffer=t.buffer), CheckpointError, "10 leaves"),
         (lambda t, d: CudaPriorityTree.from_buffer(t.buffer[:-64]), CheckpointError, "no priority tree"),
-        (lambda t, d: CudaPriorityTree.from_buffer(t.buffer.float()), SpecError, "uint8"),
-        (lambda t, d: CudaPriorityTree.from_buffer(t.buffer[1:]), SpecError, "64"),
-        (lambda t, d: CudaPriorityTree.from_buffer([1]), SpecError, "a list"),
-        (lambda t, d: CudaPriorityTree(10, device=d, buffer=[1]), SpecError, "a list"),
-        (lambda t, d: CudaPriorityTree(2.5, device=d), SpecError, "2.5"),
-        (lambda t, d: CudaPriorityTree("5", device=d), SpecError, "'5'"),
-        (lambda t, d: t.update([1], torch.ones(1, device=d)), SpecError, "a list"),
-        (lambda t, d: t.update(_one(d), [1.0]), SpecError, "a list"),
-        (lambda t, d: t.update(_one(d), 1.0), SpecError, "a float"),
-        (lambda t, d: t.update(_one(d), torch.ones(1, dtype=torch.complex64, device=d)), SpecError, "complex64"),
-        (lambda t, d: t.get([1]), SpecError, "a list"),
-        (lambda t, d: _beside(t, raw=[1.0] * 10), SpecError, "raw is a list"),
-        (lambda t, d: _beside(t, largest=1.0), SpecError, "largest is a float"),
-        (lambda t, d: _beside(t, rows=2.5), SpecError, "rows is 2.5"),
-        (lambda t, d: t.sample(2.5), SpecError, "n is 2.5"),
-        (lambda t, d: t.sample(None), SpecError, "n is None"),
-        (lambda t, d: t.sample(2, u=[0.1, 0.2]), SpecError, "a list"),
+        (lambda t, d: CudaPriorityTree.from_buffer(t.buffer.float()), ArgumentError, "uint8"),
+        (lambda t, d: CudaPriorityTree.from_buffer(t.buffer[1:]), ArgumentError, "64"),
+        (lambda t, d: CudaPriorityTree.from_buffer([1]), ArgumentError, "a list"),
+        (lambda t, d: CudaPriorityTree(10, device=d, buffer=[1]), ArgumentError, "a list"),
+        (lambda t, d: CudaPriorityTree(2.5, device=d), ArgumentError, "2.5"),
+        (lambda t, d: CudaPriorityTree("5", device=d), ArgumentError, "'5'"),
+        (lambda t, d: t.update([1], torch.ones(1, device=d)), ArgumentError, "a list"),
+        (lambda t, d: t.update(_one(d), [1.0]), ArgumentError, "a list"),
+        (lambda t, d: t.update(_one(d), 1.0), ArgumentError, "a float"),
+        (lambda t, d: t.update(_one(d), torch.ones(1, dtype=torch.complex64, device=d)), ArgumentError, "complex64"),
+        (lambda t, d: t.get([1]), ArgumentError, "a list"),
+        (lambda t, d: _beside(t, raw=[1.0] * 10), ArgumentError, "raw is a list"),
+        (lambda t, d: _beside(t, largest=1.0), ArgumentError, "largest is a float"),
+        (lambda t, d: _beside(t, rows=2.5), ArgumentError, "rows is 2.5"),
+        (lambda t, d: t.sample(2.5), ArgumentError, "n is 2.5"),
+        (lambda t, d: t.sample(None), ArgumentError, "n is None"),
+        (lambda t, d: t.sample(2, u=[0.1, 0.2]), ArgumentError, "a list"),
         (lambda t, d: t.load_state_dict(None), CheckpointError, "NoneType"),
     ],
 )
@@ -126,7 +130,7 @@ def test_written_and_read_arguments_may_not_share_memory(make, what, n, compiled
         torch.compiler.reset()
         call = torch.compile(call, fullgraph=True, backend="eager")
     # The compiler wraps what goes wrong while it traces.
-    with pytest.raises(RuntimeError if compiled else SpecError, match=r"share memory.*clone"):
+    with pytest.raises(RuntimeError if compiled else ArgumentError, match=r"share memory.*clone"):
         call(tree, n, raw)
     tree.check()
     assert torch.equal(tree.buffer, before[0])
@@ -138,7 +142,7 @@ def test_compiled_calls_check_memory_each_time(make):
     compiled = torch.compile(_from_errors, fullgraph=True, backend="eager")
     compiled(tree, 3000, raw=raw, error=torch.rand(3000, device=tree.device))
     before = tree.buffer.clone(), raw.clone()
-    with pytest.raises(SpecError, match=r"share memory.*clone"):
+    with pytest.raises(ArgumentError, match=r"share memory.*clone"):
         compiled(tree, 3000, raw=raw, error=raw[:3000])
     assert torch.equal(tree.buffer, before[0])
     assert torch.equal(raw, before[1])
@@ -188,7 +192,7 @@ def test_a_bad_priority_is_recorded_on_the_device(make, n, bad):
     priority[n - 2] = bad
     tree.update(torch.zeros(n, dtype=torch.int64, device=tree.device), priority.to(tree.device))
     assert torch.equal(tree.buffer, before)
-    with pytest.raises(SpecError, match=f"place {n - 2}"):
+    with pytest.raises(ArgumentError, match=f"place {n - 2}"):
         tree.check()
 
 
@@ -201,7 +205,7 @@ def test_a_bad_error_writes_nothing_anywhere(make, n, bad):
     error[280] = bad
     rows = torch.arange(n, device=tree.device)
     tree.update_from_errors(rows, error, 1.0, 2.0, raw=raw, largest=largest)
-    with pytest.raises(SpecError, match="place 280"):
+    with pytest.raises(ArgumentError, match="place 280"):
         tree.check()
     assert torch.equal(tree.buffer, before)
     assert not raw.any()
@@ -225,7 +229,7 @@ def test_an_error_with_an_infinite_power_is_reported(make, n):
     error = torch.full((n,), 0.5, device=tree.device)
     error[1] = 2
     tree.update_from_errors(torch.zeros(n, dtype=torch.int64, device=tree.device), error, 0.0, 1e5)
-    with pytest.raises(SpecError, match=r"2 is refused.*place 1.*an error makes"):
+    with pytest.raises(ArgumentError, match=r"2 is refused.*place 1.*an error makes"):
         tree.check()
 
 
@@ -255,7 +259,7 @@ def test_sampling_from_an_empty_tree_is_recorded(make):
     index, weight = tree.sample_weighted(50, 0.4)
     assert not index.any()
     assert not weight.any()
-    with pytest.raises(SpecError, match="all priorities are zero"):
+    with pytest.raises(ArgumentError, match="all priorities are zero"):
         tree.check()
 
 
@@ -264,7 +268,7 @@ def test_sampling_from_an_infinite_total_raises(make):
     tree.update(torch.arange(20, device=tree.device), torch.full((20,), 1e308, dtype=torch.float64, device=tree.device))
     tree.check()
     tree.sample(1)
-    with pytest.raises(SpecError, match="infinite"):
+    with pytest.raises(ArgumentError, match="infinite"):
         tree.check()
 
 
@@ -272,7 +276,7 @@ def test_sampling_from_an_infinite_total_raises(make):
 def test_a_bad_u_is_refused(make, bad):
     tree = _tree(make)
     tree.sample(2, u=torch.tensor([0.5, bad], dtype=torch.float64, device=tree.device))
-    with pytest.raises(SpecError, match=r"outside.*place 1"):
+    with pytest.raises(ArgumentError, match=r"outside.*place 1"):
         tree.check()
 
 
@@ -288,6 +292,6 @@ def test_a_damaged_leaf_is_found_when_rebuilding(make):
     total = tree.total().item()
     tree._leaves[5] = NAN
     tree.rebuild()
-    with pytest.raises(SpecError, match="place 5"):
+    with pytest.raises(ArgumentError, match="place 5"):
         tree.check()
     assert tree.total().item() == total

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError
 from rl.native import NativePriorityTree
 from rl.native._priority_arguments import ALIGN, buffer_size, leaves_at, zeros
 
@@ -217,7 +217,7 @@ def test_a_compiled_graph_holds_a_rebuild_too():
     plain.update(torch.arange(1000), given)
     assert torch.equal(tree.buffer, plain.buffer)
     given[7] = -1
-    with pytest.raises(SpecError, match="place 7"):
+    with pytest.raises(ArgumentError, match="place 7"):
         compiled(tree, given)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.native import NativePriorityTree
 
 _ops = torch.ops.rl_native
@@ -65,7 +65,7 @@ def _made(dtype):
 def test_arguments_that_share_memory_raise(pair, call, dtype):
     tree, raw = _made(dtype)
     before = tree.buffer.clone()
-    with pytest.raises(SpecError, match=r"share memory.*clone.*nothing was written"):
+    with pytest.raises(ArgumentError, match=r"share memory.*clone.*nothing was written"):
         call(tree, **PAIRS[pair](tree, raw))
     assert torch.equal(tree.buffer, before)
     assert not raw.any()
@@ -78,7 +78,7 @@ def test_compiled_calls_raise_too(pair, backend):
     before = tree.buffer.clone()
     torch.compiler.reset()
     compiled = torch.compile(lambda t, r: _errors(t, **PAIRS[pair](t, r)), fullgraph=True, backend=backend)
-    with pytest.raises((RuntimeError, SpecError), match=r"share memory.*clone"):  # wrapped, while it is traced
+    with pytest.raises((RuntimeError, ArgumentError), match=r"share memory.*clone"):  # wrapped, while it is traced
         compiled(tree, raw)
     assert torch.equal(tree.buffer, before)
     assert not raw.any()
@@ -94,7 +94,7 @@ def test_a_graph_that_was_compiled_for_others_refuses_it_or_reads_before_it_writ
     _errors(plain, raw=beside, error=error, index=torch.arange(5))
     index = torch.tensor([1, 2, 3, 4, 0])
     if backend == "eager":
-        with pytest.raises(SpecError, match=r"share memory.*clone"):
+        with pytest.raises(ArgumentError, match=r"share memory.*clone"):
             compiled(tree, raw=raw, error=raw[:5], index=index)
     else:  # the compiler gives the operator copies
         compiled(tree, raw=raw, error=raw[:5], index=index)
@@ -112,7 +112,7 @@ def test_priorities_and_indices_inside_of_the_tree_are_refused(call):
         (torch.arange(N), _leaves(tree)[-1]),
         (_leaves(tree).view(torch.int64)[:N], torch.ones(N, dtype=torch.float64)),
     ):
-        with pytest.raises(SpecError, match=r"the (indices|values) and the tree share memory"):
+        with pytest.raises(ArgumentError, match=r"the (indices|values) and the tree share memory"):
             call(tree, index, value)
     assert torch.equal(tree.buffer, before)
 

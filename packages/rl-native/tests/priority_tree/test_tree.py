@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.native import NativePriorityTree
 from rl.native._library import ISAS, use_isa
 from rl.testing import check_priority_tree
@@ -478,11 +478,11 @@ def test_a_tensor_without_memory_is_refused(isa, kind, which):
     before, batch = tree.buffer.clone(), [torch.arange(2), torch.full((2,), 5.0)]
     batch[which] = _without_memory(kind, batch[which])
     for call in (lambda: tree.update(*batch), lambda: tree.update_from_errors(*batch, 0.0, 1.0)):
-        with pytest.raises(SpecError, match=r"has no memory.*nothing was written"):
+        with pytest.raises(ArgumentError, match=r"has no memory.*nothing was written"):
             call()
-    with pytest.raises(SpecError, match="has no memory"):
+    with pytest.raises(ArgumentError, match="has no memory"):
         tree.get(_without_memory(kind, torch.arange(2)))
-    with pytest.raises(SpecError, match="has no memory"):
+    with pytest.raises(ArgumentError, match="has no memory"):
         tree.sample(2, u=_without_memory(kind, torch.zeros(2, dtype=torch.float64)))
     assert torch.equal(tree.buffer, before)
 
@@ -496,7 +496,7 @@ def test_fake_tensors_are_rejected():
         tree.update(torch.arange(2), priority)
         return priority
 
-    with pytest.raises(SpecError, match="has no memory"):
+    with pytest.raises(ArgumentError, match="has no memory"):
         torch.func.functionalize(write)(torch.full((2,), 5.0))
     with FakeTensorMode(allow_non_fake_inputs=True):
         for call in (
@@ -505,7 +505,7 @@ def test_fake_tensors_are_rejected():
             lambda: tree.sample_weighted(2, 0.4),
             lambda: tree.get(torch.arange(2)),
         ):
-            with pytest.raises(SpecError, match="has no memory"):
+            with pytest.raises(ArgumentError, match="has no memory"):
                 call()
     assert torch.equal(tree.buffer, before)
     assert tree.sample(2)[0].shape == (2,)
@@ -518,13 +518,13 @@ def test_the_negative_bit_of_one_element_is_resolved():
     assert tree.get(torch.tensor([1])).item() == 3
     tree.update_from_errors(torch.tensor([2]), turned, 0.0, 1.0, raw=raw)
     assert raw.tolist() == [0, 0, 3]
-    with pytest.raises(SpecError, match="at least 0"):
+    with pytest.raises(ArgumentError, match="at least 0"):
         tree.update(torch.tensor([1]), -turned.clone().resolve_neg())
     assert tree.sample(1, u=torch.tensor([0.5 - 0.5j], dtype=torch.complex128).conj().imag)[0].item() == 1
 
 
 def test_complex_randomness_is_refused():
-    with pytest.raises(SpecError, match="complex64"):
+    with pytest.raises(ArgumentError, match="complex64"):
         _tree(torch.ones(3)).sample(2, u=torch.zeros(2, dtype=torch.complex64))
 
 

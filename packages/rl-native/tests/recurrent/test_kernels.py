@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core.doctor import examine
-from rl.core.errors import ShapeError, SpecError
+from rl.core._doctor import examine
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.registry import default
 from rl.native import _recurrent
 from rl.native._library import ISAS, isa, use_isa
@@ -320,10 +320,10 @@ def test_several_threads_of_python_at_once():
     ("change", "error", "match"),
     [
         pytest.param({"gates": torch.zeros(4, 3, 21)}, ShapeError, "4 \\* hidden", id="gates"),
-        pytest.param({"gates": torch.zeros(4, 3, 20, dtype=torch.float16)}, SpecError, "float16", id="type"),
+        pytest.param({"gates": torch.zeros(4, 3, 20, dtype=torch.float16)}, ArgumentError, "float16", id="type"),
         pytest.param({"weight": torch.zeros(20, 6)}, ShapeError, "weight", id="weight"),
-        pytest.param({"weight": torch.zeros(5, 20).t()}, SpecError, "contiguous", id="strides"),
-        pytest.param({"weight": torch.zeros(20, 5, dtype=torch.float64)}, SpecError, "weight is", id="mixed"),
+        pytest.param({"weight": torch.zeros(5, 20).t()}, ArgumentError, "contiguous", id="strides"),
+        pytest.param({"weight": torch.zeros(20, 5, dtype=torch.float64)}, ArgumentError, "weight is", id="mixed"),
         pytest.param({"first": (torch.zeros(2, 5), torch.zeros(3, 5))}, ShapeError, "h0", id="rows"),
     ],
 )
@@ -351,7 +351,7 @@ def test_resets_out_of_order_are_refused(starts, rows, match):
     case = make("gru", 3, 3, 5, 0.0, torch.float32)
     gates, h = case.gates.clone(), torch.full((3, 3, 5), 7.0)
     resets = Resets(starts, torch.tensor(rows), torch.zeros(len(rows), 5), None)
-    with pytest.raises((ShapeError, SpecError), match=match):
+    with pytest.raises((ShapeError, ArgumentError), match=match):
         kernels.gru_forward(gates, case.weight, *case.first, resets, h)
     assert bool((h == 7).all())
     assert torch.equal(gates, case.gates)
@@ -360,14 +360,14 @@ def test_resets_out_of_order_are_refused(starts, rows, match):
 def test_an_lstm_restarts_from_both_states():
     case = make("lstm", 3, 3, 5, 0.0, torch.float32)
     resets = Resets([0, 1, 1, 1], torch.tensor([0]), torch.zeros(1, 5), None)
-    with pytest.raises(SpecError, match="h and c"):
+    with pytest.raises(ArgumentError, match="h and c"):
         kernels.lstm_forward(case.gates, case.weight, *case.first, resets, *torch.zeros(2, 3, 3, 5))
 
 
 def test_gradients_over_gates_are_refused():
     case = make("gru", 3, 3, 5, 0.0, torch.float32)
     (h,), gates = forward(case)
-    with pytest.raises(SpecError, match="memory of their own"):
+    with pytest.raises(ArgumentError, match="memory of their own"):
         kernels.gru_backward(gates, case.weight, *case.first, h, None, h, gates, torch.zeros(3, 5), None)
 
 

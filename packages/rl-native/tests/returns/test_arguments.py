@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.native._returns import NativeRecurrence
 
 recurrence = NativeRecurrence()
@@ -135,9 +135,9 @@ def test_outputs_may_be_adjacent_to_flags_but_not_overlap_them(form):
     assert torch.equal(b["done"], make()["done"])
     over = memory[16:88].view(torch.float32).view(SHAPE)
     kept = memory.clone()
-    with pytest.raises(SpecError, match="overlaps an input"):
+    with pytest.raises(ArgumentError, match="overlaps an input"):
         form(b, out=over if form is td_lambda else (over, torch.empty(SHAPE)))
-    with pytest.raises(SpecError, match="overlaps an input"):
+    with pytest.raises(ArgumentError, match="overlaps an input"):
         form({**b, "done": memory[84:102].view(torch.bool).view(SHAPE)}, out=outs[0] if form is td_lambda else outs)
     assert torch.equal(memory, kept)
 
@@ -156,10 +156,10 @@ def test_outputs_of_one_element_or_none(form):
     ("out", "error", "match"),
     [
         (torch.empty(3, 6), ShapeError, r"out has shape \(3, 6\)"),
-        (torch.empty(SHAPE, dtype=torch.float64), SpecError, r"out is torch\.float64"),
-        (torch.empty(SHAPE, device="meta"), SpecError, "on meta"),
-        (torch.empty(SHAPE, requires_grad=True), SpecError, "gradient"),
-        (torch.empty(3, 1, 1).expand(SHAPE), SpecError, "share memory"),
+        (torch.empty(SHAPE, dtype=torch.float64), ArgumentError, r"out is torch\.float64"),
+        (torch.empty(SHAPE, device="meta"), ArgumentError, "on meta"),
+        (torch.empty(SHAPE, requires_grad=True), ArgumentError, "gradient"),
+        (torch.empty(3, 1, 1).expand(SHAPE), ArgumentError, "share memory"),
     ],
     ids=["shape", "type", "device", "gradient", "expanded"],
 )
@@ -207,10 +207,10 @@ def test_the_recurrence_raises_for_forward_mode_tangents():
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(b["reward"], b["value"])
         for given in ((dual, b["value"]), (b["value"], dual)):
-            with pytest.raises(SpecError, match="forward-mode"):
+            with pytest.raises(ArgumentError, match="forward-mode"):
                 recurrence(*given, 1)
         torch.testing.assert_close(recurrence(b["reward"], b["value"], 1), recurrence(b["reward"], b["value"], 1))
-    with pytest.raises(SpecError, match="forward-mode"):
+    with pytest.raises(ArgumentError, match="forward-mode"):
         torch.func.jvp(lambda d: recurrence(d, b["value"], 1), (b["reward"],), (b["value"],))
 
 
@@ -245,13 +245,13 @@ def test_tensors_without_memory_are_not_supported(form, without):
 
 @FORMS
 def test_outputs_without_memory_raise(form):
-    with pytest.raises(SpecError, match="out has no memory"):
+    with pytest.raises(ArgumentError, match="out has no memory"):
         form(make(), out=given_back() if form is td_lambda else (torch.empty(SHAPE), given_back()))
 
 
 def test_the_recurrence_raises_for_freed_storages_and_accepts_symbolic_zeros():
     for given in ((given_back(), torch.ones(SHAPE)), (torch.ones(SHAPE), given_back())):
-        with pytest.raises(SpecError, match="has no memory"):
+        with pytest.raises(ArgumentError, match="has no memory"):
             recurrence(*given, 1)
     zeros, ones = torch._efficientzerotensor(SHAPE), torch.ones(SHAPE)
     assert torch.equal(recurrence(zeros, ones, 1), torch.zeros(SHAPE))

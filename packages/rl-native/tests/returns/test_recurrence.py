@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.registry import Registry
 from rl.native._library import ISAS, use_isa
 from rl.native._returns import NativeRecurrence
@@ -147,9 +147,9 @@ def test_invalid_arguments_raise():
         recurrence(d, d[0], 1)
     with pytest.raises(ShapeError, match="time_dim is 3"):
         recurrence(d, d, 3)
-    with pytest.raises(SpecError, match="takes float32 or float64"):
+    with pytest.raises(ArgumentError, match="takes float32 or float64"):
         recurrence(d.half(), d.half(), 1)
-    with pytest.raises(SpecError, match="takes float32 or float64"):
+    with pytest.raises(ArgumentError, match="takes float32 or float64"):
         recurrence(d, d.double(), 1)
 
 
@@ -157,13 +157,13 @@ def test_an_out_that_cannot_be_written_is_refused():
     d, c = torch.ones(2, 3, 1), torch.ones(2, 3, 1)
     with pytest.raises(ShapeError, match=r"out has shape \(2, 3\)"):
         recurrence(d, c, 1, out=torch.empty(2, 3))
-    with pytest.raises(SpecError, match=r"out is torch\.float64"):
+    with pytest.raises(ArgumentError, match=r"out is torch\.float64"):
         recurrence(d, c, 1, out=torch.empty(2, 3, 1, dtype=torch.float64))
-    with pytest.raises(SpecError, match="overlaps an input"):
+    with pytest.raises(ArgumentError, match="overlaps an input"):
         recurrence(d, c, 1, out=c)
-    with pytest.raises(SpecError, match="share memory"):
+    with pytest.raises(ArgumentError, match="share memory"):
         recurrence(d, c, 1, out=torch.empty(2, 1, 1).expand(2, 3, 1))
-    with pytest.raises(SpecError, match="gradient"):
+    with pytest.raises(ArgumentError, match="gradient"):
         recurrence(d.requires_grad_(), c, 1, out=torch.empty(2, 3, 1))
     assert torch.equal(c, torch.ones(2, 3, 1))
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.native._library import ISAS, use_isa
 from rl.native._returns import NativeRecurrence
 
@@ -202,11 +202,11 @@ def test_outputs_that_share_memory_raise():
     b = make(2, 3, 1, 0)
     args = (0.9, 0.8, b["value"], b["next"], b["reward"], b["done"], b["terminated"], 1)
     one = torch.empty_like(b["reward"])
-    with pytest.raises(SpecError, match="overlaps"):
+    with pytest.raises(ArgumentError, match="overlaps"):
         recurrence.gae(*args, out=(one, one))
-    with pytest.raises(SpecError, match="overlaps"):
+    with pytest.raises(ArgumentError, match="overlaps"):
         recurrence.gae(*args, out=(one, b["value"]))
-    with pytest.raises(SpecError, match="1 tensor"):
+    with pytest.raises(ArgumentError, match="1 tensor"):
         recurrence.gae(*args, out=(one,))
     kept = one.fill_(7.0).clone()
     assert recurrence.gae(*args[:2], b["value"].float(), *args[3:], out=(one, one.clone())) is None

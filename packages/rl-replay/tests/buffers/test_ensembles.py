@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import (
     HERReplayBuffer,
     ImmutableDatasetWriter,
@@ -71,7 +71,7 @@ def test_equal_parts_of_all_and_of_some():
     counts = torch.stack([(some.sample(8)["x"] // 100).bincount(minlength=3) for _ in range(100)])
     assert set(map(tuple, counts.tolist())) == {(0, 8, 0), (0, 4, 4), (0, 0, 8)}
     for options in ({"sample_from_all": True}, {"num_buffer_sampled": 2}):
-        with pytest.raises(ContractError, match=r"not a multiple of \d: \d members give equally many rows\. Use \d, "):
+        with pytest.raises(ArgumentError, match=r"not a multiple of \d: \d members give equally many rows\. Use \d, "):
             ensemble(*members, **options).sample(7)
 
 
@@ -202,17 +202,17 @@ def test_states_continue_exactly(tmp_path, prefetch):
     ],
 )
 def test_arguments_are_checked(options, text):
-    with pytest.raises(ContractError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         ReplayBufferEnsemble(member(0), member(1), **options)
 
 
 def test_members_are_checked():
     one = member(0)
-    with pytest.raises(ContractError, match="different"):
+    with pytest.raises(ArgumentError, match="different"):
         ReplayBufferEnsemble(one, one)
-    with pytest.raises(ContractError, match="without prefetch"):
+    with pytest.raises(ArgumentError, match="without prefetch"):
         ReplayBufferEnsemble(one, member(0, batch_size=3, prefetch=2))
-    with pytest.raises(ContractError, match="give buffers"):
+    with pytest.raises(ArgumentError, match="give buffers"):
         ReplayBufferEnsemble()
 
 
@@ -272,13 +272,13 @@ def test_offline_to_online(tmp_path):
 
 def test_offline_to_online_checks_its_arguments():
     for options in ({}, {"online_capacity": 5, "online_storage": ListStorage(5)}):
-        with pytest.raises(ContractError, match="exactly one"):
+        with pytest.raises(ArgumentError, match="exactly one"):
             OfflineToOnlineReplayBuffer(dataset(), **options)
-    with pytest.raises(ContractError, match="offline_fraction"):
+    with pytest.raises(ArgumentError, match="offline_fraction"):
         OfflineToOnlineReplayBuffer(dataset(), online_capacity=5, offline_fraction=1.5)
-    with pytest.raises(ContractError, match="a buffer or an id"):
+    with pytest.raises(ArgumentError, match="a buffer or an id"):
         OfflineToOnlineReplayBuffer(rows(0, 5), online_capacity=5)
-    with pytest.raises(ContractError, match="total_steps"):
+    with pytest.raises(ArgumentError, match="total_steps"):
         OfflineToOnlineReplayBuffer(dataset(), online_capacity=5).anneal(0, 0)
     stored = OfflineToOnlineReplayBuffer(dataset(), online_storage=ListStorage(5))
     stored.extend(rows(100, 105))
@@ -298,7 +298,7 @@ def test_the_part_of_the_data_set_is_the_nearest_one_of_whole_slices(need, fract
         assert old % unit == 0
         assert abs(old - fraction * size) == min(abs(part - fraction * size) for part in range(0, size + 1, unit))
     buffer.empty()
-    with pytest.raises(ContractError, match="not a multiple") if need else nullcontext():
+    with pytest.raises(ArgumentError, match="not a multiple") if need else nullcontext():
         buffer.sample(13)  # all of the data set
 
 
@@ -308,7 +308,7 @@ def test_prefill():
     assert target[:]["x"].tolist() == list(range(25))
     target.extend(rows(100, 103))
     assert len(prefill_replay_buffer(target, dataset(7))) == 35
-    with pytest.raises(ContractError, match="n_samples"):
+    with pytest.raises(ArgumentError, match="n_samples"):
         prefill_replay_buffer(target, dataset(), n_samples=0)
 
 
@@ -339,15 +339,15 @@ def test_members_with_slice_samplers_give_whole_slices(need):
     assert (counts % 2 == 0).all()
     assert set(counts[:, 0].tolist()) >= {0, 2, 4}
     assert abs(counts[:, 1].float().mean() / 8 - 0.75) < 0.04
-    with pytest.raises(ContractError, match=r"batch_size=9 is not a multiple of 2: slice samplers .*Use 8"):
+    with pytest.raises(ArgumentError, match=r"batch_size=9 is not a multiple of 2: slice samplers .*Use 8"):
         both.sample(9)
 
 
 def test_members_with_other_slices_are_refused_unless_parts_are_equal():
     members = [member(0, sampler=SliceSampler(slice_len=2)), member(100, sampler=SliceSampler(slice_len=3))]
-    with pytest.raises(ContractError, match=r"multiples of 2 and 3 rows.*same slice_len.*sample_from_all=True"):
+    with pytest.raises(ArgumentError, match=r"multiples of 2 and 3 rows.*same slice_len.*sample_from_all=True"):
         ensemble(*members)
     equal = ensemble(*members, sample_from_all=True)
     assert (equal.sample(12)["x"] >= 100).sum() == 6
-    with pytest.raises(ContractError, match=r"multiple of 12: 2 members .* multiples of 6 rows\. Use 12"):
+    with pytest.raises(ArgumentError, match=r"multiple of 12: 2 members .* multiples of 6 rows\. Use 12"):
         equal.sample(16)

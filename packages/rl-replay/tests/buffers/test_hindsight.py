@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, ShapeError
 from rl.replay import (
     HERReplayBuffer,
     HindsightStrategy,
@@ -229,12 +229,12 @@ def test_priorities_and_states(tmp_path):
     ("options", "text"),
     [
         ({"her_ratio": 1.5}, "her_ratio"),
-        ({"strategy": "past"}, "future, final, episode, random"),
+        ({"strategy": "past"}, "'future', 'final', 'episode' or 'random'"),
         ({"reward_fn": 3}, "reward_fn"),
     ],
 )
 def test_arguments_are_checked(options, text):
-    with pytest.raises(ContractError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         HERReplayBuffer(**{"reward_fn": reached, **options})
 
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError
 from rl.replay import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement, TensorStorage
-from rl.replay.buffers._pipeline import Flight
+from rl.replay.buffers._pipeline import PrefetchQueue
 
 
 def wait_until(condition):
@@ -150,10 +150,10 @@ def test_a_transform_runs_on_samples_and_not_on_stored_rows():
 
 
 def test_a_batch_that_was_taken_before_it_read_its_rows_is_waited_for():
-    flight, release = Flight(1), threading.Event()
-    flight.submit(lambda: release.wait(10), lambda rows: (rows, {}), last=False)
-    future, _ = flight.take()
-    writer = threading.Thread(target=flight.wait_gathered)
+    queue, release = PrefetchQueue(1), threading.Event()
+    queue.submit(lambda: release.wait(10), lambda rows: (rows, {}), last=False)
+    future, _ = queue.take()
+    writer = threading.Thread(target=queue.wait_gathered)
     writer.start()
     writer.join(0.05)
     assert writer.is_alive()

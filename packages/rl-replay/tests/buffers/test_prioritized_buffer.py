@@ -6,7 +6,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SlowBackendWarning, SpecError
+from rl.core.errors import (
+    ArgumentError,
+    BackendError,
+    CheckpointError,
+    ContractError,
+    ShapeError,
+    SlowBackendWarning,
+)
 from rl.replay import (
     ImmutableDatasetWriter,
     LazyMemmapStorage,
@@ -114,7 +121,7 @@ def test_rows_in_a_list_have_priorities_too():
 def test_a_batch_with_a_bad_priority_is_refused_before_anything_is_written(bad):
     buffer = made()
     buffer.extend(batch(4, td_error=torch.ones(4)))
-    with pytest.raises(SpecError, match="place 1"):
+    with pytest.raises(ArgumentError, match="place 1"):
         buffer.extend(batch(4, 10, td_error=torch.tensor([1.0, bad, 1.0, 1.0])))
     assert (len(buffer), buffer.write_count, buffer.writer.cursor) == (4, 4, 4)
 
@@ -124,7 +131,7 @@ def test_a_batch_with_a_priority_whose_power_is_infinite_too(backend):
     buffer = made(alpha=2.0, backend=backend)
     buffer.extend(batch(4, td_error=torch.ones(4)))
     before = buffer.state_dict()["sampler"]
-    with pytest.raises(SpecError, match=r"alpha=2.0.* 1e\+30 .*infinite in torch.float32.*nothing was written"):
+    with pytest.raises(ArgumentError, match=r"alpha=2.0.* 1e\+30 .*infinite in torch.float32.*nothing was written"):
         buffer.extend(batch(3, 10, td_error=torch.tensor([1.0, 1e30, 2.0])))
     assert (len(buffer), buffer.write_count, buffer.writer.cursor) == (4, 4, 4)
     after = buffer.state_dict()["sampler"]
@@ -143,7 +150,7 @@ def test_no_alpha_is_taken_with_which_rows_could_not_be_written(backend, within)
         other = made(backend=backend, max_priority_within_buffer=within)
         other.load_state_dict(buffer.state_dict())
     else:
-        with pytest.raises(SpecError, match=r"alpha=2.0.* new rows.*empty"):
+        with pytest.raises(ArgumentError, match=r"alpha=2.0.* new rows.*empty"):
             buffer.alpha = 2.0
         assert buffer.alpha == 1
         state = buffer.state_dict()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-from rl.core.errors import BackendError, ContractError
+from rl.core.errors import ArgumentError, BackendError, ContractError
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -218,7 +218,7 @@ def answer(buffer, inbox, outbox):
 def test_parts_that_cannot_be_shared_are_refused(arguments, text):
     if "sampler" in arguments:
         arguments = {"storage": LazyTensorStorage(10), **arguments}
-    with pytest.raises(ContractError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         ReplayBuffer(shared=True, **arguments)
 
 
@@ -227,7 +227,7 @@ def test_other_uses_are_refused():
         TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), shared=True)
     filled = LazyTensorStorage(10)
     filled.set(torch.arange(3), rows(3, 1))
-    with pytest.raises(ContractError, match="before the first batch"):
+    with pytest.raises(ArgumentError, match="before the first batch"):
         ReplayBuffer(storage=filled, shared=True)
     with pytest.raises(BackendError, match="cannot be shared"):
         ReplayBuffer(storage=LazyTensorStorage(10, device="meta"), shared=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import ContractError, RLError
+from rl.core.errors import ArgumentError, RLError
 from rl.replay import SliceSampler
 from rl.replay.datasets import AtariDQNExperienceReplay, load_dataset
 
@@ -130,6 +130,6 @@ def test_damaged_and_foreign_files_are_refused_and_leave_nothing(tmp_path):
     save(folder, 0, (arrays[0], arrays[1][:5], *arrays[2:]))
     with pytest.raises(RLError, match="it has 5 steps, the others 8"):
         AtariDQNExperienceReplay(folder, root=rows)
-    with pytest.raises(ContractError, match="frames must be"):
+    with pytest.raises(ArgumentError, match="frames must be"):
         AtariDQNExperienceReplay(folder, frames=0, root=rows)
     assert not [path for path in rows.rglob("*") if path.is_file()]

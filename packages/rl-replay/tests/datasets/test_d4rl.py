@@ -139,7 +139,7 @@ def test_damaged_and_foreign_files_are_refused_and_leave_nothing(tmp_path):
         D4RLExperienceReplay(path, root=root)
     with pytest.raises(RLError, match=r"no existing file.*download=True"):
         D4RLExperienceReplay("hopper-medium-v2", root=root)
-    with pytest.raises(ContractError, match="neither an existing path nor a name"):
+    with pytest.raises(ArgumentError, match="neither an existing path nor a name"):
         D4RLExperienceReplay("../hopper", root=root)
     assert not [file for file in root.rglob("*") if file.is_file()]
 

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import (
+    ArgumentError,
     ContractError,
     DuplicateComponentError,
     MissingExtraError,
@@ -225,5 +226,5 @@ def test_a_missing_library_is_named(monkeypatch):
 
 @pytest.mark.parametrize(("source", "make"), [("a:b", dict), ("", dict), ("mine", 3), ("mine", "module")])
 def test_a_source_that_could_not_be_loaded_is_not_registered(source, make):
-    with pytest.raises(ContractError, match="register_dataset"):
+    with pytest.raises(ArgumentError, match="register_dataset"):
         register_dataset(source, make)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import ContractError, MissingExtraError, RLError
+from rl.core.errors import ArgumentError, ContractError, MissingExtraError, RLError
 from rl.replay import SliceSampler
 from rl.replay.datasets import LeRobotExperienceReplay, OpenXExperienceReplay, load_dataset
 
@@ -115,7 +115,7 @@ def test_other_data_of_lerobot_are_refused_and_leave_nothing(tmp_path, monkeypat
     video = lerobot(
         tmp_path / "video", columns(), **{"observation.images.side": {"dtype": "video", "shape": [4, 5, 3]}}
     )
-    with pytest.raises(ContractError, match=r"has the videos observation\.images\.side.*video=False leaves them out"):
+    with pytest.raises(ArgumentError, match=r"has the videos observation\.images\.side.*video=False leaves them out"):
         LeRobotExperienceReplay(video, root=rows)
     assert "side" not in LeRobotExperienceReplay(video, video=False, root=tmp_path).data["observation", "image"].keys()
     with pytest.raises(RLError, match=r"v1\.6"):

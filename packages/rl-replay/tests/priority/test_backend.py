@@ -9,7 +9,7 @@ import torch
 
 from rl.core import backends as _backend
 from rl.core import registry
-from rl.core.errors import BackendError, BrokenPluginWarning, SlowBackendWarning, SpecError
+from rl.core.errors import ArgumentError, BackendError, BrokenPluginWarning, SlowBackendWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.core.settings import Settings
@@ -140,7 +140,7 @@ def test_the_cause_of_a_backend_that_failed_is_said_in_one_line(monkeypatch):
 def test_more_rows_than_memory_holds_are_refused_with_what_they_take(backend):
     if backend == "native":
         pytest.importorskip("rl.native")
-    with pytest.raises(SpecError, match=r"memory|TB"):
+    with pytest.raises(ArgumentError, match=r"memory|TB"):
         PrioritizedSampler(2**46, 0.6, 0.4, backend=backend)
 
 

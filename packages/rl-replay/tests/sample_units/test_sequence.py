@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import (
     LazyTensorStorage,
     ListStorage,
@@ -226,22 +226,22 @@ def test_units_of_ones_own_and_the_plain_one():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"length": 0}, "length must be an integer of at least 1, got 0"),
-        ({"length": 2, "burn_in": -1}, "burn_in must be an integer of at least 0, got -1"),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"length": 2, "burn_in": -1}, "burn_in must be at least 0, got -1"),
         ({"length": 2, "bootstrap": 1.5}, "bootstrap must be"),
         ({"length": 2, "dilation": True}, "dilation must be"),
         ({"length": 2, "episode_boundary": "wrap"}, "'pad', 'stop' or 'include_reset', got 'wrap'"),
     ],
 )
 def test_arguments_out_of_range(arguments, text):
-    with pytest.raises(ContractError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         Sequence(**arguments)
 
 
 def test_refusals():
-    with pytest.raises(ContractError, match="a SliceSampler selects sequences itself"):
+    with pytest.raises(ArgumentError, match="a SliceSampler selects sequences itself"):
         ReplayBuffer(sampler=SliceSampler(slice_len=2), sample_unit=Sequence(2))
-    with pytest.raises(ContractError, match="sample_unit is Transition"):
+    with pytest.raises(ArgumentError, match="sample_unit is Transition"):
         ReplayBuffer(sample_unit=3)
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9), sample_unit=Sequence(2))
     with pytest.raises(ContractError, match="writes 'sequence_id' into its samples"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import (
     ConsumingSampler,
     ImmutableDatasetWriter,
@@ -127,11 +127,11 @@ def test_it_serves_other_storages_writers_and_units():
 
 
 def test_refusals():
-    with pytest.raises(ContractError, match="max_sample_count must be an integer of at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="max_sample_count must be at least 1, got 0"):
         make(0)
-    with pytest.raises(ContractError, match=r"give sampler or consume_after_n_samples=2"):
+    with pytest.raises(ArgumentError, match=r"give sampler or consume_after_n_samples=2"):
         ReplayBuffer(sampler=RandomSampler(), consume_after_n_samples=2)
-    with pytest.raises(ContractError, match="leave out prefetch=2"):
+    with pytest.raises(ArgumentError, match="leave out prefetch=2"):
         make(prefetch=2)
     with pytest.raises(ContractError, match="no priorities"):
         ConsumingSampler().update_priority(torch.zeros(1), torch.zeros(1))

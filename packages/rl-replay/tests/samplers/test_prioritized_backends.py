@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl.core import registry
-from rl.core.errors import BackendError, SpecError
+from rl.core.errors import ArgumentError, BackendError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.plugins import replay as plugin
@@ -112,9 +112,9 @@ def test_what_the_device_refused_is_raised_by_check(far):
     sampler = far()
     sampler.extended(torch.arange(4), None)
     sampler.check()
-    sampler._tree.refused = SpecError("a priority of nan")
+    sampler._tree.refused = ArgumentError("a priority of nan")
     for call in (sampler.check, sampler.state_dict, lambda: setattr(sampler, "alpha", 0.9)):
-        with pytest.raises(SpecError, match="nan"):
+        with pytest.raises(ArgumentError, match="nan"):
             call()
     assert sampler.alpha == 0.6
     PrioritizedSampler(4, 0.6, 0.4, backend="torch").check()

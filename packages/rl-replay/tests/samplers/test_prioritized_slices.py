@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import LazyTensorStorage, PrioritizedSliceSampler, ReplayBuffer, TensorDictReplayBuffer
 
 ALPHA, EPS = 0.7, 1e-3
@@ -172,14 +172,14 @@ def test_padded_slices_have_a_weight_for_each_step():
 
 
 def test_refusals():
-    with pytest.raises(ContractError, match=r"use span=\(False, 2\) for steps after it"):
+    with pytest.raises(ArgumentError, match=r"use span=\(False, 2\) for steps after it"):
         PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=3, span=(1, 2))
-    with pytest.raises(ContractError, match="none of its steps lies before"):
+    with pytest.raises(ArgumentError, match="none of its steps lies before"):
         PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=3, span=True)
-    with pytest.raises(ContractError, match="exactly one of num_slices and slice_len"):
+    with pytest.raises(ArgumentError, match="exactly one of num_slices and slice_len"):
         PrioritizedSliceSampler(9, 1.0, 1.0)
     small = PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=3, backend="torch")
-    with pytest.raises(ContractError, match=r"max_size=20.*max_capacity=9"):
+    with pytest.raises(ArgumentError, match=r"max_size=20.*max_capacity=9"):
         ReplayBuffer(storage=LazyTensorStorage(20), sampler=small)
     buffer = make(12, 0, 2, strict=True, after=0)
     buffer.extend(TensorDict({"x": torch.arange(6), "episode": torch.zeros(6)}, [6]))
@@ -187,7 +187,7 @@ def test_refusals():
     before = buffer.state_dict()
     with pytest.raises(IndexError, match="outside"):
         buffer.update_priority(torch.tensor([7]), torch.tensor([1.0]))
-    with pytest.raises(SpecError):
+    with pytest.raises(ArgumentError):
         buffer.update_priority(torch.tensor([1]), torch.tensor([torch.nan]))
     after = buffer.state_dict()
     assert torch.equal(before["sampler"]["priorities"]["priority"], after["sampler"]["priorities"]["priority"])

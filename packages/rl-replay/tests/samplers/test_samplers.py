@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.replay import (
     LazyTensorStorage,
     RandomSampler,
@@ -56,7 +56,7 @@ def test_an_iteration_is_one_pass_and_draws_each_row_once(rows, batch, drop, pre
         prefetch=prefetch,
     )
     if drop and batch > rows:
-        with pytest.raises(ContractError, match="drop_last"):
+        with pytest.raises(ArgumentError, match="drop_last"):
             next(iter(buffer))
         return
     for _ in range(2):

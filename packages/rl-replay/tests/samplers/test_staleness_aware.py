@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, StalenessAwareSampler, TensorDictReplayBuffer
 
 
@@ -131,9 +131,9 @@ def test_refusals():
     for wrong in (lambda s: s.float() - 2, lambda s: 1 / s.float(), lambda s: s.float()[:1]):
         odd = make(StalenessAwareSampler(staleness_weight_fn=wrong))
         odd.extend(rows([0, 0, 0]))
-        with pytest.raises(SpecError, match="one finite weight of at least 0 for each of 3 rows"):
+        with pytest.raises(ArgumentError, match="one finite weight of at least 0 for each of 3 rows"):
             odd.sample(2)
-    with pytest.raises(ContractError, match="max_staleness must be an integer, got"):
+    with pytest.raises(ArgumentError, match="max_staleness must be an integer, got"):
         StalenessAwareSampler(max_staleness=1.5)
     with pytest.raises(ContractError, match="no priorities"):
         ReplayBuffer(sampler=StalenessAwareSampler()).update_priority(torch.zeros(1), torch.zeros(1))

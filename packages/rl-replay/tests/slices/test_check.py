@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, check_slices
 
 
@@ -62,5 +62,5 @@ def test_nan_equals_nan_and_other_entries_can_be_named():
 
 
 def test_a_buffer_without_slice_sampler_is_refused():
-    with pytest.raises(ContractError, match="SliceSampler, got a RandomSampler"):
+    with pytest.raises(ArgumentError, match="SliceSampler, got a RandomSampler"):
         check_slices(ReplayBuffer())

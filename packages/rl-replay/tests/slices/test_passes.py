@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import LazyTensorStorage, ReplayBuffer, SliceSamplerWithoutReplacement, TensorStorage
 
 LENGTHS = [3, 5, 1, 8, 4, 6, 2]
@@ -71,7 +71,7 @@ def test_rows_that_are_written_begin_a_new_pass():
 
 
 def test_refusals():
-    with pytest.raises(ContractError, match="drop_last leaves nothing of 5 trajectories in batches of 6 slices"):
+    with pytest.raises(ArgumentError, match="drop_last leaves nothing of 5 trajectories in batches of 6 slices"):
         make(slice_len=3, drop_last=True).sample(18)
     state = make(slice_len=3).sampler.state_dict()
     with pytest.raises(CheckpointError, match="has shuffle=False, the state shuffle=True"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.replay import (
     LazyTensorStorage,
     ListStorage,
@@ -74,7 +74,7 @@ def test_boundaries_from_ids_and_wrong_arguments():
     assert (start.flatten().tolist(), stop.flatten().tolist()) == ([5, 2, 3], [1, 2, 4])
     assert length.tolist() == [3, 1, 2]
     for wrong in ({}, {"end": ids > 0, "trajectory": ids}, {"end": ids[:0] > 0}):
-        with pytest.raises(ContractError, match="one of trajectory and end"):
+        with pytest.raises(ArgumentError, match="one of trajectory and end"):
             find_start_stop_traj(at_capacity=True, **wrong)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError
 from rl.replay import (
     LazyTensorStorage,
     PrioritizedSampler,
@@ -211,5 +211,5 @@ def test_what_cannot_be_compact_is_refused():
     with pytest.raises(ContractError, match="leave compact out"):
         buffer.extend(TensorDict(x=torch.zeros(3), batch_size=[3]))
     assert len(buffer) == 0
-    with pytest.raises(ContractError, match="one process"):
+    with pytest.raises(ArgumentError, match="one process"):
         TensorDictReplayBuffer(storage=LazyTensorStorage(5, compact=True), shared=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-from rl.core.errors import CheckpointError, ShapeError
+from rl.core.errors import ArgumentError, CheckpointError, ShapeError
 from rl.replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 
 
@@ -180,6 +180,6 @@ def test_files_stay_when_a_forked_process_drops_the_storage(tmp_path):
 
 def test_a_storage_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ShapeError, match="max_size"):
+    with pytest.raises(ArgumentError, match="max_size"):
         LazyMemmapStorage(0)
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 
-from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, BackendError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.replay import (
     ImmutableDatasetWriter,
     LazyMemmapStorage,
@@ -309,9 +309,9 @@ def test_an_empty_buffer_says_so(make):
 
 def test_a_missing_batch_size_is_named():
     buffer = ReplayBuffer(storage=TensorStorage(torch.arange(3)))
-    with pytest.raises(ContractError, match=r"sample\(n\)"):
+    with pytest.raises(ArgumentError, match=r"sample\(n\)"):
         buffer.sample()
-    with pytest.raises(ContractError, match="batch_size=n"):
+    with pytest.raises(ArgumentError, match="batch_size=n"):
         next(iter(buffer))
 
 
@@ -325,7 +325,7 @@ def test_a_missing_batch_size_is_named():
     ids=["batch size", "prefetch", "prefetch without batch size"],
 )
 def test_arguments_are_checked_at_construction(arguments, text):
-    with pytest.raises(ContractError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         ReplayBuffer(**arguments)
 
 

@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from rl.core import State, recurrent_mode, set_recurrent_mode
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.replay import BurnInTransform, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 
 
@@ -135,11 +135,11 @@ def test_none_is_nothing():
 
 
 def test_refusals():
-    with pytest.raises(ContractError, match="Linear has no recurrent state"):
+    with pytest.raises(ArgumentError, match="Linear has no recurrent state"):
         BurnInTransform(nn.Linear(1, 1), 2)
     with pytest.raises(ContractError, match="has no state 'c', only 'h'"):
         BurnInTransform(Leaky(), 2, out_keys=["c"])
-    with pytest.raises(ContractError, match=r"burn_in must be an integer of at least 0, got 1\.5"):
+    with pytest.raises(ArgumentError, match=r"burn_in must be an integer, got 1\.5"):
         BurnInTransform(Leaky(), 1.5)
     burn = BurnInTransform(Leaky(), 4)
     with pytest.raises(ShapeError, match="a slice of 4 steps has none left after a burn-in of 4"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.replay import LazyTensorStorage, MultiStep, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.testing import check_transform
 
@@ -253,11 +253,11 @@ def test_a_flat_group_flag_a_flat_reward_and_an_absent_flag_are_refused_at_the_f
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"n_steps": 0}, ContractError),
-        ({"n_steps": 2.0}, ContractError),
-        ({"gamma": 1.1}, SpecError),
-        ({"reward_keys": []}, ContractError),
-        ({"done_key": "done", "done_keys": ["done"]}, ContractError),
+        ({"n_steps": 0}, ArgumentError),
+        ({"n_steps": 2.0}, ArgumentError),
+        ({"gamma": 1.1}, ArgumentError),
+        ({"reward_keys": []}, ArgumentError),
+        ({"done_key": "done", "done_keys": ["done"]}, ArgumentError),
     ],
 )
 def test_wrong_arguments(arguments, error):
@@ -320,7 +320,7 @@ def test_a_collected_batch_without_steps_or_arguments_out_of_range_is_refused():
     for wrong in (stream(3)[0], stream(2, 3)[:, :0]):
         with pytest.raises(ShapeError, match=r"MultiStep: expected a batch \[\*B, T\]"):
             MultiStep(GAMMA, 2)(wrong)
-    with pytest.raises(ContractError, match="MultiStep: n_steps must be an integer"):
+    with pytest.raises(ArgumentError, match="MultiStep: n_steps must be at least 1"):
         MultiStep(GAMMA, 0)
     with pytest.raises(ContractError, match=r"MultiStep reads .*'reward'"):
         MultiStep(GAMMA, 2)(stream(4).exclude(("next", "reward")))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.replay import LazyTensorStorage, PolicyAgeFilter, TensorDictReplayBuffer
 
 
@@ -52,7 +52,7 @@ def test_wrong_input_is_named():
         keep(rows([1.0, 2.0]))
     with pytest.raises(ShapeError, match="expected integers"):
         keep(rows(1))
-    with pytest.raises(ContractError, match="max_age"):
+    with pytest.raises(ArgumentError, match="max_age"):
         PolicyAgeFilter(-1, get_version=lambda: 1)
-    with pytest.raises(ContractError, match="get_version"):
+    with pytest.raises(ArgumentError, match="get_version"):
         PolicyAgeFilter(1, get_version=3)

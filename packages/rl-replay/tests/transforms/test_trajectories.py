@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.replay import (
     LazyTensorStorage,
     RandomCropTensorDict,
@@ -60,9 +60,9 @@ def test_rewards_to_go_are_written_and_not_computed_of_samples():
 
 
 def test_bad_arguments_of_rewards_to_go():
-    with pytest.raises(SpecError, match="gamma"):
+    with pytest.raises(ArgumentError, match="gamma"):
         Reward2GoTransform(1.5)
-    with pytest.raises(ContractError, match="out_keys"):
+    with pytest.raises(ArgumentError, match="out_keys"):
         Reward2GoTransform(out_keys=["a", "b"])
     with pytest.raises(ContractError, match="done"):
         Reward2GoTransform().inv(trajectories(3).exclude(("next", "done")))
@@ -109,7 +109,7 @@ def test_crops_of_another_dimension_and_within_a_mask():
         RandomCropTensorDict(2, mask_key="mask")(batch)
     with pytest.raises(ShapeError, match="sample_dim"):
         RandomCropTensorDict(2, sample_dim=2)(batch)
-    with pytest.raises(ContractError, match="sub_seq_len"):
+    with pytest.raises(ArgumentError, match="sub_seq_len"):
         RandomCropTensorDict(0)
 
 
@@ -124,7 +124,7 @@ def test_another_dimension_counts_rows():
         buffer.extend(batch[0])
     same = TensorDictReplayBuffer(storage=LazyTensorStorage(27, ndim=2), dim_extend=1)
     assert torch.equal(same[same.extend(batch)]["step"], batch["step"].flatten())
-    with pytest.raises(ContractError, match="dim_extend"):
+    with pytest.raises(ArgumentError, match="dim_extend"):
         ReplayBuffer(dim_extend=-1)
     ranked = TensorDictPrioritizedReplayBuffer(
         alpha=1.0, beta=1.0, eps=0.0, backend="torch", storage=LazyTensorStorage(20), dim_extend=1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -163,10 +163,10 @@ def test_states_have_generations():
     plain.extend(rows(0, 5))
     with pytest.raises(CheckpointError, match="lacks generations"):
         two.load_state_dict(plain.state_dict())
-    state = one.writer.state_dict()
-    state["generations"] = state["generations"][:4]
+    state = one.state_dict()
+    state["writer"]["generations"] = state["writer"]["generations"][:4]
     with pytest.raises(CheckpointError, match="generations of 4 rows, for a storage of 8"):
-        two.writer.prepare_load(state, 8, 8)
+        two.load_state_dict(state)
 
 
 def test_what_cannot_be_updated():
@@ -187,9 +187,9 @@ def test_what_cannot_be_updated():
             {"patch": {"h": torch.zeros(2, 3)}},
         ),
         (ShapeError, r"'h' has shape \[3, 2\] for 2 indices", {"patch": {"h": torch.zeros(3, 2)}}),
-        (ContractError, "patch is a mapping", {"patch": {}}),
-        (ContractError, "both version_key and version", {"patch": {"x": torch.zeros(2).long()}, "version": 1}),
-        (ContractError, "'v' is the version", {"patch": {"v": torch.zeros(2, 1)}, "version": 1, "version_key": "v"}),
+        (ArgumentError, "patch is a mapping", {"patch": {}}),
+        (ArgumentError, "both version_key and version", {"patch": {"x": torch.zeros(2).long()}, "version": 1}),
+        (ArgumentError, "'v' is the version", {"patch": {"v": torch.zeros(2, 1)}, "version": 1, "version_key": "v"}),
         (ShapeError, "the version 'h' has shape", {"patch": {"x": update["index"]}, "version": 1, "version_key": "h"}),
         (
             IndexError,

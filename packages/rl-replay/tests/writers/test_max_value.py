@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, SpecError
 from rl.replay import (
     LazyTensorStorage,
     ListStorage,
@@ -115,12 +115,12 @@ def test_replaced_rows_are_ranked_again(storage):
 
 def test_bad_input():
     check_writer(TensorDictMaxValueWriter)
-    with pytest.raises(ContractError, match="sum"):
+    with pytest.raises(ArgumentError, match="sum"):
         TensorDictMaxValueWriter(reduction="product")
     with pytest.raises(ContractError, match="score"):
         buffer().extend(rows([1.0], name="points"))
     with pytest.raises(SpecError, match="NaN"):
         buffer().extend(rows([1.0, torch.nan]))
     made = TensorDictReplayBuffer(storage=LazyTensorStorage(8, ndim=2), writer=TensorDictMaxValueWriter("score"))
-    with pytest.raises(ContractError, match="ndim=1"):
+    with pytest.raises(ArgumentError, match="ndim=1"):
         made.extend(rows([1.0, 2]).reshape(1, 2))

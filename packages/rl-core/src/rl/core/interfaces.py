@@ -34,6 +34,8 @@ __all__ = [
     "Policy",
     "PriorityTree",
     "RecurrentBackend",
+    "RecurrentKernels",
+    "RecurrentResets",
     "RowGather",
     "Sampler",
     "Storage",
@@ -172,6 +174,169 @@ class RecurrentBackend(Protocol):
         Raises:
             BackendError: If it does not serve this module (bidirectional, a projection, ...) or these options. It
                 never computes something else instead.
+        """
+        ...
+
+
+class RecurrentResets(Protocol):
+    """Steps of T time-major sequences of B rows at which the recurrent state, of width H, is replaced by a given one.
+
+    Reset number i, of n, replaces the state of one row before one step. Resets are sorted by their step.
+    """
+
+    @property
+    def starts(self) -> list[int]:
+        """T + 1 offsets: the resets ``starts[t]`` to ``starts[t + 1] - 1`` are those before step t."""
+        ...
+
+    @property
+    def rows(self) -> Tensor:
+        """Row of the batch of each reset, int64 ``[n]``, ascending within a step."""
+        ...
+
+    @property
+    def h(self) -> Tensor:
+        """Hidden state that each reset sets, ``[n, H]``."""
+        ...
+
+    @property
+    def c(self) -> Tensor | None:
+        """Cell state that each reset sets, ``[n, H]``; None for a GRU."""
+        ...
+
+
+class RecurrentKernels(Protocol):
+    """Loops over time of one LSTM or GRU layer, forward and backward, as the argument ``kernels=`` of a backend.
+
+    A package with compiled loops, such as rl-native, passes an object with these methods to the component ``scan`` of
+    the kind ``recurrent_backend``, which computes the products with the inputs and calls these loops for the rest.
+
+    T steps, B rows, H hidden units. All tensors are contiguous, time-major, of one dtype and on one device. The caller
+    allocates them, and a method writes all elements of those that are marked as written. `resets` is None if no state
+    is replaced inside of the sequences. Slots of a gate tensor are adjacent blocks of H columns.
+    """
+
+    name: str
+    """Name under which compiled graphs find the loops; one object for each name in a process."""
+    why: str
+    """Reason for which these loops are used, for reports."""
+
+    def serves(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Return whether the loops support a dtype and device; the caller computes in plain torch otherwise."""
+        ...
+
+    def lstm_forward(
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        h0: Tensor,
+        c0: Tensor,
+        resets: RecurrentResets | None,
+        h: Tensor,
+        c: Tensor,
+    ) -> None:
+        """Compute the states of an LSTM layer after each step.
+
+        Args:
+            gates: Products with the inputs and all biases, ``[T, B, 4H]``, slots i, f, g, o. The activated gates are
+                written over them, for `lstm_backward`.
+            weight: Recurrent weights, ``[4H, H]``.
+            h0: Hidden state before the first step, ``[B, H]``.
+            c0: Cell state before the first step, ``[B, H]``.
+            resets: Replaced states.
+            h: Hidden states after each step, ``[T, B, H]``, written.
+            c: Cell states after each step, ``[T, B, H]``, written.
+
+        Raises:
+            ShapeError: If a shape differs; nothing is written then.
+            ArgumentError: If a dtype, a device or the memory layout differs; nothing is written then.
+        """
+        ...
+
+    def lstm_backward(  # noqa: PLR0913, PLR0917  one buffer each
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        c0: Tensor,
+        c: Tensor,
+        resets: RecurrentResets | None,
+        grad_h: Tensor,
+        grad_c: Tensor | None,
+        grad_gates: Tensor,
+        grad_h0: Tensor,
+        grad_c0: Tensor,
+        grad_reset_h: Tensor | None,
+        grad_reset_c: Tensor | None,
+    ) -> None:
+        """Compute the gradients of `lstm_forward`.
+
+        Args:
+            gates: Activated gates, ``[T, B, 4H]``, which `lstm_forward` wrote.
+            weight: Recurrent weights, ``[4H, H]``.
+            c0: Cell state before the first step, ``[B, H]``.
+            c: Cell states after each step, ``[T, B, H]``.
+            resets: Replaced states.
+            grad_h: Gradient of the hidden states after each step, ``[T, B, H]``.
+            grad_c: Gradient of the cell states after each step, ``[T, B, H]``; None for zero.
+            grad_gates: Gradient of the gates before activation, ``[T, B, 4H]``, written; memory of its own.
+            grad_h0: Gradient of `h0`, ``[B, H]``, written.
+            grad_c0: Gradient of `c0`, ``[B, H]``, written.
+            grad_reset_h: Gradient of ``resets.h``, ``[n, H]``, written; None to skip it.
+            grad_reset_c: Gradient of ``resets.c``, ``[n, H]``, written; None to skip it.
+
+        Raises:
+            ShapeError: See `lstm_forward`.
+            ArgumentError: See `lstm_forward`.
+        """
+        ...
+
+    def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: RecurrentResets | None, h: Tensor) -> None:
+        """Compute the states of a GRU layer after each step.
+
+        Args:
+            gates: Gates ``[T, B, 4H]``, slots n, r, z, m: in n, r and z the products with the inputs and their biases,
+                in m the bias of the recurrent part of n. Written over them are the activated n, r and z, and in m the
+                recurrent part of n, for `gru_backward`.
+            weight: Recurrent weights of r, z and m, ``[3H, H]``.
+            h0: Hidden state before the first step, ``[B, H]``.
+            resets: Replaced states.
+            h: Hidden states after each step, ``[T, B, H]``, written.
+
+        Raises:
+            ShapeError: See `lstm_forward`.
+            ArgumentError: See `lstm_forward`.
+        """
+        ...
+
+    def gru_backward(
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        h0: Tensor,
+        h: Tensor,
+        resets: RecurrentResets | None,
+        grad_h: Tensor,
+        grad_gates: Tensor,
+        grad_h0: Tensor,
+        grad_reset_h: Tensor | None,
+    ) -> None:
+        """Compute the gradients of `gru_forward`.
+
+        Args:
+            gates: Gates ``[T, B, 4H]``, which `gru_forward` wrote.
+            weight: Recurrent weights of r, z and m, ``[3H, H]``.
+            h0: Hidden state before the first step, ``[B, H]``.
+            h: Hidden states after each step, ``[T, B, H]``.
+            resets: Replaced states.
+            grad_h: Gradient of the hidden states after each step, ``[T, B, H]``.
+            grad_gates: Gradient of the slots n, r, z and m before activation, ``[T, B, 4H]``, written; memory of its
+                own.
+            grad_h0: Gradient of `h0`, ``[B, H]``, written.
+            grad_reset_h: Gradient of ``resets.h``, ``[n, H]``, written; None to skip it.
+
+        Raises:
+            ShapeError: See `lstm_forward`.
+            ArgumentError: See `lstm_forward`.
         """
         ...
 
@@ -431,15 +596,23 @@ class Storage(Protocol):
 class Sampler(Protocol):
     """Selects the rows of a batch.
 
-    These methods are optional, and looked up by name. A buffer calls them in this order:
+    A class needs the members below. `rl.replay.SamplerBase` adds further ones with defaults that fit most samplers; of
+    a class that does not inherit from it, those that it defines are used:
 
-    - ``attach(storage)``: when the buffer is constructed and after a state was loaded;
-    - ``admit(data)``: before a batch is written; raises if the sampler cannot use it;
-    - ``postprocess(data, info)``: after the rows of a sample were gathered and collated; returns the batch. `info` is
-      that of `sample` with ``index``; the method may change both, and what it leaves in `info` is returned to the user.
-      Without it, a `TensorDictReplayBuffer` writes each tensor of `info` into the batch;
-    - ``prepare_load(state, rows, max_size)``: validates a state for a storage with `rows` rows and returns the function
-      that applies it.
+    - ``attach(storage)``: called when the buffer is constructed and after a state was loaded;
+    - ``admit(data)``: called before a batch is written; raises if the sampler cannot use it;
+    - ``expired(count)``: called before a batch is written; returns up to `count` rows, int64, that the writer may
+      overwrite first, or None;
+    - ``postprocess(data, info)``: called after the rows of a sample were gathered and collated; returns the batch.
+      `info` is that of `sample` with ``index``; the method may change both, and what it leaves in `info` is returned to
+      the user. Without it, a `TensorDictReplayBuffer` writes each tensor of `info` into the batch;
+    - ``replaced(index, data)``: called after stored rows were replaced; `extended` is called without it;
+    - ``patched(keys)``: called after entries of some stored rows were replaced;
+    - ``check_priority(priority, rows)``: called before rows with priorities are written; returns priorities ``[rows]``;
+    - ``available(storage)``: number of rows that may still be sampled, which is the length of the buffer;
+    - ``max_capacity``: largest capacity of a storage;
+    - ``batch_multiple``: number that every batch size is a multiple of;
+    - ``prefetchable``: whether sampled batches may be discarded.
 
     The info of a sample is plain data: tensors, numbers, strings. If it has ``runs``, int64 ``[m]``, the sample is m
     runs of equally many adjacent rows that begin there, and the buffer may copy whole runs.
@@ -504,9 +677,18 @@ class Sampler(Protocol):
 class Writer(Protocol):
     """Chooses where new rows go.
 
-    Optional methods, looked up by name: ``attach(storage)``, which a buffer calls when it is constructed and after a
-    state was loaded; ``select(storage, data)``, called before each `claim`, which returns the positions int64 ``[m]``
-    of the rows of a batch that are written, so that `claim` is called for these alone.
+    A class needs the members below. `rl.replay.WriterBase` adds further ones with defaults; of a class that does not
+    inherit from it, those that it defines are used:
+
+    - ``attach(storage)``: called when a buffer is constructed and after a state was loaded;
+    - ``select(storage, data)``: called before `claim`; returns the positions, int64 ``[m]``, of the rows of a batch
+      that are written, or None for all. `claim` is called for these only;
+    - ``reuse(rows)``: called before `claim` with rows, int64, that the sampler has consumed; the next claim starts with
+      them;
+    - ``run``: slice of the last claim if its rows are adjacent, else None;
+    - ``rewritten(index)``: called after stored rows were replaced in place;
+    - ``tracks_generations``: whether ``generations_of(index)`` returns how often rows were overwritten;
+    - ``cursor``: row that is written next.
     """
 
     def claim(self, storage: Storage, count: int) -> Tensor:

@@ -15,8 +15,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["COMMAND", "FLAGS", "LIBRARY", "RECORD", "SOURCES", "STAMP", "build", "compiler", "main", "record", "stamp"]
-
 _HERE = Path(__file__).resolve().parent
 SOURCES = _HERE / "csrc"
 LIBRARY = _HERE / "_lib" / "rl_native.so"
@@ -31,7 +29,7 @@ FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off",
 
 
 def compiler() -> list[str] | None:
-    """The command of the C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
+    """Return the command of the C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
     chosen = _named()
     if chosen:
         try:
@@ -48,7 +46,7 @@ def _named() -> str:
 
 
 def stamp() -> str:
-    """The 16-digit hash of version, C sources and flags that a library must hold to be loaded.
+    """Return the 16-digit hash of version, C sources and flags that a library must hold to be loaded.
 
     pip does not remove a library that was compiled after installation, and edited sources leave an outdated one.
     """
@@ -66,13 +64,13 @@ def build(mode: str | None = None, *, keep: bool = False) -> str:
     Args:
         mode: ``auto`` builds if possible, ``off`` does not build, ``require`` raises if there is no library; None for
             the value of ``RL_NATIVE``, else ``auto``.
-        keep: keep an existing library if no new one is built.
+        keep: Whether to keep an existing library if no new one is built.
 
     Returns:
         ``"ok"``, or why there is no library.
 
     Raises:
-        RuntimeError: if `mode` is ``require`` and there is no library, or `mode` is none of these.
+        RuntimeError: If `mode` is ``require`` and there is no library, or `mode` is none of these.
     """
     mode = mode or os.environ.get("RL_NATIVE", "").strip().lower() or "auto"  # noqa: TID251  as above
     if mode not in ("auto", "off", "require"):
@@ -115,7 +113,7 @@ def _compile(command: list[str]) -> str:
 
 
 def record() -> dict[str, str | None]:
-    """The record of the last build; empty if there was none."""
+    """Return the record of the last build; empty if there was none."""
     try:
         found = json.loads(RECORD.read_text())
     except (OSError, ValueError):

@@ -12,8 +12,6 @@ from rl.core.errors import RLError
 from rl.core.settings import settings
 from rl.native._build import COMMAND, LIBRARY, STAMP, record, stamp
 
-__all__ = ["ISAS", "isa", "library", "require", "use_isa", "warn_absent", "why", "why_not"]
-
 ISAS = ("scalar", "AVX2", "AVX-512")
 """Instruction sets, numbered as in C."""
 
@@ -24,7 +22,7 @@ _LOAD = 1
 
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or the reason why there is none; independent of the settings."""
+    """Return the library, or the reason why there is none; independent of the settings."""
     if not LIBRARY.is_file():
         state = record().get("state") or "it was never built"
         return None, f"{LIBRARY} was built and removed since" if state == "ok" else state
@@ -44,7 +42,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _mapped(path: Path) -> int:
-    """Number of mapped bytes of a 64-bit little-endian ELF file; 0 for other formats.
+    """Return the number of mapped bytes of a 64-bit little-endian ELF file; 0 for other formats.
 
     Example:
         >>> _mapped(Path(__file__))
@@ -72,10 +70,10 @@ def _holds(loaded: ctypes.CDLL, expected: str) -> bool:
 
 
 def library() -> ctypes.CDLL | None:
-    """The loaded library; None if it is absent or switched off with ``RL_NATIVE=off``.
+    """Return the loaded library; None if it is absent or switched off with ``RL_NATIVE=off``.
 
     Raises:
-        RLError: if ``RL_NATIVE`` is ``require`` and the library is absent.
+        RLError: If ``RL_NATIVE`` is ``require`` and the library is absent.
     """
     mode = settings().native
     if mode == "off":
@@ -87,7 +85,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def require() -> ctypes.CDLL:
-    """The loaded library.
+    """Return the loaded library.
 
     Raises:
         RLError: with what is missing and the command that builds it, if there is none.
@@ -99,7 +97,7 @@ def require() -> ctypes.CDLL:
 
 
 def why_not() -> str:
-    """The reason why `library` is None, with the remedy; empty if the library is loaded."""
+    """Return the reason why `library` is None, with the remedy; empty if the library is loaded."""
     if settings().native == "off":
         return "the compiled library of rl-native is switched off with RL_NATIVE=off; unset it to use the library"
     return "" if _load()[0] is not None else _absent()
@@ -116,14 +114,14 @@ def warn_absent(what: str) -> None:
     """Warn once that plain PyTorch is used because there is no library; not if it is switched off.
 
     Args:
-        what: the operation that runs in plain torch.
+        what: Operation that runs in plain torch.
     """
     if settings().native != "off":
         warn_slow(f"{what} in plain torch: {_absent()}")
 
 
 def isa() -> str:
-    """The widest instruction set in use: ``AVX-512`` (recurrent loops only), ``AVX2`` or ``scalar``."""
+    """Return the widest instruction set in use: ``AVX-512`` (recurrent loops only), ``AVX2`` or ``scalar``."""
     return ISAS[require().rl_isa()]
 
 
@@ -131,7 +129,7 @@ def use_isa(name: str | None) -> str:
     """Use another instruction set, if the processor has it, for tests and benchmarks.
 
     Args:
-        name: of `ISAS`; None for the widest.
+        name: Name out of `ISAS`; None for the widest.
 
     Returns:
         The instruction set in use: the requested one, or the widest that the processor has below it.
@@ -140,7 +138,7 @@ def use_isa(name: str | None) -> str:
 
 
 def why() -> str:
-    """The instruction set in use, for ``rl doctor``."""
+    """Return the instruction set in use, for ``rl doctor``."""
     loaded = require()
     used, best = ISAS[loaded.rl_isa()], ISAS[loaded.rl_isa_best()]
     wider = ", ".join(ISAS[ISAS.index(best) + 1 :])

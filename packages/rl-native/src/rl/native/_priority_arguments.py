@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ShapeError
 from rl.native._library import require
 
 ALIGN = 64
@@ -28,10 +28,10 @@ _HUGE = 2**21  # bytes of a large page on most processors
 
 
 def zeros(size: int) -> Tensor:
-    """A zeroed buffer whose untouched pages take no memory.
+    """Create a zeroed buffer whose untouched pages take no memory.
 
     Raises:
-        SpecError: if there is not enough memory.
+        ArgumentError: If there is not enough memory.
 
     Example:
         >>> buffer = zeros(1000)
@@ -41,7 +41,7 @@ def zeros(size: int) -> Tensor:
     try:
         room = _large(size + _HUGE) if size >= _HUGE else np.zeros(size + ALIGN, np.uint8)
     except (MemoryError, OSError, OverflowError) as error:
-        raise SpecError(
+        raise ArgumentError(
             f"NativePriorityTree: the leaves take {size / 1e12:.4g} TB, which this machine does not have; set the"
             " capacity to the number of stored rows"
         ) from error
@@ -73,10 +73,10 @@ def save(buffer: Tensor, path: Path) -> None:
 
 
 def map_file(path: Path, size: int | None) -> Tensor:
-    """A buffer in a file: a new one of `size` zero bytes, or the content of an existing file.
+    """Map a buffer in a file: a new one of `size` zero bytes, or the content of an existing file.
 
     Raises:
-        CheckpointError: if the file is missing, or exists already.
+        CheckpointError: If the file is missing, or exists already.
     """
     if size is not None:
         try:
@@ -125,10 +125,10 @@ _SIGNATURES = {
 
 @cache
 def functions() -> CDLL:
-    """The library, with the signatures of the tree's functions.
+    """Return the library, with the signatures of the tree's functions.
 
     Raises:
-        RLError: if there is none.
+        RLError: If there is none.
     """
     library = require()
     for name, (result, arguments) in _SIGNATURES.items():
@@ -141,17 +141,17 @@ def buffer_size(capacity: Any, dtype: torch.dtype) -> int:
     """Bytes of a tree.
 
     Raises:
-        SpecError: if there cannot be one.
+        ArgumentError: If there cannot be one.
     """
     if dtype not in BITS:
-        raise SpecError(f"NativePriorityTree: the dtype is {dtype}; it must be torch.float32 or torch.float64")
+        raise ArgumentError(f"NativePriorityTree: the dtype is {dtype}; it must be torch.float32 or torch.float64")
     try:
         leaves = operator.index(capacity)
     except TypeError:
         leaves = -1
     size = functions().rl_tree_bytes(leaves, BITS[dtype]) if 1 <= leaves < 2**62 else -1
     if size < 0:
-        raise SpecError(
+        raise ArgumentError(
             f"NativePriorityTree: the capacity is {capacity!r}; it must be an integer of at least 1 and at most 2^46"
         )
     return size
@@ -161,20 +161,20 @@ def open_tree(buffer: Tensor) -> tuple[int, torch.dtype]:
     """Capacity and dtype of the tree in a buffer.
 
     Raises:
-        CheckpointError: if it holds no tree.
-        SpecError: if it is not contiguous uint8 on the CPU, at a multiple of 64 bytes.
+        CheckpointError: If it holds no tree.
+        ArgumentError: If it is not contiguous uint8 on the CPU, at a multiple of 64 bytes.
     """
     if buffer.dtype != torch.uint8 or not buffer.is_cpu or not buffer.is_contiguous():
-        raise SpecError(
+        raise ArgumentError(
             f"NativePriorityTree: a buffer is contiguous uint8 on the CPU; this one is {buffer.dtype} on"
             f" {buffer.device}"
         )
     if buffer.data_ptr() % ALIGN:
-        raise SpecError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
+        raise ArgumentError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
     if buffer.numel() and (
         not buffer.data_ptr() or buffer.storage_offset() + buffer.numel() > buffer.untyped_storage().nbytes()
     ):
-        raise SpecError("NativePriorityTree: the buffer has no memory, because its storage was freed; build a new tree")
+        raise ArgumentError("NativePriorityTree: the buffer has no memory: its storage was freed; build a new tree")
     capacity, bits = c_int64(), c_int64()
     if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
         raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
@@ -193,9 +193,9 @@ def raise_shared(place: int) -> NoReturn:
         place: 8 times the written argument, plus the other one, numbered as in tree.h.
 
     Raises:
-        SpecError: always.
+        ArgumentError: Always.
     """
-    raise SpecError(
+    raise ArgumentError(
         f"priority tree: {_PARTS[place & 7]} and {_PARTS[place >> 3]} share memory, and a call must not read what it"
         " writes; give a clone of one of them; nothing was written"
     )
@@ -212,16 +212,16 @@ def raise_status(
     """Raise the error that a C function reported.
 
     Args:
-        status: a code, plus 256 times the place in the batch.
-        capacity: exclusive upper bound of an index.
-        index: the indices of the batch.
-        value: its priorities, TD errors, or uniform numbers.
-        power: eps and alpha, if `value` holds TD errors.
+        status: Code, plus 256 times the place in the batch.
+        capacity: Exclusive upper bound of an index.
+        index: Indices of the batch.
+        value: Priorities of the tree, TD errors, or uniform numbers.
+        power: Pair of eps and alpha, if `value` holds TD errors.
 
     Raises:
-        IndexError: if an index is out of bounds.
-        SpecError: if a value is invalid, tensors share memory, or nothing can be sampled.
-        CheckpointError: if the buffer holds no tree.
+        IndexError: If an index is out of bounds.
+        ArgumentError: If a value is invalid, tensors share memory, or nothing can be sampled.
+        CheckpointError: If the buffer holds no tree.
     """
     where, code = status >> 8, status & 255
     place = f" (the one at place {where} of the batch)"
@@ -233,16 +233,16 @@ def raise_status(
     if code == _PRIORITY:
         _raise_priority(None if value is None else value.flatten()[where if value.numel() > 1 else 0], power, place)
     if code == _EMPTY:
-        raise SpecError("priority tree: nothing can be sampled, all priorities are zero; update some first")
+        raise ArgumentError("priority tree: nothing can be sampled, all priorities are zero; update some first")
     if code == _OVERFLOW:
-        raise SpecError("priority tree: the sum of the priorities is infinite; scale them down")
+        raise ArgumentError("priority tree: the sum of the priorities is infinite; scale them down")
     if code == _UNIFORM:
         came = "" if value is None else f" of {value.flatten()[where].item()}"
-        raise SpecError(f"priority tree: a u{came} is outside [0, 1){place}")
+        raise ArgumentError(f"priority tree: a u{came} is outside [0, 1){place}")
     if code == _SHARED:
         raise_shared(where)
     if code == _NOWHERE:
-        raise SpecError(
+        raise ArgumentError(
             "priority tree: a tensor has no memory (made by torch.func.functionalize or FakeTensorMode, or its storage"
             " was freed); call this outside of the tracer, with tensors that hold numbers; nothing was written"
         )
@@ -252,13 +252,13 @@ def raise_status(
 def _raise_priority(value: Tensor | None, power: tuple[float, float] | None, place: str) -> NoReturn:
     if value is not None and power is not None and value.isfinite():
         eps, alpha = power
-        raise SpecError(
+        raise ArgumentError(
             f"priority tree: the error {value.item()} makes the priority (|error| + {eps}) ** {alpha}, which is"
             f" infinite in {value.dtype}{place}; nothing was written"
         )
     came = "" if value is None else f" of {value.item()}"
-    raise SpecError(
-        f"priority tree: a priority{came} is refused{place}; it must be at least 0, and finite in the tree's dtype;"
+    raise ArgumentError(
+        f"priority tree: a priority{came} is rejected{place}; it must be at least 0, and finite in the tree's dtype;"
         " nothing was written"
     )
 
@@ -274,25 +274,25 @@ def check_index(operation: str, index: Tensor) -> None:
     """Require an int64 tensor on the CPU.
 
     Raises:
-        SpecError: if it is anything else.
+        ArgumentError: If it is anything else.
     """
     if isinstance(index, Tensor) and index.dtype is torch.int64 and index.is_cpu:
         return
-    raise SpecError(
+    raise ArgumentError(
         f"NativePriorityTree.{operation}: indices are a tensor of torch.int64 on the CPU, got {_described(index)}"
     )
 
 
 def prepare_batch(operation: str, index: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Indices and values, contiguous and in the dtype of the tree.
+    """Return indices and values, contiguous and in the dtype of the tree.
 
     Raises:
-        SpecError: if either is not a tensor of real numbers on the CPU, or the indices are not int64.
-        ShapeError: if there is neither one value for each index nor a single one.
+        ArgumentError: If either is not a tensor of real numbers on the CPU, or the indices are not int64.
+        ShapeError: If there is neither one value for each index nor a single one.
     """
     check_index(operation, index)
     if not isinstance(value, Tensor) or not value.is_cpu:
-        raise SpecError(f"NativePriorityTree.{operation}: values are a tensor on the CPU, got {_described(value)}")
+        raise ArgumentError(f"NativePriorityTree.{operation}: values are a tensor on the CPU, got {_described(value)}")
     if index.shape != value.shape and value.dim():
         raise ShapeError(
             f"NativePriorityTree.{operation}: {tuple(value.shape)} values for {tuple(index.shape)} indices; give one"
@@ -300,7 +300,7 @@ def prepare_batch(operation: str, index: Tensor, value: Tensor, dtype: torch.dty
         )
     if value.dtype is not dtype:
         if value.is_complex():
-            raise SpecError(
+            raise ArgumentError(
                 f"NativePriorityTree.{operation}: values are real numbers, got {value.dtype}; give their sizes"
             )
         value = value.to(dtype)
@@ -313,30 +313,30 @@ def prepare_uniforms(u: Tensor, n: int) -> Tensor:
     """Uniform numbers ``[n]`` as contiguous float64.
 
     Raises:
-        SpecError: if `u` is not a tensor of real numbers.
-        ShapeError: if it is not ``[n]`` on the CPU.
+        ArgumentError: If `u` is not a tensor of real numbers.
+        ShapeError: If it is not ``[n]`` on the CPU.
     """
     if not isinstance(u, Tensor):
-        raise SpecError(f"NativePriorityTree.sample: u is a {type(u).__name__}; it is a tensor ({n},)")
+        raise ArgumentError(f"NativePriorityTree.sample: u is a {type(u).__name__}; it is a tensor ({n},)")
     if u.shape != (n,) or not u.is_cpu:
         raise ShapeError(f"NativePriorityTree.sample: u is {tuple(u.shape)} on {u.device}; it is ({n},) on the CPU")
     if u.is_complex():
-        raise SpecError(f"NativePriorityTree.sample: u is of {u.dtype}; it is of real numbers in [0, 1)")
+        raise ArgumentError(f"NativePriorityTree.sample: u is of {u.dtype}; it is of real numbers in [0, 1)")
     return u.to(torch.float64).contiguous().resolve_neg()
 
 
 def check_number(name: str, value: Any) -> int:
-    """A nonnegative integer, which may be symbolic.
+    """Return a nonnegative integer, which may be symbolic.
 
     Raises:
-        SpecError: if it is anything else.
+        ArgumentError: If it is anything else.
     """
     try:
         found = cast("int", value) if isinstance(value, int | torch.SymInt) else as_int(value)
     except TypeError:
         found = -1
     if found < 0:
-        raise SpecError(f"NativePriorityTree.{name} is {value!r}; it is an integer of at least 0")
+        raise ArgumentError(f"NativePriorityTree.{name} is {value!r}; it is an integer of at least 0")
     return found
 
 
@@ -344,27 +344,27 @@ def check_power(eps: float, alpha: float) -> None:
     """Require finite `eps` and `alpha` of at least 0.
 
     Raises:
-        SpecError: if either is not.
+        ArgumentError: If either is not.
     """
     if not (0 <= eps < _INF and 0 <= alpha < _INF):
-        raise SpecError(f"NativePriorityTree: eps and alpha are finite and at least 0; they are {eps} and {alpha}")
+        raise ArgumentError(f"NativePriorityTree: eps and alpha are finite and at least 0; they are {eps} and {alpha}")
 
 
 def check_beta(beta: float) -> None:
     """Require a finite `beta` of at least 0.
 
     Raises:
-        SpecError: if it is not.
+        ArgumentError: If it is not.
     """
     if not 0 <= beta < _INF:
-        raise SpecError(f"NativePriorityTree: beta is finite and at least 0; it is {beta}")
+        raise ArgumentError(f"NativePriorityTree: beta is finite and at least 0; it is {beta}")
 
 
 def check_leaves(leaves: Any, capacity: int, dtype: torch.dtype) -> Tensor:
-    """The leaves of a state.
+    """Return the leaves of a state.
 
     Raises:
-        CheckpointError: if their shape or dtype differs from the tree's, or they are not valid priorities.
+        CheckpointError: If their shape or dtype differs from the tree's, or they are not valid priorities.
     """
     if not isinstance(leaves, Tensor) or leaves.shape != (capacity,) or leaves.dtype != dtype:
         came = f"{tuple(leaves.shape)} of {leaves.dtype}" if isinstance(leaves, Tensor) else type(leaves).__name__
@@ -380,18 +380,18 @@ def check_target(name: str, target: Tensor, dtype: torch.dtype, shape: tuple[int
     """Require a contiguous tensor on the CPU that C can write.
 
     Raises:
-        SpecError: if its shape, dtype, device or strides differ.
+        ArgumentError: If its shape, dtype, device or strides differ.
     """
     if not isinstance(target, Tensor):
-        raise SpecError(f"NativePriorityTree.update_from_errors: {name} is a tensor, got {_described(target)}")
+        raise ArgumentError(f"NativePriorityTree.update_from_errors: {name} is a tensor, got {_described(target)}")
     if target.dtype is dtype and target.shape == shape and target.is_cpu and target.is_contiguous():
         if not target.data_ptr():
-            raise SpecError(
+            raise ArgumentError(
                 f"NativePriorityTree.update_from_errors: {name} has no memory, because its storage was freed; give"
                 " another tensor"
             )
         return
-    raise SpecError(
+    raise ArgumentError(
         f"NativePriorityTree.update_from_errors: {name} is {tuple(target.shape)} of {target.dtype} on {target.device};"
         f" it must be {shape}, contiguous, of {dtype} on the CPU"
     )
@@ -405,7 +405,7 @@ def check_apart_traced(
     Traced tensors have no addresses; their storages and offsets are compared.
 
     Raises:
-        SpecError: if one that would be written shares memory with another.
+        ArgumentError: If one that would be written shares memory with another.
     """
     parts = (buffer, raw, largest, index, value)
     for i, written in enumerate(parts[:3]):
@@ -415,7 +415,7 @@ def check_apart_traced(
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two traced tensors share memory; one that is not contiguous is copied before C reads it."""
+    """Return whether two traced tensors share memory; one that is not contiguous is copied before C reads it."""
     same = one.untyped_storage()._cdata == other.untyped_storage()._cdata  # noqa: SLF001  its only identity here
     if not same or not one.is_contiguous() or not other.is_contiguous():
         return False

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.native._library import why
 from rl.native._priority_arguments import (
     BITS,
@@ -107,7 +107,7 @@ _scratch = _Scratch()
 
 
 def make_seed(generator: torch.Generator | None) -> Tensor:
-    """A random seed ``[]`` for `sample`; valid until the next call in this thread."""
+    """Return a random seed ``[]`` for `sample`; valid until the next call in this thread."""
     if torch.compiler.is_compiling():
         return torch.randint(0, 2**62, (), generator=generator, device="cpu")
     return _scratch.seed.random_() if generator is None else _scratch.seed.random_(generator=generator)
@@ -167,10 +167,10 @@ def rebuild(buffer: Tensor, capacity: int, dtype: torch.dtype) -> None:
 
 
 def _open(buffer: Tensor, dtype: torch.dtype) -> tuple[Tensor, int, torch.dtype]:
-    """The buffer, capacity and dtype of a tree, whose dtype must be as declared."""
+    """Return the buffer, capacity and dtype of a tree, whose dtype must be as declared."""
     capacity, found = open_tree(buffer)
     if found is not dtype:
-        raise SpecError(f"NativePriorityTree: the graph was compiled for {dtype}, but the tree holds {found}")
+        raise ArgumentError(f"NativePriorityTree: the graph was compiled for {dtype}, but the tree holds {found}")
     return buffer, capacity, dtype
 
 
@@ -201,7 +201,7 @@ def _sample_op(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     if seed.dtype is not torch.int64 or seed.shape != () or not seed.is_cpu:
-        raise SpecError(
+        raise ArgumentError(
             f"NativePriorityTree.sample: the seed is {seed.dtype} {list(seed.shape)} on {seed.device}, expected"
             " torch.int64 [] on the CPU"
         )
@@ -270,12 +270,12 @@ class NativePriorityTree:
     their proportions and weights are not defined.
 
     Args:
-        capacity: number of leaves, which are zero at first; at least 1.
-        dtype: dtype of the leaves, `torch.float32` or `torch.float64`.
+        capacity: Number of leaves, which are zero at first; at least 1.
+        dtype: Dtype of the leaves, `torch.float32` or `torch.float64`.
 
     Raises:
-        SpecError: if the capacity or the dtype is invalid.
-        RLError: if rl-native has no compiled library.
+        ArgumentError: If the capacity or the dtype is invalid.
+        RLError: If rl-native has no compiled library.
 
     Example:
         >>> tree = NativePriorityTree(4)
@@ -319,16 +319,16 @@ class NativePriorityTree:
 
     @classmethod
     def from_buffer(cls, buffer: Tensor, *, rebuild: bool = False) -> NativePriorityTree:
-        """A tree on existing memory, without a copy.
+        """Create a tree on existing memory, without a copy.
 
         Args:
-            buffer: the `buffer` of a tree, or a copy of it.
-            rebuild: validate the leaves and recompute all nodes. If False, only the head of the buffer is validated;
-                set it if the bytes may be damaged.
+            buffer: Attribute `buffer` of a tree, or a copy of it.
+            rebuild: Whether to validate the leaves and recompute all nodes. If False, only the head of the buffer is
+                validated; set it if the bytes may be damaged.
 
         Raises:
-            CheckpointError: if it holds no tree.
-            SpecError: if the tensor is not contiguous uint8 on the CPU, at a multiple of 64 bytes.
+            CheckpointError: If it holds no tree.
+            ArgumentError: If the tensor is not contiguous uint8 on the CPU, at a multiple of 64 bytes.
         """
         tree = cls.__new__(cls)
         tree._attach(buffer)  # noqa: SLF001  its own class
@@ -344,10 +344,10 @@ class NativePriorityTree:
             priority: ``[n]``, or ``[]`` for all indices.
 
         Raises:
-            IndexError: if an index is outside ``[0, capacity)``.
-            SpecError: if a priority is negative, NaN or infinite in the tree's dtype, an index is not int64, or a
+            IndexError: If an index is outside ``[0, capacity)``.
+            ArgumentError: If a priority is negative, NaN or infinite in the tree's dtype, an index is not int64, or a
                 tensor shares memory with the tree.
-            ShapeError: if there is not one priority for each index.
+            ShapeError: If there is not one priority for each index.
         """
         if _compiling():
             _OPS.tree_set(self._buffer, index, priority.detach())
@@ -373,17 +373,17 @@ class NativePriorityTree:
         Args:
             index: ``[n]`` int64; the last value of a repeated index wins.
             error: TD errors of any sign, ``[n]``, or ``[]`` for all indices.
-            eps: at least 0.
-            alpha: at least 0.
+            eps: Number of at least 0 that is added to the absolute error.
+            alpha: Exponent, at least 0.
             raw: ``[capacity]`` of the tree's dtype; receives the errors at `index`.
             largest: ``[]`` of the tree's dtype; becomes the maximum of itself and the largest ``|error|``.
-            rows: exclusive upper bound of the indices; None for the capacity.
+            rows: Exclusive upper bound of the indices; None for the capacity.
 
         Raises:
-            IndexError: if an index is outside ``[0, rows)``.
-            SpecError: if a priority would be infinite or NaN, `eps` or `alpha` is negative, `raw` or `largest` has
+            IndexError: If an index is outside ``[0, rows)``.
+            ArgumentError: If a priority would be infinite or NaN, `eps` or `alpha` is negative, `raw` or `largest` has
                 another shape or dtype, or a written tensor shares memory with another one.
-            ShapeError: if there is not one error for each index.
+            ShapeError: If there is not one error for each index.
 
         Example:
             >>> tree, raw, largest = NativePriorityTree(4), torch.zeros(4), torch.ones(())
@@ -410,13 +410,13 @@ class NativePriorityTree:
         """Sample indices ``[n]`` in proportion to priority, and their priorities ``[n]``.
 
         Args:
-            n: number of samples, with replacement.
-            generator: random generator; None for the global one.
-            stratified: take sample i from the i-th of n equal parts of the total, for less variance.
-            u: uniform numbers ``[n]`` in ``[0, 1)`` in place of a generator.
+            n: Number of samples, with replacement.
+            generator: Random generator; None for the global one.
+            stratified: Whether to take sample i from the i-th of n equal parts of the total, for less variance.
+            u: Uniform numbers ``[n]`` in ``[0, 1)`` in place of a generator.
 
         Raises:
-            SpecError: if the total is zero (also if `n` is 0), or a `u` is outside ``[0, 1)``.
+            ArgumentError: If the total is zero (also if `n` is 0), or a `u` is outside ``[0, 1)``.
         """
         return self._sample(n, generator, stratified, u, None)
 
@@ -445,7 +445,7 @@ class NativePriorityTree:
         u: Tensor | None,
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
-        """Indices, and weights, or priorities if `beta` is None."""
+        """Return indices, and weights, or priorities if `beta` is None."""
         if _compiling():
             return _OPS.tree_sample(self._buffer, n, make_seed(generator), u, bool(stratified), beta, self.dtype)
         seed = make_seed(generator) if u is None else None
@@ -455,15 +455,15 @@ class NativePriorityTree:
         """Priorities ``[n]`` at ``[n]`` int64.
 
         Raises:
-            IndexError: if an index is outside ``[0, capacity)``.
-            SpecError: if the indices are not int64 on the CPU.
+            IndexError: If an index is outside ``[0, capacity)``.
+            ArgumentError: If the indices are not int64 on the CPU.
         """
         if _compiling():
             return _OPS.tree_get(self._buffer, index, self.dtype)
         return get(self._buffer, self.capacity, self.dtype, index)
 
     def _figure(self, place: int) -> Tensor:
-        """A number of the head; under the compiler by a new view, as the compiler tracks views of the buffer."""
+        """Return a number of the head; under the compiler by a new view, as the compiler tracks views of the buffer."""
         head = self._buffer[24:48].view(_FLOAT64) if _compiling() else self._head
         return head[place]
 
@@ -483,7 +483,7 @@ class NativePriorityTree:
         """Validate all leaves and recompute all nodes, after the buffer was written by other means.
 
         Raises:
-            SpecError: if a leaf is negative, infinite or NaN.
+            ArgumentError: If a leaf is negative, infinite or NaN.
         """
         if _compiling():
             _OPS.tree_rebuild(self._buffer, self.dtype)
@@ -491,14 +491,14 @@ class NativePriorityTree:
             rebuild(self._buffer, self.capacity, self.dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the leaves, from which the nodes are recomputed."""
+        """Return a copy of the leaves, from which the nodes are recomputed."""
         return {"priority": self._leaves.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the leaves of another tree of this capacity and dtype.
 
         Raises:
-            CheckpointError: if shape or dtype differ, or a leaf is not a valid priority. Nothing is written then.
+            CheckpointError: If shape or dtype differ, or a leaf is not a valid priority. Nothing is written then.
         """
         leaves = check_leaves(state.get("priority"), self.capacity, self.dtype)
         self._leaves.copy_(leaves)
@@ -516,17 +516,17 @@ class NativePriorityTree:
     def memory_map(
         cls, path: str | Path, capacity: int | None = None, *, dtype: torch.dtype = torch.float32
     ) -> NativePriorityTree:
-        """A tree in a file: updates reach the file, and every process that maps it.
+        """Open a tree in a file: updates reach the file, and every process that maps it.
 
         Only the head of an existing file is validated; call `rebuild` before sampling if the file may be damaged.
 
         Args:
-            path: a file that `save` wrote, or the path of a new tree.
-            capacity: number of leaves of a new, empty tree, whose file must not exist; None opens an existing file.
-            dtype: dtype of a new tree.
+            path: File that `save` wrote, or the path of a new tree.
+            capacity: Number of leaves of a new, empty tree, whose file must not exist; None opens an existing file.
+            dtype: Dtype of a new tree.
 
         Raises:
-            CheckpointError: if the file is missing, exists already, or holds no tree.
+            CheckpointError: If the file is missing, exists already, or holds no tree.
         """
         path, size = Path(path), None if capacity is None else buffer_size(capacity, dtype)
         buffer = away(lambda: map_file(path, size))

@@ -8,12 +8,13 @@ from functools import cache
 from itertools import pairwise
 from struct import Struct
 from threading import Thread
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
+from rl.core.interfaces import RecurrentKernels, RecurrentResets
 from rl.native._library import library, require, why
 
 BITS = {torch.float32: 32, torch.float64: 64}
@@ -23,30 +24,6 @@ _JOB = Struct("=27q")
 _BAD_RESETS = 2
 _WORTH_A_THREAD = 20_000_000
 """Multiplications of one call below which threads do not pay."""
-
-
-class Resets(Protocol):
-    """Resets of the recurrent state inside of the sequences; T steps, B rows, H hidden."""
-
-    @property
-    def starts(self) -> list[int]:
-        """T + 1 offsets: resets ``starts[t]`` to ``starts[t + 1] - 1`` belong to step t."""
-        ...
-
-    @property
-    def rows(self) -> Tensor:
-        """int64 ``[n]``: the rows, ascending within a step."""
-        ...
-
-    @property
-    def h(self) -> Tensor:
-        """``[n, H]``: the states before those steps."""
-        ...
-
-    @property
-    def c(self) -> Tensor | None:
-        """``[n, H]``: the cell states before those steps; None for a GRU."""
-        ...
 
 
 @cache
@@ -64,12 +41,12 @@ def _functions() -> tuple[
 
 
 @final
-class NativeKernels:
+class NativeKernels(RecurrentKernels):
     """Loops over time of one LSTM or GRU layer in C, forward and backward, for float32 and float64 on the CPU.
 
     One call computes the products with the recurrent weights, activations and resets of all steps, with the GIL
     released. Large batches are split between as many threads as torch uses; the result of a row depends on neither the
-    threads nor the other rows. Tensors are contiguous and time-major.
+    threads nor the other rows. See `rl.core.interfaces.RecurrentKernels`.
 
     Example:
         >>> kernels = NativeKernels()
@@ -86,26 +63,24 @@ class NativeKernels:
         self.why = why()
 
     def serves(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether these loops support tensors of this dtype and device."""
+        """Return whether the loops support a dtype and device."""
         return device.type == "cpu" and dtype in BITS and library() is not None
 
     def lstm_forward(
-        self, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, resets: Resets | None, h: Tensor, c: Tensor
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        h0: Tensor,
+        c0: Tensor,
+        resets: RecurrentResets | None,
+        h: Tensor,
+        c: Tensor,
     ) -> None:
-        """Write the states after each step; T steps, B rows, H hidden.
-
-        Args:
-            gates: ``[T, B, 4H]``, slots i, f, g, o: inputs and biases; overwritten by the activated gates.
-            weight: ``[4H, H]``, the recurrent weights.
-            h0: ``[B, H]``, before the first step.
-            c0: ``[B, H]``.
-            resets: None if there are none.
-            h: ``[T, B, H]``, written.
-            c: ``[T, B, H]``, written.
+        """Compute the states of an LSTM layer after each step; see `RecurrentKernels.lstm_forward`.
 
         Raises:
-            ShapeError: if a shape differs.
-            SpecError: if a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
+            ShapeError: If a shape differs.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(LSTM_FORWARD, gates, weight, resets)
         job.add("h0", h0, 2)
@@ -120,7 +95,7 @@ class NativeKernels:
         weight: Tensor,
         c0: Tensor,
         c: Tensor,
-        resets: Resets | None,
+        resets: RecurrentResets | None,
         grad_h: Tensor,
         grad_c: Tensor | None,
         grad_gates: Tensor,
@@ -129,25 +104,11 @@ class NativeKernels:
         grad_reset_h: Tensor | None,
         grad_reset_c: Tensor | None,
     ) -> None:
-        """Write the gradients of the gates before activation, and of the given states.
-
-        Args:
-            gates: ``[T, B, 4H]``, as `lstm_forward` wrote them.
-            weight: ``[4H, H]``.
-            c0: ``[B, H]``.
-            c: ``[T, B, H]``, after each step.
-            resets: None if there are none.
-            grad_h: ``[T, B, H]``.
-            grad_c: ``[T, B, H]``; None for zero.
-            grad_gates: ``[T, B, 4H]``, written.
-            grad_h0: ``[B, H]``, written.
-            grad_c0: ``[B, H]``, written.
-            grad_reset_h: ``[n, H]``, written; None to skip it.
-            grad_reset_c: ``[n, H]``, written; None to skip it.
+        """Compute the gradients of `lstm_forward`; see `RecurrentKernels.lstm_backward`.
 
         Raises:
-            ShapeError: as `lstm_forward`.
-            SpecError: as `lstm_forward`.
+            ShapeError: If a shape differs.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(LSTM_BACKWARD, gates, weight, resets)
         job.add("c0", c0, 2)
@@ -159,20 +120,12 @@ class NativeKernels:
         job.add("grad_reset_c", grad_reset_c, 1, optional=True)
         job.run()
 
-    def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: Resets | None, h: Tensor) -> None:
-        """Write the states after each step; T steps, B rows, H hidden.
-
-        Args:
-            gates: ``[T, B, 4H]``, slots n, r, z, m: n, r, z from inputs and biases, m the bias of the recurrent part of
-                n; replaced by n, r, z activated, and the whole recurrent part of n.
-            weight: ``[3H, H]``, the recurrent weights of r, z, m.
-            h0: ``[B, H]``, before the first step.
-            resets: None if there are none.
-            h: ``[T, B, H]``, written.
+    def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: RecurrentResets | None, h: Tensor) -> None:
+        """Compute the states of a GRU layer after each step; see `RecurrentKernels.gru_forward`.
 
         Raises:
-            ShapeError: as `lstm_forward`.
-            SpecError: as `lstm_forward`.
+            ShapeError: If a shape differs.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(GRU_FORWARD, gates, weight, resets)
         job.add("h0", h0, 2)
@@ -185,28 +138,17 @@ class NativeKernels:
         weight: Tensor,
         h0: Tensor,
         h: Tensor,
-        resets: Resets | None,
+        resets: RecurrentResets | None,
         grad_h: Tensor,
         grad_gates: Tensor,
         grad_h0: Tensor,
         grad_reset_h: Tensor | None,
     ) -> None:
-        """Write the gradients of the slots before activation, and of the given states.
-
-        Args:
-            gates: ``[T, B, 4H]``, as `gru_forward` wrote them.
-            weight: ``[3H, H]``.
-            h0: ``[B, H]``.
-            h: ``[T, B, H]``, after each step.
-            resets: None if there are none.
-            grad_h: ``[T, B, H]``.
-            grad_gates: ``[T, B, 4H]``, written: slots n, r, z, m.
-            grad_h0: ``[B, H]``, written.
-            grad_reset_h: ``[n, H]``, written; None to skip it.
+        """Compute the gradients of `gru_forward`; see `RecurrentKernels.gru_backward`.
 
         Raises:
-            ShapeError: as `lstm_forward`.
-            SpecError: as `lstm_forward`.
+            ShapeError: If a shape differs.
+            ArgumentError: If a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(GRU_BACKWARD, gates, weight, resets)
         job.add("h0", h0, 2)
@@ -227,16 +169,16 @@ _PLACES = {name: place for place, name in enumerate(_FIELDS)}
 class _Job:
     """Arguments of one call: every tensor is checked before the call, since C trusts the addresses."""
 
-    def __init__(self, kind: int, gates: Tensor, weight: Tensor, resets: Resets | None) -> None:
+    def __init__(self, kind: int, gates: Tensor, weight: Tensor, resets: RecurrentResets | None) -> None:
         if not isinstance(gates, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - C trusts what this checks
-            raise SpecError(f"gates is a {type(gates).__name__}; it must be a tensor")
+            raise ArgumentError(f"gates is a {type(gates).__name__}; it must be a tensor")
         if gates.ndim != 3 or gates.shape[2] % 4:
             raise ShapeError(f"gates has the shape {tuple(gates.shape)}; it must be [steps, rows, 4 * hidden]")
         steps, rows, four = gates.shape
         hidden = four // 4
         slots = 4 if kind in (LSTM_FORWARD, LSTM_BACKWARD) else 3
         if gates.dtype not in BITS:
-            raise SpecError(f"gates is {gates.dtype}; recurrent loops in C are for torch.float32 and torch.float64")
+            raise ArgumentError(f"gates is {gates.dtype}; recurrent loops in C are for torch.float32 and torch.float64")
         self._kind, self._dtype, self._sizes = kind, gates.dtype, (steps, rows, hidden)
         self._resets = 0 if resets is None else len(resets.rows)
         self._shapes = ((self._resets, hidden), (rows, hidden), (steps, rows, hidden))
@@ -255,26 +197,26 @@ class _Job:
     def add_gradients(self, grad_gates: Tensor, grad_h0: Tensor, grad_reset_h: Tensor | None) -> None:
         self._add("grad_gates", grad_gates, (*self._sizes[:2], 4 * self._sizes[2]))
         if self._addresses[_PLACES["grad_gates"]] == self._addresses[_PLACES["gates"]] and grad_gates.numel():
-            raise SpecError("grad_gates and gates are one memory; give the gradients memory of their own")
+            raise ArgumentError("grad_gates and gates are one memory; give the gradients memory of their own")
         self.add("grad_h0", grad_h0, 2)
         self.add("grad_reset_h", grad_reset_h, 1, optional=True)
 
     def _add(self, name: str, tensor: Tensor | None, shape: Iterable[int]) -> None:
         if not isinstance(tensor, Tensor):
-            raise SpecError(f"{name} is a {type(tensor).__name__}; it must be a tensor")
+            raise ArgumentError(f"{name} is a {type(tensor).__name__}; it must be a tensor")
         if tensor.shape != (expected := tuple(shape)):
             raise ShapeError(f"{name} has the shape {tuple(tensor.shape)}; it must be {expected}, as gates is")
         if tensor.dtype is not self._dtype or not tensor.is_cpu:
-            raise SpecError(
+            raise ArgumentError(
                 f"{name} is {tensor.dtype} on {tensor.device}; it must be {self._dtype} on the CPU, as gates"
             )
         if not tensor.is_contiguous() or tensor.is_neg():
-            raise SpecError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
+            raise ArgumentError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
         self._addresses[_PLACES[name]] = address = tensor.data_ptr()
         if not address and tensor.numel():
-            raise SpecError(f"{name} has no memory: its storage was freed")
+            raise ArgumentError(f"{name} has no memory: its storage was freed")
 
-    def _add_resets(self, resets: Resets) -> None:
+    def _add_resets(self, resets: RecurrentResets) -> None:
         steps, _, hidden = self._sizes
         rows, count = resets.rows, self._resets
         if len(resets.starts) != steps + 1:
@@ -282,14 +224,14 @@ class _Job:
                 f"resets.starts has {len(resets.starts)} places; it must have {steps + 1}, one per step and 1"
             )
         if rows.dtype is not torch.int64 or rows.ndim != 1 or not rows.is_cpu or (count and not rows.data_ptr()):
-            raise SpecError(
+            raise ArgumentError(
                 f"resets.rows is {rows.dtype} of {rows.ndim} dimensions; it must be torch.int64 [n] on the CPU,"
                 " with memory"
             )
         states = {"reset_h": resets.h}
         if self._kind in (LSTM_FORWARD, LSTM_BACKWARD):
             if resets.c is None:
-                raise SpecError("resets.c is None; an LSTM restarts from states h and c")
+                raise ArgumentError("resets.c is None; an LSTM restarts from states h and c")
             states["reset_c"] = resets.c
         for name, state in states.items():
             dense = state.contiguous()
@@ -305,7 +247,7 @@ class _Job:
         """Run the job.
 
         Raises:
-            SpecError: if resets are out of order or their rows out of bounds; nothing is written then.
+            ArgumentError: If resets are out of order or their rows out of bounds; nothing is written then.
         """
         room, prepare, run, isa = _functions()
         steps, rows, hidden = self._sizes
@@ -337,11 +279,11 @@ class _Job:
 
 def _check_status(status: int) -> None:
     if status == _BAD_RESETS:
-        raise SpecError(
+        raise ArgumentError(
             "resets are out of order: starts must ascend from 0 to the number of rows, and the rows of each step must"
             " ascend and be rows of the batch"
         )
     if status:
-        raise SpecError(
-            "the library refused a recurrent job: it is older than the Python part of rl-native; rebuild it"
+        raise ArgumentError(
+            "the library rejected a recurrent job: it is older than the Python part of rl-native; rebuild it"
         )

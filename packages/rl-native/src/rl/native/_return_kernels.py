@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.library import Library, register_autograd, register_fake
 from torch.nn import Parameter
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.native._library import require
 
 PLAIN, GAE, TD_LAMBDA, VTRACE = range(4)
@@ -54,7 +54,7 @@ def dimension(time_dim: int, shape: torch.Size) -> int:
     """`time_dim` as a nonnegative number.
 
     Raises:
-        ShapeError: if a tensor of `shape` does not have it.
+        ShapeError: If a tensor of `shape` does not have it.
     """
     dims = len(shape)
     if 0 <= time_dim < dims:
@@ -65,11 +65,11 @@ def dimension(time_dim: int, shape: torch.Size) -> int:
 
 
 def is_supported(inputs: Slots, *, traced: bool) -> bool:
-    """Whether the kernels accept these tensors, whatever their strides.
+    """Return whether the kernels accept these tensors, whatever their strides.
 
     Args:
-        inputs: numbers and flags; those that the kind needs are given.
-        traced: while operators are traced, classes and memory are not examined.
+        inputs: Numbers and flags; those that the kind needs are given.
+        traced: Whether operators are traced: classes and memory are not examined then.
 
     Returns:
         Whether all have one shape, the numbers one dtype (float32 or float64) and the flags bool, all are on the CPU,
@@ -94,7 +94,7 @@ def is_supported(inputs: Slots, *, traced: bool) -> bool:
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether the elements are in memory: not of sparse tensors, freed storages, or the symbolic zeros of autograd."""
+    """Return whether the elements are in memory; false for sparse tensors, freed storages and symbolic zeros."""
     return tensor.layout is _STRIDED and (tensor.data_ptr() != 0 or not tensor.numel())
 
 
@@ -105,34 +105,36 @@ def check_inputs(inputs: Slots, needed: Sequence[int], time_dim: int) -> int:
     """Require tensors that a kernel can read, for operators, which everyone can call; return `time_dim`, nonnegative.
 
     Args:
-        inputs: numbers and flags.
-        needed: slots of those that must not be None.
-        time_dim: dimension of time.
+        inputs: Numbers and flags.
+        needed: Slots whose tensors must not be None.
+        time_dim: Dimension of time.
 
     Raises:
-        ShapeError: if shapes differ, or the dimension does not exist.
-        SpecError: if a dtype or device is not supported, or a tensor is absent or has no memory.
+        ShapeError: If shapes differ, or the dimension does not exist.
+        ArgumentError: If a dtype or device is not supported, or a tensor is absent or has no memory.
     """
     first = inputs[0]
     if first.dtype not in BITS:
-        raise SpecError(f"rl_native: {_NAMES[0]} is {first.dtype}; the kernels are for torch.float32 and torch.float64")
+        raise ArgumentError(
+            f"rl_native: {_NAMES[0]} is {first.dtype}; the kernels are for torch.float32 and torch.float64"
+        )
     for slot, (name, tensor) in enumerate(zip(_NAMES, inputs, strict=True)):
         if tensor is None:
             if slot in needed:
-                raise SpecError(f"rl_native: {name} is None; the kernel reads it")
+                raise ArgumentError(f"rl_native: {name} is None; the kernel reads it")
             continue
         dtype = first.dtype if slot < _FLAGS else torch.bool
         if tensor.shape != first.shape:
             raise ShapeError(f"rl_native: {name} is {list(tensor.shape)}, expected {list(first.shape)} as the first is")
         if tensor.dtype is not dtype or not tensor.is_cpu:
-            raise SpecError(f"rl_native: {name} is {tensor.dtype} on {tensor.device}, expected {dtype} on the CPU")
+            raise ArgumentError(f"rl_native: {name} is {tensor.dtype} on {tensor.device}, expected {dtype} on the CPU")
         if not has_memory(tensor) or _ends_outside(tensor):
-            raise SpecError(f"rl_native: {name} of shape {list(tensor.shape)} has no memory: its storage was freed")
+            raise ArgumentError(f"rl_native: {name} of shape {list(tensor.shape)} has no memory: its storage was freed")
     return dimension(time_dim, first.shape)
 
 
 def _ends_outside(tensor: Tensor) -> bool:
-    """Whether elements lie behind the end of the storage, as after it was resized."""
+    """Return whether elements lie behind the end of the storage, as after it was resized."""
     if not tensor.numel():
         return False
     last = tensor.storage_offset() + sum((size - 1) * step for size, step in _axes(tensor))
@@ -150,7 +152,7 @@ def compute(
     *,
     out: Tensor | Sequence[Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """A return, into new memory or into `out`, which `check_out` has checked.
+    """Compute a return, into new memory or into `out`, which `check_out` has checked.
 
     Returns:
         One tensor of TD(lambda), otherwise the advantage and the value target.
@@ -179,14 +181,14 @@ def run(
     """Run a kernel.
 
     Args:
-        kind: of ``rl_returns_kind``.
-        inputs: of one shape, on the CPU; numbers of the dtype of the first, flags bool.
-        out: written; overlap nothing.
-        dim: dimension of time, nonnegative.
-        gamma: used where there is no tensor of them.
-        lmbda: used where there is no tensor of them.
-        rho_bar: clipping threshold of the importance weight of V-trace.
-        c_bar: clipping threshold of the trace of V-trace.
+        kind: Value of ``rl_returns_kind``.
+        inputs: Tensors of one shape, on the CPU; numbers of the dtype of the first, flags bool.
+        out: Results, written; they overlap nothing.
+        dim: Dimension of time, nonnegative.
+        gamma: Discount, used where there is no tensor of discounts.
+        lmbda: Lambda, used where there is no tensor of lambdas.
+        rho_bar: Clipping threshold of the importance weight of V-trace.
+        c_bar: Clipping threshold of the trace of V-trace.
     """
     tensors: tuple[Tensor | None, ...] = (*inputs, *out)
     outer, steps, inner = _sizes(inputs[0], dim)
@@ -225,10 +227,10 @@ def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
     """``y_t = d_t + c_{t-1} * y_{t-1}``: the recurrence forward in time, by negative strides.
 
     Args:
-        d: on the CPU.
-        c: same shape and dtype; its last step is not read.
-        out: same shape and dtype; overlaps neither.
-        dim: dimension of time, nonnegative.
+        d: Addend of each step, on the CPU.
+        c: Coefficient of each step, of the same shape and dtype; its last step is not read.
+        out: Result, of the same shape and dtype; it overlaps neither.
+        dim: Dimension of time, nonnegative.
     """
     outer, steps, inner = _sizes(d, dim)
     if not outer * steps * inner:
@@ -246,7 +248,7 @@ def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
 
 
 def _layout(tensor: Tensor, dim: int) -> tuple[Tensor, tuple[int, int, int]]:
-    """A tensor as ``[outer, time, inner]`` with strides; a dense copy where its strides do not collapse."""
+    """Return a tensor as ``[outer, time, inner]`` with strides; a dense copy where its strides do not collapse."""
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     strides = _collapsed(tensor, dim)
@@ -264,7 +266,7 @@ def _collapsed(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:
 
 
 def _merged(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride of several dimensions as one; None if they do not collapse."""
+    """Return the stride of several dimensions as one; None if they do not collapse."""
     innermost, following = 1, None
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size == 1:
@@ -281,29 +283,29 @@ def check_out(out: Sequence[Tensor], inputs: Sequence[Tensor | None], like: Tens
     """Require outputs that a kernel can write.
 
     Args:
-        out: the outputs.
-        inputs: tensors that the kernel reads.
-        like: has the required shape and dtype.
+        out: Outputs.
+        inputs: Tensors that the kernel reads.
+        like: Tensor with the required shape and dtype.
 
     Raises:
-        ShapeError: if a shape differs.
-        SpecError: if a dtype or device differs, an output requires a gradient, or memory is shared.
+        ShapeError: If a shape differs.
+        ArgumentError: If a dtype or device differs, an output requires a gradient, or memory is shared.
     """
     spans = [_span(tensor) for tensor in inputs if tensor is not None]
     for tensor in out:
         if tensor.shape != like.shape:
             raise ShapeError(f"out has shape {tuple(tensor.shape)}; it must have {tuple(like.shape)}, as the inputs do")
         if tensor.dtype != like.dtype or not tensor.is_cpu:
-            raise SpecError(f"out is {tensor.dtype} on {tensor.device}; it must be {like.dtype} on the CPU")
+            raise ArgumentError(f"out is {tensor.dtype} on {tensor.device}; it must be {like.dtype} on the CPU")
         if not has_memory(tensor):
-            raise SpecError("out has no memory: its storage was freed")
+            raise ArgumentError("out has no memory: its storage was freed")
         if tensor.requires_grad:
-            raise SpecError("out requires a gradient, which writing in place would lose; detach it")
+            raise ArgumentError("out requires a gradient, which writing in place would lose; detach it")
         if not tensor.is_contiguous() and any(step == 0 < size - 1 for size, step in _axes(tensor)):
-            raise SpecError("several elements of out share memory; give it memory of its own")
+            raise ArgumentError("several elements of out share memory; give it memory of its own")
         first, last = span = _span(tensor)
         if any(first < end and start < last for start, end in spans):
-            raise SpecError("out overlaps an input or the other out; give it memory of its own")
+            raise ArgumentError("out overlaps an input or the other out; give it memory of its own")
         spans.append(span)
 
 
@@ -428,7 +430,7 @@ def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -
 
 
 def _following(x: Tensor, dim: int) -> Tensor:
-    """The following step; zero at the end."""
+    """Return the following step; zero at the end."""
     return torch.cat((x.narrow(dim, 1, x.shape[dim] - 1), torch.zeros_like(x.narrow(dim, 0, 1))), dim)
 
 

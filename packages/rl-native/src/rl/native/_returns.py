@@ -11,7 +11,7 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.autograd.graph import increment_version
 
 from rl.core.arguments import same_shape
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.native import _return_kernels as _ops
 from rl.native._library import require, why
 from rl.native._return_kernels import (
@@ -49,7 +49,7 @@ class NativeRecurrence:
     gradient is needed or the kernels do not support the arguments.
 
     Raises:
-        RLError: if there is no compiled library.
+        RLError: If there is no compiled library.
 
     Example:
         >>> recurrence = NativeRecurrence()
@@ -76,21 +76,22 @@ class NativeRecurrence:
         return f"NativeRecurrence({self.why})"
 
     def __call__(self, d: Tensor, c: Tensor, time_dim: int, *, out: Tensor | None = None) -> Tensor:
-        """The recurrence, with ``x_T = 0``.
+        """Compute the recurrence, with ``x_T = 0``.
 
         Args:
-            d: addend of each step, ``[*B, T, F]``, float32 or float64.
-            c: weight of the following step, same shape and dtype; the last one is not read.
-            time_dim: dimension of time.
-            out: written and returned, if given; must overlap neither argument, and carries no gradient.
+            d: Addend of each step, ``[*B, T, F]``, float32 or float64.
+            c: Weight of the following step, same shape and dtype; the last one is not read.
+            time_dim: Dimension of time.
+            out: Memory of the result, which is returned, if given; must overlap neither argument, and carries no
+                gradient.
 
         Returns:
             x, of the same shape.
 
         Raises:
-            ShapeError: if shapes differ, or the dimension does not exist.
-            SpecError: if a dtype is not supported, `out` cannot be written, or forward-mode AD (`torch.func.jvp`) is
-                active for a tensor.
+            ShapeError: If shapes differ, or the dimension does not exist.
+            ArgumentError: If a dtype is not supported, `out` cannot be written, or forward-mode AD
+                (`torch.func.jvp`) is active for a tensor.
 
         Example:
             >>> recurrence, memory = NativeRecurrence(), torch.empty(3)
@@ -104,10 +105,10 @@ class NativeRecurrence:
         inputs: Slots = (d, None, None, None, c, None, None, None)
         if not is_supported(inputs, traced=False):
             if out is not None:
-                raise SpecError(_NOT_INTO_OUT)
+                raise ArgumentError(_NOT_INTO_OUT)
             for tensor in (d, c):
                 if tensor.layout is torch.strided and not has_memory(tensor) and not tensor._is_zerotensor():  # noqa: SLF001 - there is no public way to ask
-                    raise SpecError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+                    raise ArgumentError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
             return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
         if out is None:
             out = torch.empty_like(d)
@@ -119,12 +120,12 @@ class NativeRecurrence:
 
     @staticmethod
     def _traced(d: Tensor, c: Tensor, time_dim: int, out: Tensor | None) -> Tensor:
-        """The recurrence as an operator, for tracers."""
+        """Compute the recurrence as an operator, for tracers."""
         _check(d, c)
         dim = dimension(time_dim, d.shape)
         if out is not None:
-            raise SpecError(_NOT_INTO_OUT)
-        _refuse_tangents(d, c)
+            raise ArgumentError(_NOT_INTO_OUT)
+        _reject_tangents(d, c)
         if is_transformed():
             return _ops.transformed(d, c, dim, False)  # noqa: FBT003 - of the schema
         return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
@@ -147,23 +148,23 @@ class NativeRecurrence:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16.
 
         Args:
-            gamma: discount; a number, or a tensor ``[]`` or of the reward's shape.
-            lmbda: weight of longer returns; a number or tensor as `gamma`.
-            state_value: value of each state, ``[*B, T, F]``, float32 or float64.
-            next_state_value: value of the next state.
-            reward: of each step.
-            done: whether the episode ended with the step, bool.
-            terminated: whether it ended in a terminal state; `done` if None.
-            time_dim: dimension of time.
-            out: two tensors that receive the results.
+            gamma: Discount; a number, or a tensor ``[]`` or of the reward's shape.
+            lmbda: Weight of longer returns; a number or tensor as `gamma`.
+            state_value: Value of each state, ``[*B, T, F]``, float32 or float64.
+            next_state_value: Value of the next state.
+            reward: Reward of each step.
+            done: Whether the episode ended with the step, bool.
+            terminated: Whether it ended in a terminal state; `done` if None.
+            time_dim: Dimension of time.
+            out: Two tensors that receive the results.
 
         Returns:
             The advantage, and the advantage plus `state_value`; None, without writing, if the kernel does not
             support the arguments.
 
         Raises:
-            ShapeError: if there is no such dimension, or `out` has another shape.
-            SpecError: if `out` is given and cannot be written.
+            ShapeError: If there is no such dimension, or `out` has another shape.
+            ArgumentError: If `out` is given and cannot be written.
 
         Example:
             >>> value, reward = torch.zeros(1, 3, 1), torch.ones(1, 3, 1)
@@ -192,21 +193,21 @@ class NativeRecurrence:
         Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 12.20.
 
         Args:
-            gamma: as for `gae`.
-            lmbda: as for `gae`.
-            next_state_value: value of the next state, ``[*B, T, F]``; None for no bootstrapping.
-            reward: as for `gae`.
-            done: as for `gae`.
-            terminated: as for `gae`.
-            time_dim: dimension of time.
-            out: written and returned, if given.
+            gamma: Argument of `gae`.
+            lmbda: Argument of `gae`.
+            next_state_value: Value of the next state, ``[*B, T, F]``; None for no bootstrapping.
+            reward: Argument of `gae`.
+            done: Argument of `gae`.
+            terminated: Argument of `gae`.
+            time_dim: Dimension of time.
+            out: Memory of the result, which is returned, if given.
 
         Returns:
             The return of each step; None, without writing, if the kernel does not support the arguments.
 
         Raises:
-            ShapeError: if there is no such dimension, or `out` has another shape.
-            SpecError: if `out` is given and cannot be written.
+            ShapeError: If there is no such dimension, or `out` has another shape.
+            ArgumentError: If `out` is given and cannot be written.
 
         Example:
             >>> done = torch.tensor([[[False], [True], [False]]])
@@ -238,25 +239,25 @@ class NativeRecurrence:
         2018, eq. 1, with lambda as in its remark 2.
 
         Args:
-            gamma: as for `gae`.
-            lmbda: as for `gae`.
-            ratio: importance ratio of the action, current over behaviour policy, ``[*B, T, F]``.
-            state_value: as for `gae`.
-            next_state_value: as for `gae`.
-            reward: as for `gae`.
-            done: as for `gae`.
-            terminated: as for `gae`.
-            time_dim: dimension of time.
-            rho_bar: clipping threshold of the importance weight of the temporal difference.
-            c_bar: clipping threshold of the trace.
-            out: two tensors that receive the results.
+            gamma: Argument of `gae`.
+            lmbda: Argument of `gae`.
+            ratio: Importance ratio of the action, current over behaviour policy, ``[*B, T, F]``.
+            state_value: Argument of `gae`.
+            next_state_value: Argument of `gae`.
+            reward: Argument of `gae`.
+            done: Argument of `gae`.
+            terminated: Argument of `gae`.
+            time_dim: Dimension of time.
+            rho_bar: Clipping threshold of the importance weight of the temporal difference.
+            c_bar: Clipping threshold of the trace.
+            out: Two tensors that receive the results.
 
         Returns:
             The advantage and the value target; None, without writing, if the kernel does not support the arguments.
 
         Raises:
-            ShapeError: if there is no such dimension, or `out` has another shape.
-            SpecError: if `out` is given and cannot be written.
+            ShapeError: If there is no such dimension, or `out` has another shape.
+            ArgumentError: If `out` is given and cannot be written.
 
         Example:
             >>> one, done = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)
@@ -276,15 +277,15 @@ def _return(
     time_dim: int,
     out: Any,
 ) -> Any:
-    """A return of one kind; None if the kernels do not support the arguments.
+    """Compute a return of one kind; None if the kernels do not support the arguments.
 
     Args:
-        kind: `GAE`, `TD_LAMBDA` or `VTRACE`.
-        inputs: reward, value, next value, importance ratio.
-        weights: gamma and lambda, and the thresholds of V-trace.
-        flags: done and terminated.
-        time_dim: dimension of time.
-        out: written, if given.
+        kind: Kind of the estimate, `GAE`, `TD_LAMBDA` or `VTRACE`.
+        inputs: Reward, value, next value, importance ratio.
+        weights: Gamma and lambda, and the thresholds of V-trace.
+        flags: Done and terminated.
+        time_dim: Dimension of time.
+        out: Memory of the result, if given.
     """
     reward, value, following, ratio = inputs
     done, terminated = flags
@@ -310,7 +311,7 @@ def _return(
 
 
 def _operator(kind: int, inputs: Slots, gamma: float, lmbda: float, dim: int, rho_bar: float, c_bar: float) -> Any:
-    """The same return as an operator of torch, which tracers see."""
+    """Compute the same return as an operator of torch, which tracers see."""
     reward, value, following, ratio, gammas, lmbdas, done, terminated = inputs
     more = reward, done, terminated, gammas, lmbdas, gamma, lmbda, dim
     if kind == GAE:
@@ -321,7 +322,7 @@ def _operator(kind: int, inputs: Slots, gamma: float, lmbda: float, dim: int, rh
 
 
 def _coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[float, Tensor | None]:
-    """A coefficient as a number, or as a tensor with one value for each step."""
+    """Return a coefficient as a number, or as a tensor with one value for each step."""
     if not isinstance(value, Tensor):
         return float(value), None
     if value.ndim:
@@ -333,21 +334,21 @@ def _coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[
 
 def _pair(out: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     if len(out) != 2:
-        raise SpecError(f"out has {len(out)} tensor(s); there are 2 results, each needs one")
+        raise ArgumentError(f"out has {len(out)} tensor(s); there are 2 results, each needs one")
     return out[0], out[1]
 
 
 def _check(d: Tensor, c: Tensor) -> None:
     same_shape(d=d, c=c)
     if d.dtype not in BITS or c.dtype != d.dtype:
-        raise SpecError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
+        raise ArgumentError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
 
 
-def _refuse_tangents(*tensors: Tensor) -> None:
+def _reject_tangents(*tensors: Tensor) -> None:
     if _is_compiling() or not is_dual():
         return
     if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise SpecError(
+        raise ArgumentError(
             "the native recurrence does not support forward-mode AD: use rl.objectives.value.functional, which does, or"
             " torch.autograd.grad"
         )

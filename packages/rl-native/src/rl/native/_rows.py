@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.native._library import require, why
 from rl.native._tracing import is_traced
 
@@ -33,7 +33,7 @@ def _entry() -> Callable[[bytes], int]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor is an ordinary one whose rows are contiguous."""
+    """Return whether the tensor is an ordinary one whose rows are contiguous."""
     return (
         getattr(type(tensor), "__torch_dispatch__", None) is _DISPATCH  # others, such as fakes, may have no memory
         and tensor.layout is torch.strided
@@ -46,7 +46,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _check_tensor(index: Any) -> None:
     if not isinstance(index, Tensor):
-        raise SpecError(f"NativeRowGather: indices are a tensor, got {type(index).__name__}")
+        raise ArgumentError(f"NativeRowGather: indices are a tensor, got {type(index).__name__}")
 
 
 def _select(tensor: Tensor, index: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ class NativeRowGather:
     """Row gather of tensors ``[capacity, ...]`` on the CPU, in one call of C.
 
     Selected by the hook `rl_row_gather`. Traced calls, indices that are not contiguous int64, tensors that `takes`
-    refuses, and large samples with more than two threads of torch use `index_select`.
+    rejects, and large samples with more than two threads of torch use `index_select`.
 
     Args:
-        tensors: of one length, with contiguous rows of any stride.
+        tensors: Tensors of one length, with contiguous rows of any stride.
 
     Raises:
-        RLError: if there is no compiled library.
-        SpecError: if one of them is no tensor, or has no dimension.
+        RLError: If there is no compiled library.
+        ArgumentError: If one of them is no tensor, or has no dimension.
 
     Example:
         >>> gather = NativeRowGather([torch.arange(4), torch.eye(4)])
@@ -86,7 +86,7 @@ class NativeRowGather:
         wrong = next((one for one in tensors if not isinstance(one, Tensor) or not one.dim()), self)  # pyright: ignore[reportUnnecessaryIsInstance] - C trusts what this checks
         if wrong is not self:
             found = f"one of shape {list(wrong.shape)}" if isinstance(wrong, Tensor) else f"a {type(wrong).__name__}"
-            raise SpecError(f"NativeRowGather takes tensors [capacity, ...], got {found}")
+            raise ArgumentError(f"NativeRowGather takes tensors [capacity, ...], got {found}")
         self._tensors = tuple(tensors)
         self._in_c = all(map(_is_plain, tensors))
         self._capacity = min((len(tensor) for tensor in tensors), default=0)
@@ -100,7 +100,7 @@ class NativeRowGather:
 
     @staticmethod
     def takes(tensors: Sequence[Tensor]) -> bool:
-        """Whether this class supports the tensors.
+        """Return whether this class supports the tensors.
 
         Example:
             >>> NativeRowGather.takes([torch.zeros(3), torch.zeros(4, 2)[::2]])
@@ -122,11 +122,11 @@ class NativeRowGather:
         return f"NativeRowGather({len(self._tensors)} tensors, {self._row} bytes a row)"
 
     def rows(self, written: int, index: Tensor) -> list[Tensor]:
-        """Copies ``[n, ...]`` of the rows `index` ``[n]`` of each tensor.
+        """Return copies ``[n, ...]`` of the rows `index` ``[n]`` of each tensor.
 
         Raises:
-            IndexError: if an index is outside ``[0, written)``; nothing is copied then.
-            SpecError: if `index` is no tensor, or the storage of a tensor was freed.
+            IndexError: If an index is outside ``[0, written)``; nothing is copied then.
+            ArgumentError: If `index` is no tensor, or the storage of a tensor was freed.
         """
         _check_tensor(index)
         large = index.numel() * self._row > _LARGE
@@ -135,11 +135,11 @@ class NativeRowGather:
         return self._copy(index, min(written, self._capacity), 1)
 
     def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
-        """Copies ``[n * steps, ...]`` of the runs of `steps` rows that start at `begin` ``[n]``.
+        """Return copies ``[n * steps, ...]`` of the runs of `steps` rows that start at `begin` ``[n]``.
 
         Raises:
-            IndexError: if a run is outside of the first `written` rows; nothing is copied then.
-            SpecError: if `begin` is no tensor, or the storage of a tensor was freed.
+            IndexError: If a run is outside of the first `written` rows; nothing is copied then.
+            ArgumentError: If `begin` is no tensor, or the storage of a tensor was freed.
         """
         _check_tensor(begin)
         if not self._in_c or self._needs_torch(begin):
@@ -157,7 +157,7 @@ class NativeRowGather:
         )
 
     def _is_freed(self, index: Tensor) -> bool:
-        """Whether a tensor with elements has no memory."""
+        """Return whether a tensor with elements has no memory."""
         return any(tensor.numel() and not tensor.data_ptr() for tensor in (index, *self._tensors))
 
     def _copy(self, index: Tensor, limit: int, steps: int) -> list[Tensor]:
@@ -168,7 +168,7 @@ class NativeRowGather:
         # Memory can move between calls: a tensor that becomes shared gets a new address.
         addresses = [tensor.data_ptr() for tensor in self._tensors]
         if not (job[-1] and all(addresses)) and self._is_freed(index):
-            raise SpecError("NativeRowGather: a tensor has no memory, because its storage was freed")
+            raise ArgumentError("NativeRowGather: a tensor has no memory, because its storage was freed")
         for sizes, address, copy in zip(self._sizes, addresses, copies, strict=True):
             job += (*sizes, address, copy.data_ptr())
         wrong = _entry()(self._pack(*job))

@@ -9,8 +9,6 @@ from typing import TypeVar
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["away", "is_dual", "is_traced", "is_transformed"]
-
 Result = TypeVar("Result")
 
 _is_compiling = torch.compiler.is_compiling
@@ -21,7 +19,7 @@ _is_recorded = torch._C._is_tracing  # noqa: SLF001
 
 
 def is_traced() -> bool:
-    """Whether a compiler, a dispatch mode, `torch.func`, `torch.jit.trace` or forward-mode AD is active.
+    """Return whether a compiler, a dispatch mode, `torch.func`, `torch.jit.trace` or forward-mode AD is active.
 
     Example:
         >>> is_traced()
@@ -31,7 +29,7 @@ def is_traced() -> bool:
 
 
 def is_dual() -> bool:
-    """Whether forward-mode AD is active. Not to be called while `torch.compile` traces.
+    """Return whether forward-mode AD is active. Not to be called while `torch.compile` traces.
 
     Example:
         >>> is_dual()
@@ -41,7 +39,7 @@ def is_dual() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of `torch.func` is active outside of the compiler, which traces transforms itself.
+    """Return whether a transform of `torch.func` is active outside of the compiler, which traces transforms itself.
 
     Example:
         >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
@@ -51,7 +49,7 @@ def is_transformed() -> bool:
 
 
 def away(make: Callable[[], Result]) -> Result:
-    """The result of `make` in a new thread, for memory that outlives the call.
+    """Return the result of `make` in a new thread, for memory that outlives the call.
 
     Inference mode, transforms and dispatch modes are local to a thread: a tensor made inside of them could be
     read-only, valid only inside, or without memory.

@@ -64,7 +64,7 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
 
 @hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
-    """The back end ``scan`` of rl-modules with time loops in C, on the CPU; None without either."""
+    """Return the back end ``scan`` of rl-modules with time loops in C, on the CPU; None without either."""
     if cell not in ("lstm", "gru") or name not in ("scan", None) or device.type != "cpu":
         return None
     from rl.native._library import library

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """The priority tree."""
+    """Declare the priority tree."""
     yield Component(
         kind="tree_backend",
         name="cuda",
@@ -27,7 +27,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
-    """The tree on the GPU, for float32 and float64, where torch sees the device."""
+    """Return the tree on the GPU, for float32 and float64, where torch sees the device."""
     if device.type != "cuda":
         return None
     from rl.prio_cuda._tree import tree_for
@@ -37,7 +37,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 
 @hookimpl
 def rl_notes() -> list[str]:
-    """The library, its architectures, the driver and the devices, or what is missing."""
+    """Return the library, its architectures, the driver and the devices, or what is missing."""
     from rl.prio_cuda._library import why, why_not
 
     return [why_not() or why()]

@@ -8,19 +8,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
-
-__all__ = [
-    "as_integer",
-    "check_apart",
-    "check_apart_traced",
-    "check_finite",
-    "check_target",
-    "described",
-    "prepare_batch",
-    "prepare_index",
-    "prepare_uniforms",
-]
+from rl.core.errors import ArgumentError, ShapeError
 
 _MOST = 2**31 - 2  # entries of a batch: their places are kept as int32
 
@@ -41,7 +29,7 @@ def as_integer(value: Any) -> int:
 
 
 def described(given: object) -> str:
-    """Description of an argument, for messages.
+    """Describe an argument, for messages.
 
     Example:
         >>> described([1]), described(torch.ones(3))
@@ -54,14 +42,14 @@ def prepare_index(owner: str, index: Tensor, device: torch.device) -> Tensor:
     """Contiguous indices for the kernels.
 
     Raises:
-        SpecError: if they are not int64, more than a call supports, or on another device.
+        ArgumentError: If they are not int64, more than a call supports, or on another device.
     """
     if not isinstance(index, Tensor) or index.dtype is not torch.int64:
-        raise SpecError(f"{owner}: indices are a tensor of torch.int64, got {described(index)}")
+        raise ArgumentError(f"{owner}: indices are a tensor of torch.int64, got {described(index)}")
     if index.device != device:
-        raise SpecError(f"{owner}: this tree is on {device}, the indices are on {index.device}")
+        raise ArgumentError(f"{owner}: this tree is on {device}, the indices are on {index.device}")
     if index.numel() > _MOST:
-        raise SpecError(f"{owner}: {index.numel()} entries; a call takes at most {_MOST}")
+        raise ArgumentError(f"{owner}: {index.numel()} entries; a call takes at most {_MOST}")
     return index.contiguous()
 
 
@@ -71,16 +59,16 @@ def prepare_batch(
     """Contiguous indices and values for the kernels.
 
     Raises:
-        SpecError: if one of them is on another device, or the indices are not int64.
-        ShapeError: if there is not one value for each index, or one for all.
+        ArgumentError: If one of them is on another device, or the indices are not int64.
+        ShapeError: If there is not one value for each index, or one for all.
     """
     index = prepare_index(owner, index, device)
     if not isinstance(value, Tensor) or value.dtype.is_complex:
-        raise SpecError(f"{owner}: values are a tensor of real numbers, got {described(value)}")
+        raise ArgumentError(f"{owner}: values are a tensor of real numbers, got {described(value)}")
     if value.requires_grad:
         value = value.detach()
     if value.device != device:
-        raise SpecError(f"{owner}: this tree is on {device}, the values are on {value.device}")
+        raise ArgumentError(f"{owner}: this tree is on {device}, the values are on {value.device}")
     if value.dtype is not dtype:
         value = value.to(dtype)
     if index.shape != value.shape and value.ndim:
@@ -95,23 +83,23 @@ def check_target(owner: str, given: Tensor | None, shape: tuple[int, ...], like:
     """Require a tensor that an update can write.
 
     Args:
-        owner: for messages.
-        given: the tensor, if any.
-        shape: required shape.
-        like: has the required dtype and device.
+        owner: Component that messages name.
+        given: Tensor, if any.
+        shape: Required shape.
+        like: Tensor with the required dtype and device.
 
     Raises:
-        ShapeError: if it has another shape.
-        SpecError: if it is of another dtype, on another device, or not contiguous.
+        ShapeError: If it has another shape.
+        ArgumentError: If it is of another dtype, on another device, or not contiguous.
     """
     if given is None:
         return
     if not isinstance(given, Tensor):
-        raise SpecError(f"{owner} is {described(given)}; it is a tensor of {like.dtype} on {like.device}")
+        raise ArgumentError(f"{owner} is {described(given)}; it is a tensor of {like.dtype} on {like.device}")
     if given.shape != shape:
         raise ShapeError(f"{owner} has the shape {tuple(given.shape)}; it is {shape}")
     if given.dtype is not like.dtype or given.device != like.device or not given.is_contiguous():
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} is {given.dtype} on {given.device}; it is contiguous, {like.dtype} and on {like.device}"
         )
 
@@ -124,15 +112,15 @@ def check_apart(
     Threads of a large update read values while others write.
 
     Args:
-        owner: for messages.
-        buffer: of the tree; written.
-        index: read; contiguous, as all are.
-        value: read.
-        raw: written, if any.
-        largest: written, if any.
+        owner: Component that messages name.
+        buffer: Buffer of the tree, written.
+        index: Indices, contiguous as all tensors are.
+        value: Priorities or errors.
+        raw: Raw priorities, written; None for none.
+        largest: Largest raw priority, written; None for none.
 
     Raises:
-        SpecError: naming the two.
+        ArgumentError: Naming the two.
     """
     # Without a loop, which takes twice as long.
     at, i, v = buffer.data_ptr(), index.data_ptr(), value.data_ptr()
@@ -174,7 +162,7 @@ def check_apart_traced(
     """`check_apart` while a graph is traced: tensors without memory, compared by storage and offset.
 
     Raises:
-        SpecError: naming the two.
+        ArgumentError: Naming the two.
     """
     written = [("the tree", buffer)]
     for name, tensor in (("raw", raw), ("largest", largest), ("the indices", index), ("the values", value)):
@@ -188,13 +176,13 @@ def check_apart_traced(
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two contiguous tensors of one storage share memory."""
+    """Return whether two contiguous tensors of one storage share memory."""
     first, start = (each.storage_offset() * each.element_size() for each in (one, other))
     return bool(first < start + other.nbytes and start < first + one.nbytes)
 
 
 def _raise_shared(owner: str, one: str, other: str) -> NoReturn:
-    raise SpecError(
+    raise ArgumentError(
         f"{owner}: {one} and {other} share memory, and a call must not write what it reads; give a clone of one of them"
     )
 
@@ -203,11 +191,11 @@ def check_finite(owner: str, **given: float) -> None:
     """Require finite numbers of at least 0.
 
     Raises:
-        SpecError: naming it.
+        ArgumentError: Naming it.
     """
     for name, value in given.items():
         if not 0 <= value < float("inf"):
-            raise SpecError(f"{owner}: {name} is {value}; it is finite and at least 0")
+            raise ArgumentError(f"{owner}: {name} is {value}; it is finite and at least 0")
 
 
 def prepare_uniforms(
@@ -216,19 +204,19 @@ def prepare_uniforms(
     """Uniform numbers for `n` samples, float64 ``[n]`` on the device.
 
     Raises:
-        SpecError: if `n` is not an integer, negative or too large, or `u` is not a tensor.
-        ShapeError: if `u` has another shape or device.
+        ArgumentError: If `n` is not an integer, negative or too large, or `u` is not a tensor.
+        ShapeError: If `u` has another shape or device.
     """
     asked, n = n, as_integer(n)
     if not 0 <= n <= _MOST:
-        raise SpecError(f"{owner}: n is {asked}; it must be an integer from 0 to {_MOST}")
+        raise ArgumentError(f"{owner}: n is {asked}; it must be an integer from 0 to {_MOST}")
     if u is None:
         if generator is None:  # without the argument: with it torch rejects a symbolic n
             return torch.rand(n, dtype=torch.float64, device=device)
         u = torch.rand(n, dtype=torch.float64, device=generator.device, generator=generator)
         return u if u.device == device else u.to(device, non_blocking=True)
     if not isinstance(u, Tensor):
-        raise SpecError(f"{owner}: u is {described(u)}; it is a tensor ({n},) on {device}")
+        raise ArgumentError(f"{owner}: u is {described(u)}; it is a tensor ({n},) on {device}")
     if u.shape != (n,) or u.device != device:
         raise ShapeError(f"{owner}: u is {tuple(u.shape)} on {u.device}; it is ({n},) on {device}")
     return u.to(torch.float64).contiguous()

@@ -18,27 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
-__all__ = [
-    "ARCHITECTURES",
-    "COMMAND",
-    "FLAGS",
-    "HOST_FLAGS",
-    "LIBRARY",
-    "RECORD",
-    "SOURCES",
-    "STAMP",
-    "Record",
-    "architectures",
-    "build",
-    "build_host",
-    "command_line",
-    "compiler",
-    "host_compiler",
-    "main",
-    "record",
-    "stamp",
-]
-
 _HERE = Path(__file__).resolve().parent
 SOURCES = _HERE / "csrc"
 LIBRARY = _HERE / "_lib" / "rl_prio_cuda.so"
@@ -68,7 +47,7 @@ class Record(TypedDict, total=False):
 
 
 def compiler() -> str | None:
-    """The path of nvcc: ``$NVCC``, else that of ``$CUDA_HOME``, else the one on the PATH; None if there is none."""
+    """Return the path of nvcc: ``$NVCC``, else that of ``$CUDA_HOME``, else that on the PATH; None if there is none."""
     named = _environment("NVCC")
     if named:
         return shutil.which(named)
@@ -77,7 +56,7 @@ def compiler() -> str | None:
 
 
 def host_compiler() -> list[str] | None:
-    """The command of the C++ compiler: ``$CXX``, else g++ or clang++; None if there is none."""
+    """Return the command of the C++ compiler: ``$CXX``, else g++ or clang++; None if there is none."""
     named = _environment("CXX")
     if named:
         try:
@@ -94,10 +73,10 @@ def _environment(name: str) -> str:
 
 
 def stamp() -> str:
-    """What a library has to hold to be called: 16 digits made of the version, all sources and how they are compiled.
+    """Return the 16-digit hash of version, sources and flags that a library must hold to be called.
 
-    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files. And
-    one that lies beside sources that are worked on must not be taken for what they say now.
+    A library that was compiled after the installation is none of pip's files and stays when pip installs another
+    version. One next to edited sources must not be used for them either.
     """
     sources = sorted(path for path in SOURCES.iterdir() if path.suffix in {".cpp", ".cu", ".h"})
     made = hashlib.sha256(repr((FLAGS, _LINK)).encode())
@@ -110,8 +89,8 @@ def architectures(nvcc: str) -> list[str]:
     """Those to compile for: of ``$RL_CUDA_ARCHS`` (as in ``"80 90"``), else of `ARCHITECTURES`, what this nvcc knows.
 
     Raises:
-        RuntimeError: if one was asked for that it does not know, if it knows none, or fails.
-        OSError: if it does not run.
+        RuntimeError: If one was asked for that it does not know, if it knows none, or fails.
+        OSError: If it does not run.
     """
     done = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -126,7 +105,7 @@ def architectures(nvcc: str) -> list[str]:
 
 
 def command_line(nvcc: str, wanted: Sequence[str], made: Path) -> list[str]:
-    """The words that compile the library `made` for the architectures `wanted`, and PTX of the last of them.
+    """Return the words that compile the library `made` for the architectures `wanted`, and PTX of the last of them.
 
     Files in between stay in the folder of `made`: nvcc would give them names of the process, which the library holds,
     so that no two builds were equal.
@@ -143,13 +122,13 @@ def build(mode: str | None = None, *, keep: bool = False) -> str:
     Args:
         mode: ``auto`` builds if it can, ``off`` does not, ``require`` fails if it cannot; if None, what
             ``RL_NATIVE`` says, else ``auto``.
-        keep: leave a library that is there as it is if there will be no new one.
+        keep: Whether to leave an existing library if no new one is built.
 
     Returns:
         ``"ok"``, or why there is no library.
 
     Raises:
-        RuntimeError: if `mode` is ``require`` and there is no library, or `mode` is none of these.
+        RuntimeError: If `mode` is ``require`` and there is no library, or `mode` is none of these.
     """
     mode = mode or _environment("RL_NATIVE").lower() or "auto"
     if mode not in ("auto", "off", "require"):
@@ -194,11 +173,11 @@ def build_host(folder: Path, *flags: str) -> Path:
     """Compile the library that runs the same kernels on this computer, one thread after another, for tests.
 
     Args:
-        folder: where it is put.
-        flags: more words for the compiler; if none, ``-O2``.
+        folder: Folder of the result.
+        flags: Further words for the compiler; if none, ``-O2``.
 
     Raises:
-        RuntimeError: if there is no C++ compiler, or it fails.
+        RuntimeError: If there is no C++ compiler, or it fails.
     """
     command, made = host_compiler(), Path(folder, "rl_prio_host.so")
     if command is None:
@@ -221,7 +200,7 @@ def _run(line: Sequence[str]) -> str:
 
 
 def record() -> Record:
-    """What the last build left behind; empty if there was none."""
+    """Return the record of the last build; empty if there was none."""
     try:
         found = json.loads(RECORD.read_text())
     except (OSError, ValueError):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from rl.core.errors import BackendError, CheckpointError, SpecError
+from rl.core.errors import ArgumentError, BackendError, CheckpointError
 from rl.prio_cuda._arguments import check_apart, check_apart_traced
 from rl.prio_cuda._library import platform_of
 
@@ -234,7 +234,7 @@ def implement(library: Library, key: str) -> None:
     """Give the operators their functions for tensors of one kind of device.
 
     Args:
-        library: of the namespace rl_prio_cuda; the functions go when it goes.
+        library: Library of the namespace rl_prio_cuda, with which the functions are removed.
         key: ``"CUDA"``; tests take ``"CPU"`` too.
     """
     functions = {"tree_set": _set, "tree_set_errors": _set_errors, "tree_sample": _sample, "tree_get": _get}
@@ -270,12 +270,12 @@ class Layout:
     """A tree's layout, in bytes from the start of its buffer.
 
     Args:
-        capacity: number of leaves.
-        bits: of a leaf, 32 or 64.
-        at: of each level, lowest first; the last one is the root.
-        children: blocks or nodes below each level.
-        leaves: where the leaves begin.
-        size: of the whole buffer.
+        capacity: Number of leaves.
+        bits: Size of a leaf, 32 or 64.
+        at: Offset of each level, lowest first; the last one is the root.
+        children: Number of blocks or nodes below each level.
+        leaves: Offset of the leaves.
+        size: Size of the whole buffer.
     """
 
     capacity: int
@@ -297,19 +297,19 @@ class Layout:
 
 @cache
 def layout(capacity: int, bits: int) -> Layout:
-    """The layout of a tree.
+    """Return the layout of a tree.
 
     Raises:
-        SpecError: if there cannot be such a tree.
+        ArgumentError: If there cannot be such a tree.
 
     Example:
         >>> layout(1000, 32).size
         5376
     """
     if bits not in (32, 64):
-        raise SpecError(f"priority tree: the dtype has {bits} bits; it is torch.float32 or torch.float64")
+        raise ArgumentError(f"priority tree: the dtype has {bits} bits; it is torch.float32 or torch.float64")
     if not 1 <= capacity <= _MOST:
-        raise SpecError(f"priority tree: the capacity is {capacity}; it is at least 1 and at most 2^46")
+        raise ArgumentError(f"priority tree: the capacity is {capacity}; it is at least 1 and at most 2^46")
     children: list[int] = []
     below = -(-capacity // _BLOCK)
     while not children or below > 1:
@@ -328,11 +328,11 @@ def read_head(head: bytes, size: int) -> tuple[int, int]:
     """Capacity and bits of a leaf of the tree in a buffer.
 
     Args:
-        head: the first bytes of the buffer.
-        size: bytes of the whole buffer.
+        head: First bytes of the buffer.
+        size: Bytes of the whole buffer.
 
     Raises:
-        CheckpointError: if it holds no tree.
+        CheckpointError: If it holds no tree.
     """
     if len(head) >= _HEAD.size:
         magic, capacity, bits, *_ = _HEAD.unpack_from(head)

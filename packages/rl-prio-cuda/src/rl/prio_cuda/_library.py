@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rl.core.errors import BackendError, RLError, SpecError
+from rl.core.errors import ArgumentError, BackendError, RLError
 from rl.core.settings import settings
 from rl.prio_cuda._build import COMMAND, LIBRARY, STAMP, record, stamp
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or why there is none, whatever the settings and the driver say."""
+    """Return the library, or why there is none, whatever the settings and the driver say."""
     if not LIBRARY.is_file():
         return None, record().get("state") or "it was never built"
     try:
@@ -41,10 +41,10 @@ def _stamp_of(loaded: ctypes.CDLL) -> str:
 
 
 def library() -> ctypes.CDLL | None:
-    """The loaded library; None if it is absent, the driver cannot run it, or ``RL_NATIVE=off`` switches it off.
+    """Return the loaded library; None if it is absent, the driver cannot run it, or ``RL_NATIVE=off`` switches it off.
 
     Raises:
-        RLError: if ``RL_NATIVE`` is ``require`` and there is none.
+        RLError: If ``RL_NATIVE`` is ``require`` and there is none.
     """
     mode = settings().native
     if mode == "off":
@@ -56,7 +56,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def require() -> ctypes.CDLL:
-    """The loaded library.
+    """Return the loaded library.
 
     Raises:
         RLError: with what is missing and what to do, if there is none.
@@ -71,7 +71,7 @@ def why_not(index: int | None = None) -> str:
     """Why `library` is None, as a sentence that says what to do; empty if it is there.
 
     Args:
-        index: of a CUDA device that the library is to run on, too.
+        index: Index of a CUDA device on which the library is to run, too.
     """
     if settings().native == "off":
         return "the compiled library of rl-prio-cuda is switched off with RL_NATIVE=off; unset it to use the library"
@@ -79,7 +79,7 @@ def why_not(index: int | None = None) -> str:
 
 
 def _missing() -> str:
-    """What keeps every device from the library."""
+    """Return the reason why no device can run the library, or None."""
     loaded, reason = _load()
     if loaded is None:
         return (
@@ -101,7 +101,7 @@ def _missing() -> str:
 
 
 def _unfit(index: int) -> str:
-    """What keeps one device from the library."""
+    """Return the reason why a device cannot run the library, or None."""
     try:
         name, capability = device(index)
     except RLError as error:
@@ -117,7 +117,7 @@ def _unfit(index: int) -> str:
 
 
 def serves(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Whether a library built for `architectures` runs on a device.
+    """Return whether a library built for `architectures` runs on a device.
 
     Machine code runs where the major number is the same and the minor one not smaller. The last architecture is there
     as PTX too, which the driver compiles for what is newer.
@@ -143,10 +143,10 @@ def versions() -> tuple[int, int]:
 
 
 def device(index: int) -> tuple[str, tuple[int, int]]:
-    """The name of a CUDA device, and its compute capability.
+    """Return the name of a CUDA device, and its compute capability.
 
     Raises:
-        RLError: if there is no such device, or no library.
+        RLError: If there is no such device, or no library.
     """
     loaded, reason = _load()
     if loaded is None:
@@ -173,7 +173,7 @@ def devices() -> list[str]:
 
 
 def why() -> str:
-    """What is compiled, the driver and the devices, for ``rl doctor``."""
+    """Describe the compiled library, the driver and the devices, for ``rl doctor``."""
     require()
     driver, runtime = versions()
     return f"{_compiled(runtime)}; the driver offers CUDA {_spoken(driver)}; {'; '.join(devices()) or 'no device'}"
@@ -185,7 +185,7 @@ def _compiled(runtime: int) -> str:
 
 
 def _spoken(version: int) -> str:
-    """A version of CUDA, as people write it."""
+    """Return a version of CUDA, as people write it."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -219,10 +219,10 @@ _SIGNATURES = {
 
 
 def declare(library: CDLL) -> CDLL:
-    """The same library, its functions declared.
+    """Declare the functions of a library, and return it.
 
     Raises:
-        BackendError: if it is of another version.
+        BackendError: If it is of another version.
     """
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
@@ -238,10 +238,10 @@ def declare(library: CDLL) -> CDLL:
 
 @cache
 def functions() -> CDLL:
-    """The library of this installation.
+    """Return the library of this installation.
 
     Raises:
-        RLError: if there is none.
+        RLError: If there is none.
     """
     return declare(require())
 
@@ -254,10 +254,10 @@ class Platform:
     """How kernels are launched on devices of one kind.
 
     Args:
-        functions: the library, its functions declared; raises if there is none.
-        stream: the handle of the current stream of a device.
-        guard: makes a device the current one, inside of a ``with``.
-        ready: raises if there is no device of this kind.
+        functions: Library, its functions declared; raises if there is none.
+        stream: Handle of the current stream of a device.
+        guard: Context manager that makes a device the current one.
+        ready: Function that raises if there is no device of this kind.
     """
 
     functions: Callable[[], CDLL]
@@ -298,11 +298,11 @@ def platform_of(device: torch.device) -> Platform:
     """How kernels are launched on a device.
 
     Raises:
-        SpecError: if they cannot be.
+        ArgumentError: If they cannot be.
     """
     found = PLATFORMS.get(device.type)
     if found is None:
-        raise SpecError(
+        raise ArgumentError(
             f"CudaPriorityTree lives on a CUDA device, not on {device}; for a CPU there are rl-native's"
             ' NativePriorityTree and the back end "torch" of rl-replay'
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.core.backends import report_missing
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError
 from rl.core.settings import settings
 from rl.prio_cuda import _calls as calls
 from rl.prio_cuda import _calls as ops
@@ -35,15 +35,15 @@ def raise_recorded(code: int, place: int, bits: int, *, capacity: int) -> NoRetu
     """Raise the error that a kernel recorded.
 
     Args:
-        code: error code of the first rejected call.
-        place: position in its batch.
-        bits: the rejected value, as the bits of a float64.
-        capacity: of the tree.
+        code: Error code of the first rejected call.
+        place: Position in its batch.
+        bits: Rejected value, as the bits of a float64.
+        capacity: Capacity of the tree.
 
     Raises:
-        IndexError: for an index.
-        SpecError: for a priority, a `u`, or a total that nothing can be sampled from.
-        CheckpointError: if the buffer is damaged.
+        IndexError: For an index.
+        ArgumentError: For a priority, a `u`, or a total that nothing can be sampled from.
+        CheckpointError: If the buffer is damaged.
     """
     value = struct.unpack("<d", struct.pack("<q", bits))[0]
     where = f" (the one at place {place} of its batch)"
@@ -53,16 +53,16 @@ def raise_recorded(code: int, place: int, bits: int, *, capacity: int) -> NoRetu
             f" most{where}; that call wrote nothing"
         )
     if code == PRIORITY:
-        raise SpecError(
-            f"priority tree: {value:g} is refused{where}; a priority is at least 0, and finite in the tree's dtype, one"
+        raise ArgumentError(
+            f"priority tree: {value:g} is rejected{where}; it must be at least 0, and finite in the tree's dtype, one"
             " that an error makes too. That call wrote nothing"
         )
     if code == EMPTY:
-        raise SpecError("priority tree: nothing can be sampled, all priorities are zero; update some first")
+        raise ArgumentError("priority tree: nothing can be sampled, all priorities are zero; update some first")
     if code == OVERFLOW:
-        raise SpecError("priority tree: the sum of the priorities is infinite; scale them down")
+        raise ArgumentError("priority tree: the sum of the priorities is infinite; scale them down")
     if code == UNIFORM:
-        raise SpecError(f"priority tree: a u of {value:g} is outside [0, 1){where}")
+        raise ArgumentError(f"priority tree: a u of {value:g} is outside [0, 1){where}")
     raise CheckpointError(f"priority tree: the buffer holds no tree, or was damaged (code {code}, place {place})")
 
 
@@ -75,21 +75,21 @@ class CudaPriorityTree:
     """Priorities by index on a CUDA device; a `rl.core.interfaces.PriorityTree`.
 
     Everything is ordered on the current stream of the device. No call waits for the device, so what is wrong inside
-    of tensors cannot raise at once: a refused batch writes nothing, and `check` raises it. With the same tensors every
+    of tensors cannot raise at once: a rejected batch writes nothing, and `check` raises it. With the same tensors every
     call is repeatable, and can be captured in a CUDA graph; ``torch.compile(fullgraph=True)`` keeps all calls.
 
     The tree is one buffer with the bytes of rl-native's: ``CudaPriorityTree.from_buffer(native.buffer.cuda())``.
     Sums are float64, whatever the leaves are, and always recomputed from below, so that they do not drift.
 
     Args:
-        capacity: number of leaves; all are zero at first.
-        dtype: of the leaves, `torch.float32` or `torch.float64`.
-        device: a CUDA device.
-        buffer: of a tree of this capacity and dtype, to live in; a new, empty one if None.
+        capacity: Number of leaves; all are zero at first.
+        dtype: Dtype of the leaves, `torch.float32` or `torch.float64`.
+        device: A CUDA device.
+        buffer: Memory of a tree of this capacity and dtype; new and empty if None.
 
     Raises:
-        SpecError: if there cannot be such a tree, or the device is no CUDA device.
-        RLError: if there is no compiled library, or torch sees no GPU; the message says what to do.
+        ArgumentError: If there cannot be such a tree, or the device is no CUDA device.
+        RLError: If there is no compiled library, or torch sees no GPU; the message says what to do.
 
     Example:
         >>> if torch.cuda.is_available():
@@ -98,7 +98,7 @@ class CudaPriorityTree:
         ...     assert (tree.total().item(), tree.min().item(), tree.max().item()) == (4.0, 1.0, 3.0)
         ...     index, priority = tree.sample(2, u=torch.tensor([0.0, 0.75], device="cuda"))
         ...     assert index.tolist() == [0, 2]
-        ...     tree.check()  # raises what was refused, here nothing
+        ...     tree.check()  # raises what was rejected, here nothing
     """
 
     name = "cuda"
@@ -112,10 +112,12 @@ class CudaPriorityTree:
         buffer: Tensor | None = None,
     ) -> None:
         if dtype not in _BITS:
-            raise SpecError(f"{type(self).__name__}: the dtype is {dtype}; it is torch.float32 or torch.float64")
+            raise ArgumentError(f"{type(self).__name__}: the dtype is {dtype}; it is torch.float32 or torch.float64")
         asked, capacity = capacity, as_integer(capacity)
         if capacity < 1:
-            raise SpecError(f"{type(self).__name__}: the capacity is {asked!r}; it must be an integer of at least 1")
+            raise ArgumentError(
+                f"{type(self).__name__}: the capacity is {asked!r}; it must be an integer of at least 1"
+            )
         plan = layout(capacity, _BITS[dtype])
         if buffer is None:
             calls.ready(torch.device(device))
@@ -127,11 +129,11 @@ class CudaPriorityTree:
         """Use a buffer that holds a tree, of this capacity and type if they are known."""
         owner = type(self).__name__
         if not isinstance(buffer, Tensor) or buffer.dtype != torch.uint8 or buffer.ndim != 1:
-            raise SpecError(f"{owner}: a buffer is uint8 [bytes]; this one is {described(buffer)}")
+            raise ArgumentError(f"{owner}: a buffer is uint8 [bytes]; this one is {described(buffer)}")
         if not buffer.is_contiguous():
-            raise SpecError(f"{owner}: a buffer is contiguous; give a clone of this one")
+            raise ArgumentError(f"{owner}: a buffer is contiguous; give a clone of this one")
         if buffer.data_ptr() % 64:
-            raise SpecError(f"{owner}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
+            raise ArgumentError(f"{owner}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
         head = bytes(buffer[:HEAD].cpu().tolist())  # waits: once, when a tree is made
         found = read_head(head, buffer.numel())
         if capacity is not None and found != (capacity, bits):
@@ -153,15 +155,15 @@ class CudaPriorityTree:
 
     @classmethod
     def from_buffer(cls, buffer: Tensor, *, rebuild: bool = False) -> Self:
-        """A tree that lives in `buffer`, without copying it.
+        """Create a tree that lives in `buffer`, without copying it.
 
         Args:
-            buffer: the `buffer` of a tree, of this class or of rl-native, on the device where the tree is to be.
-            rebuild: check the leaves, and recompute everything above them, as `rebuild` does.
+            buffer: Attribute `buffer` of a tree, of this class or of rl-native, on the device where the tree is to be.
+            rebuild: Whether to check the leaves, and recompute everything above them, as `rebuild` does.
 
         Raises:
-            CheckpointError: if it holds no tree.
-            SpecError: if the tensor is not contiguous uint8 at a multiple of 64 bytes.
+            CheckpointError: If it holds no tree.
+            ArgumentError: If the tensor is not contiguous uint8 at a multiple of 64 bytes.
         """
         tree = cls.__new__(cls)
         tree._attach(buffer, None, None)  # noqa: SLF001  its own class
@@ -176,8 +178,9 @@ class CudaPriorityTree:
         device: then the call writes nothing, and `check` raises it.
 
         Raises:
-            SpecError: if an index is not int64, or one of the two is on another device, or shares memory with the tree.
-            ShapeError: if there is not one priority for each index. Nothing is written then.
+            ArgumentError: If an index is not int64, or one of the two is on another device or shares memory with the
+                tree.
+            ShapeError: If there is not one priority for each index. Nothing is written then.
         """
         owner = f"{type(self).__name__}.update"
         index, priority = prepare_batch(owner, index, priority, self.device, self.dtype)
@@ -206,22 +209,22 @@ class CudaPriorityTree:
         Args:
             index: ``[n]`` int64; of a repeated one the last counts.
             error: ``[n]``, or one for all ``[]``, of any sign.
-            eps: at least 0.
-            alpha: at least 0.
+            eps: Number of at least 0 that is added to the absolute error.
+            alpha: Exponent, at least 0.
             raw: ``[capacity]``; gets the errors at `index`.
             largest: ``[]``; gets the largest size of an error, if that is larger.
-            rows: an index is below it; the capacity if None.
+            rows: Index is below it; the capacity if None.
 
         Raises:
-            SpecError: if `eps` or `alpha` is negative or not finite, a tensor has another dtype or device, or what is
-                written (the tree, `raw`, `largest`) shares memory with another tensor of the call.
-            ShapeError: if there is not one error for each index, or `raw` or `largest` has another shape.
+            ArgumentError: If `eps` or `alpha` is negative or not finite, a tensor has another dtype or device, or what
+                is written (the tree, `raw`, `largest`) shares memory with another tensor of the call.
+            ShapeError: If there is not one error for each index, or `raw` or `largest` has another shape.
         """
         owner = f"{type(self).__name__}.update_from_errors"
         check_finite(owner, eps=eps, alpha=alpha)
         limit = self.capacity if rows is None else as_integer(rows)
         if not 0 <= limit <= self.capacity:
-            raise SpecError(f"{owner}: rows is {rows}; it must be an integer from 0 to {self.capacity}")
+            raise ArgumentError(f"{owner}: rows is {rows}; it must be an integer from 0 to {self.capacity}")
         index, error = prepare_batch(owner, index, error, self.device, self.dtype)
         check_target(f"{owner}: raw", raw, (self.capacity,), self._leaves)
         check_target(f"{owner}: largest", largest, (), self._leaves)
@@ -246,15 +249,15 @@ class CudaPriorityTree:
         Where the total is zero or infinite, indices and priorities are 0, and `check` raises it.
 
         Args:
-            n: number of draws, with replacement.
-            generator: of the randomness; the global one of the device if None. One of the CPU works too; its numbers
+            n: Number of draws, with replacement.
+            generator: Source of randomness; the global one of the device if None. One of the CPU works too; its numbers
                 are copied to the device, which may wait.
-            stratified: draw the i-th from the i-th of n equal parts of the total, for less variance.
-            u: the randomness itself, ``[n]`` in ``[0, 1)``, instead of a generator.
+            stratified: Whether to draw the i-th from the i-th of n equal parts of the total, for less variance.
+            u: Randomness itself, ``[n]`` in ``[0, 1)``, instead of a generator.
 
         Raises:
-            SpecError: if `n` is negative.
-            ShapeError: if `u` has another shape or device.
+            ArgumentError: If `n` is negative.
+            ShapeError: If `u` has another shape or device.
         """
         return self._sample(n, generator, stratified, u, None)
 
@@ -299,7 +302,7 @@ class CudaPriorityTree:
         return ops.tree_get(*places, index) if _compiling() else calls.get(*places, index)
 
     def _figure(self, place: int) -> Tensor:
-        """A view of the head; under the compiler a new one, as it tracks views of the buffer."""
+        """Return a view of the head; under the compiler a new one, as it tracks views of the buffer."""
         head = self._buffer[24:48].view(torch.float64) if _compiling() else self._head
         return head[place]
 
@@ -316,13 +319,13 @@ class CudaPriorityTree:
         return self._figure(2).to(self.dtype, copy=True)
 
     def check(self) -> None:
-        """Wait for the device, and raise what it refused first since the last time.
+        """Wait for the device, and raise what it rejected first since the last time.
 
         Call it where the program waits anyway, for instance where it logs. Not while a graph is captured.
 
         Raises:
             IndexError: an index was outside of the rows that may be used.
-            SpecError: a priority or an error was refused, or a `u`; or nothing could be drawn.
+            ArgumentError: a priority or an error was rejected, or a `u`; or nothing could be drawn.
             CheckpointError: a rebuilt buffer is damaged.
         """
         code, place, bits = self._error.tolist()
@@ -338,14 +341,14 @@ class CudaPriorityTree:
         calls.rebuild(self._buffer, self._work, self.capacity, self._bits)
 
     def state_dict(self) -> dict[str, Any]:
-        """The leaves, a copy; what lies above them follows from them."""
+        """Return the leaves, a copy; what lies above them follows from them."""
         return {"priority": self._leaves.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the leaves of another tree of this capacity and dtype, on any device. Waits for the device.
 
         Raises:
-            CheckpointError: if they do not fit, or are no priorities. Nothing is written then.
+            CheckpointError: If they do not fit, or are no priorities. Nothing is written then.
         """
         leaves, owner = state.get("priority") if isinstance(state, Mapping) else state, type(self).__name__
         if not isinstance(leaves, Tensor) or leaves.shape != (self.capacity,) or leaves.dtype != self.dtype:
@@ -365,10 +368,10 @@ class CudaPriorityTree:
 
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cuda") -> Self:
-        """A tree with the bytes of a file that `save` wrote, or that of rl-native's tree.
+        """Create a tree with the bytes of a file that `save` wrote, or that of rl-native's tree.
 
         Raises:
-            CheckpointError: if the file is missing or holds no tree.
+            CheckpointError: If the file is missing or holds no tree.
         """
         path = Path(path)
         if not path.is_file():
@@ -391,12 +394,12 @@ class CudaPriorityTree:
 
 
 def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPriorityTree | None:
-    """A tree on a CUDA device; None, with a warning, if something is missing.
+    """Create a tree on a CUDA device; None, with a warning, if something is missing.
 
     There is no warning if torch sees no GPU, for another dtype, and with ``RL_NATIVE=off``.
 
     Raises:
-        RLError: if ``RL_NATIVE`` is ``require`` and the library cannot be used, on this device or at all.
+        RLError: If ``RL_NATIVE`` is ``require`` and the library cannot be used, on this device or at all.
     """
     import torch
 

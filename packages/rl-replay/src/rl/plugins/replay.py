@@ -38,7 +38,7 @@ _ROWS = (
     ("writer", "round-robin", "RoundRobinWriter", "A ring: the newest row replaces the oldest."),
     ("writer", "ensemble", "WriterEnsemble", "The writers of an ensemble, which is read only."),
     ("writer", "max-value", "TensorDictMaxValueWriter", "Keeps the rows with the largest values."),
-    ("writer", "immutable", "ImmutableDatasetWriter", "Refuses writes, for datasets."),
+    ("writer", "immutable", "ImmutableDatasetWriter", "Rejects writes, for datasets."),
 )
 
 
@@ -51,7 +51,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl(trylast=True)
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
-    """The tree in plain torch, for every device."""
+    """Return the tree in plain torch, for every device."""
     if str(dtype) not in ("torch.float32", "torch.float64"):  # torch itself is not imported by a declaration
         return None
     from rl.replay._priority_tree import PrefixTree
@@ -61,7 +61,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 
 @hookimpl(trylast=True)
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather:
-    """Copies of rows in plain torch, for every device."""
+    """Return copies of rows in plain torch, for every device."""
     from rl.replay.storages._successors import TorchRowGather
 
     return TorchRowGather(tensors)

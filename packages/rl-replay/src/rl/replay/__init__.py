@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rl.replay.datasets._offline_to_online import OfflineToOnlineReplayBuffer, prefill_replay_buffer
     from rl.replay.postprocs import MultiStep
     from rl.replay.sample_units import SampleUnit, Sequence, Transition
+    from rl.replay.samplers._base import SamplerBase
     from rl.replay.samplers._ensemble import SamplerEnsemble
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         RoundRobinWriter,
         TensorDictMaxValueWriter,
         TensorDictRoundRobinWriter,
+        WriterBase,
         WriterEnsemble,
     )
 
@@ -78,6 +80,7 @@ __all__ = [
     "Reward2GoTransform",
     "RoundRobinWriter",
     "SampleUnit",
+    "SamplerBase",
     "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "Sequence",
@@ -94,6 +97,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryPredicate",
     "Transition",
+    "WriterBase",
     "WriterEnsemble",
     "__version__",
     "check_slices",

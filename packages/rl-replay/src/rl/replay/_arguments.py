@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from types import MethodType
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 
-__all__ = [
-    "Index",
-    "as_device",
-    "check_parts",
-    "check_replacement",
-    "check_rows",
-    "raise_no_priority",
-    "row_index",
-    "row_numbers",
-    "to_device",
-    "whole",
-]
+T = TypeVar("T")
 
 Index = Tensor | int | slice | Sequence[int]
 """What names rows of a storage."""
@@ -35,27 +24,11 @@ _PARTS = {
 }
 
 
-def whole(value: Any) -> int | None:
-    """`value` as an int of at least 1; None if it is no such number. An int of numpy is one, 1e6 and True are not.
-
-    Example:
-        >>> whole(3), whole(3.0), whole(0)
-        (3, None, None)
-    """
-    if isinstance(value, bool):
-        return None
-    try:
-        number = operator.index(value)
-    except TypeError:
-        return None
-    return number if number >= 1 else None
-
-
 def as_device(owner: str, device: Any) -> torch.device | None:
     """Return `device` as one of torch; None stays None.
 
     Raises:
-        SpecError: if it is no device, or several.
+        ArgumentError: If it is no device, or several.
 
     Example:
         >>> as_device("storage", "cpu")
@@ -65,7 +38,7 @@ def as_device(owner: str, device: Any) -> torch.device | None:
         return None if device is None else torch.device(device)
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0][:100]
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: device is one device of torch, such as 'cpu' or 'cuda:0', got {device!r} ({reason})"
         ) from error
 
@@ -90,10 +63,10 @@ def to_device(values: Tensor, device: torch.device | None) -> Tensor:
 
 
 def row_index(owner: str, index: Any, rows: int) -> int | slice | Tensor:
-    """What names some of `rows` rows, with lists and masks as int64 ``[n]``.
+    """Return the index of some of `rows` rows, with lists and masks as int64 ``[n]``.
 
     Raises:
-        IndexError: if it is not an integer, slice, list, tensor or mask of `rows`.
+        IndexError: If it is not an integer, slice, list, tensor or mask of `rows`.
 
     Example:
         >>> row_index("buffer", [True, False, True], 3)
@@ -120,10 +93,10 @@ def row_index(owner: str, index: Any, rows: int) -> int | slice | Tensor:
 
 
 def row_numbers(owner: str, index: Any, rows: int) -> Tensor:
-    """Indices int64 ``[n]`` from a slice over `rows` rows, a range, list or array.
+    """Return indices int64 ``[n]`` from a slice over `rows` rows, a range, list or array.
 
     Raises:
-        IndexError: see `row_index`.
+        IndexError: See `row_index`.
 
     Example:
         >>> row_numbers("storage", slice(1, None, 2), 5)
@@ -136,27 +109,56 @@ def row_numbers(owner: str, index: Any, rows: int) -> Tensor:
 
 
 def check_parts(owner: str, transform: Any, **parts: Any) -> None:
-    """Refuse what cannot be that part: found out later, the others would have been changed by then.
+    """Reject what cannot be that part: found out later, the others would have been changed by then.
 
     Raises:
-        ContractError: if a part lacks its method.
+        ArgumentError: If a part lacks its method.
     """
     for name, part in parts.items():
         method, example = _PARTS[name]
         if part is not None and (isinstance(part, type) or not callable(getattr(part, method, None))):
-            raise ContractError(f"{owner}: {name} has a method {method!r}, got {part!r}: {name}={example}, for example")
+            raise ArgumentError(f"{owner}: {name} has a method {method!r}, got {part!r}: {name}={example}, for example")
     if transform is not None and not callable(transform):
-        raise ContractError(f"{owner}: transform is a function from TensorDict to TensorDict, got {transform!r}")
+        raise ArgumentError(f"{owner}: transform is a function from TensorDict to TensorDict, got {transform!r}")
+
+
+class Completed:
+    """A part that follows a protocol without the base class: its own members, and the defaults of the base.
+
+    Args:
+        part: Sampler or writer.
+        base: Base class, `SamplerBase` or `WriterBase`.
+    """
+
+    def __init__(self, part: Any, base: type) -> None:
+        self._part, self._base = part, base
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or hasattr(self._part, name):
+            return getattr(self._part, name)
+        default = getattr(self._base, name)
+        return MethodType(default, self) if callable(default) else default
+
+
+def completed(part: Any, base: type[T]) -> T:
+    """Return `part` with all members of `base`: itself if it inherits from it."""
+    return part if isinstance(part, base) else cast("T", Completed(part, base))
+
+
+def overrides(part: Any, base: type, name: str) -> bool:
+    """Return whether a part has its own method in place of the default of `base`."""
+    return getattr(getattr(part, name), "__func__", None) is not getattr(base, name)
 
 
 def check_rows(owner: str, storage: Storage, batch_size: int) -> int:
-    """Number of rows of `storage`.
+    """Return the number of rows of `storage`.
 
     Raises:
-        ContractError: if there are none, or `batch_size` is below 1.
+        ContractError: If there are none.
+        ArgumentError: If `batch_size` is below 1.
     """
     if batch_size < 1:
-        raise ContractError(f"{owner}: batch_size must be at least 1, got {batch_size}")
+        raise ArgumentError(f"{owner}: batch_size must be at least 1, got {batch_size}")
     rows = len(storage)
     if rows == 0:
         raise ContractError(f"{owner}: the buffer is empty; write rows with `add` or `extend` before sampling")
@@ -167,7 +169,7 @@ def raise_no_priority(owner: str) -> NoReturn:
     """Say that a sampler has no priorities.
 
     Raises:
-        ContractError: always.
+        ContractError: Always.
     """
     raise ContractError(f"{owner} has no priorities to update: use a prioritized sampler")
 
@@ -176,7 +178,7 @@ def check_replacement(owner: str, other: str, *, replacement: bool) -> None:
     """Name the sampler without replacement where `replacement` is False.
 
     Raises:
-        ContractError: if it is.
+        ArgumentError: If it is.
     """
     if not replacement:
-        raise ContractError(f"{owner}: replacement=False is another class here: use {other}(...)")
+        raise ArgumentError(f"{owner}: replacement=False is another class here: use {other}(...)")

@@ -4,26 +4,6 @@ from __future__ import annotations
 
 from rl.core.arguments import Needless, foreign_arguments
 
-__all__ = [
-    "buffer",
-    "compressed_list_storage",
-    "dataset",
-    "ensemble_buffer",
-    "ensemble_storage",
-    "fixed_writer",
-    "hindsight_buffer",
-    "lazy_stack_storage",
-    "lazy_tensor_storage",
-    "list_storage",
-    "memmap_storage",
-    "prioritized_buffer",
-    "prioritized_slice_sampler",
-    "slice_sampler",
-    "slice_sampler_without_replacement",
-    "tensor_storage",
-    "writer",
-]
-
 _COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", ...)
 _SERVICE = "use RayReplayBuffer(...)"
 _SPEED: Needless = ("needless: the bounds of trajectories are always kept", ...)

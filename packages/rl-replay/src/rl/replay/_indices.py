@@ -15,7 +15,7 @@ class IndexSet:
     """Set of integers from 0. Adding and removing n of them takes time in proportion to n for every size of the set.
 
     Args:
-        members: all different, int64 ``[n]``; the set changes this array.
+        members: Different integers, int64 ``[n]``; the set changes this array.
 
     Example:
         >>> few = IndexSet(np.array([7, 3, 5]))
@@ -93,14 +93,14 @@ def _at_least(array: Longs, size: int) -> Longs:
 
 
 def distinct(draw: Callable[[int], Tensor], count: int, rounds: int = 64) -> Longs:
-    """The first `count` different numbers of a random sequence, int64 ``[n]``; fewer if they do not come soon.
+    """Return the first `count` different numbers of a random sequence, int64 ``[n]``; fewer if they do not come soon.
 
     Each next number is distributed as a sample of the numbers that were not found before.
 
     Args:
-        draw: samples the next n numbers of the sequence.
-        count: how many to return.
-        rounds: how often to sample twice as many as are missing.
+        draw: Function that samples the next n numbers of the sequence.
+        count: Number of integers to return.
+        rounds: Number of times to sample twice as many as are missing.
 
     Example:
         >>> import torch

@@ -13,20 +13,18 @@ from torch.utils import _pytree as pytree
 
 from rl.core.errors import ContractError, ShapeError
 
-__all__ = ["Kind", "Kinds", "batch_shape", "class_in", "is_batched", "one_row", "opened", "stacked"]
-
 _PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a node of a row is, and how it is made of its children.
+class NodeType:
+    """Type of a node of a row, which flattens and rebuilds the node.
 
     Args:
         name: ``dict``, ``list``, ``tuple``, or module and name of a class.
-        node: its type; None if only the name of its class is known.
-        keys: of a dict; their order does not matter.
-        spec: of torch, of another PyTree.
+        node: Type of the node; None if only the name of its class is known.
+        keys: Keys of a dict; their order does not matter.
+        spec: Structure of another PyTree, as torch has it.
     """
 
     name: str
@@ -46,14 +44,14 @@ class Kind:
 
     @property
     def plain(self) -> bool:
-        """Whether the name describes it completely."""
+        """Whether it is a dict, list or tuple, which can be rebuilt from its name."""
         return self.name in _PLAIN
 
-    def close(self, content: Mapping[str, Any]) -> Any:
-        """The node whose children are `content`, by their names.
+    def unflatten(self, content: Mapping[str, Any]) -> Any:
+        """Return the node whose children are `content`, by their names.
 
         Raises:
-            ContractError: if only the name of the class is known.
+            ContractError: If only the name of the class is known.
         """
         if self.node is None:
             raise ContractError(f"rows are of the class {self.name}, of which only the name is known")
@@ -62,8 +60,8 @@ class Kind:
         children = [content[str(place)] for place in range(len(content))]
         return pytree.tree_unflatten(children, self.spec) if self.spec is not None else self.node(children)
 
-    def close_tensordict(self, td: TensorDictBase) -> Any:
-        """The tensorclass whose fields are the entries of `td`."""
+    def unflatten_tensordict(self, td: TensorDictBase) -> Any:
+        """Return the tensorclass whose fields are the entries of `td`."""
         make: Any = self.node
         return make.from_tensordict(td)
 
@@ -72,8 +70,8 @@ class Kind:
         return [self.name, None if self.keys is None else list(self.keys)]
 
     @classmethod
-    def from_state(cls, state: Any) -> Kind | None:
-        """The kind that `state` was made from; None for that of a TensorDict."""
+    def from_state(cls, state: Any) -> NodeType | None:
+        """Return the kind that `state` was made from; None for that of a TensorDict."""
         if state is None:
             return None
         name, keys = state
@@ -82,29 +80,29 @@ class Kind:
         return cls(str(name), _PLAIN.get(name), None if keys is None else tuple(keys))
 
 
-Kinds = dict[tuple[str, ...], Kind]
+NodeTypes = dict[tuple[str, ...], NodeType]
 """The nodes of a row that are no TensorDicts, by their place."""
 
 
-def opened(value: Any, place: tuple[str, ...]) -> tuple[Kind, dict[str, Any]]:
-    """The kind of a node that is no TensorDict, and its children by name.
+def flatten_node(value: Any, place: tuple[str, ...]) -> tuple[NodeType, dict[str, Any]]:
+    """Return the kind of a node that is no TensorDict, and its children by name.
 
     Raises:
-        ContractError: if it is no node, or has children that are no tensors or keys that are neither str nor int.
+        ContractError: If it is no node, or has children that are no tensors or keys that are neither str nor int.
     """
     own: type = type(value)
     name = f"{own.__module__}:{own.__qualname__}"
     if is_tensorclass(value):
-        return Kind(name, own), dict(value.items())
+        return NodeType(name, own), dict(value.items())
     if own is dict:
         content = {str(key): child for key, child in value.items()}
         if len(content) < len(value) or not all(type(key) in (str, int) for key in value):
             raise ContractError(
                 f"a dict{_at(place)} has the keys {list(value)}; keys of stored rows are different strings and integers"
             )
-        return Kind("dict", dict, tuple(value)), content
+        return NodeType("dict", dict, tuple(value)), content
     if own in (list, tuple):
-        children, kind = value, Kind(own.__name__, own)
+        children, kind = value, NodeType(own.__name__, own)
     else:
         children, spec = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
         if isinstance(value, TensorDictBase) or is_non_tensor(value) or spec.is_leaf():
@@ -112,26 +110,26 @@ def opened(value: Any, place: tuple[str, ...]) -> tuple[Kind, dict[str, Any]]:
                 f"expected tensors{_at(place)}, got {own.__name__}: a tensor storage takes tensors, TensorDicts,"
                 " tensorclasses, and dicts, tuples and other PyTrees of these; use ListStorage for other objects"
             )
-        kind = Kind(name, own, spec=spec)
+        kind = NodeType(name, own, spec=spec)
     return kind, {str(number): child for number, child in enumerate(children)}
 
 
 def is_batched(value: Any) -> bool:
-    """Whether `value` is a TensorDict, a tensor or a tensorclass, which has batch dimensions itself."""
+    """Return whether `value` is a TensorDict, a tensor or a tensorclass, which has batch dimensions itself."""
     return isinstance(value, (Tensor, TensorDictBase)) or (is_tensorclass(value) and not is_non_tensor(value))
 
 
 def one_row(row: Any) -> Any:
-    """A row as a batch: a TensorDict or tensor ``[1, ...]``, or a list."""
+    """Return a row as a batch: a TensorDict or tensor ``[1, ...]``, or a list."""
     return row.unsqueeze(0) if isinstance(row, (TensorDictBase, Tensor)) else [row]
 
 
 def batch_shape(data: Any, dims: int) -> torch.Size:
-    """The batch dimensions of `data`; of a PyTree the first `dims` of its tensors.
+    """Return the batch dimensions of `data`; of a PyTree the first `dims` of its tensors.
 
     Raises:
-        ContractError: if `data` holds something else than tensors.
-        ShapeError: if tensors of a PyTree differ in these dimensions, have fewer, or are nested tensors.
+        ContractError: If `data` holds something else than tensors.
+        ShapeError: If tensors of a PyTree differ in these dimensions, have fewer, or are nested tensors.
     """
     if isinstance(data, (TensorDictBase, Tensor)) or is_tensorclass(data):
         return data.shape
@@ -162,16 +160,16 @@ def _shapes(value: Any, dims: int, place: tuple[str, ...], out: dict[str, torch.
             )
         out[".".join(place)] = value.shape[:dims]
         return
-    for name, child in opened(value, place)[1].items():
+    for name, child in flatten_node(value, place)[1].items():
         _shapes(child, dims, (*place, name), out)
 
 
 def stacked(rows: Sequence[Any]) -> Any:
-    """The batch of rows.
+    """Return the batch of rows.
 
     Raises:
-        ContractError: if a row is a list, or holds something else than tensors.
-        ShapeError: if there are none, or they differ.
+        ContractError: If a row is a list, or holds something else than tensors.
+        ShapeError: If there are none, or they differ.
     """
     if not rows:
         raise ShapeError("a batch without rows, an empty list")
@@ -183,7 +181,7 @@ def stacked(rows: Sequence[Any]) -> Any:
             raise ShapeError(f"rows of a list differ: {type(rows[0]).__name__} and {type(row).__name__}; {spec}")
         for part in parts:
             if not _is_leaf(part):
-                opened(part, ())  # raises
+                flatten_node(part, ())  # raises
     try:
         return pytree.tree_unflatten([torch.stack(parts) for parts in zip(*leaves, strict=True)], specs[0])
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -192,7 +190,7 @@ def stacked(rows: Sequence[Any]) -> Any:
 
 
 def class_in(data: Any) -> str | None:
-    """The first class in a batch that is neither dict, list nor tuple; None if there is none."""
+    """Return the first class in a batch that is neither dict, list nor tuple; None if there is none."""
     if isinstance(data, (Tensor, TensorDictBase)) or is_non_tensor(data):
         return None
     if type(data) in _PLAIN.values():

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest
-from rl.replay._kinds import Kind, Kinds, batch_shape, opened
-
-__all__ = ["Cells", "Column", "Layout", "Node", "flatten", "key_of", "leading"]
+from rl.replay._kinds import NodeType, NodeTypes, batch_shape, flatten_node
 
 Cells = dict[NestedKey, Any]
 """Columns by flat key: a tensor ``[n, ...]``, or a list of n Python objects for non-tensor data."""
@@ -54,7 +52,7 @@ class Node:
     names: tuple[str | None, ...] | None
     columns: tuple[tuple[str, NestedKey], ...]
     children: tuple[tuple[str, Node], ...]
-    kind: Kind | None = None
+    kind: NodeType | None = None
 
     def build(
         self,
@@ -64,26 +62,26 @@ class Node:
         device: Any,
         lead_names: Sequence[str | None] | None = None,
     ) -> Any:
-        """The node with batch ``[*lead, *tail]`` whose columns are `cells`; `make` is its constructor."""
+        """Return the node with batch ``[*lead, *tail]`` whose columns are `cells`; `make` is its constructor."""
         content: dict[str, Any] = {name: cells[key] for name, key in self.columns}
         for name, child in self.children:
             content[name] = child.build(make, cells, lead, device, lead_names)
         if self.kind is not None and not self.kind.has_batch:
-            return self.kind.close(content)
+            return self.kind.unflatten(content)
         names: Any = None
         if not (self.names or self.tail):
             names = None if lead_names is None else [*lead_names]
         elif self.names is not None or lead_names is not None:
             names = [*(lead_names or [None] * len(lead)), *(self.names or [None] * len(self.tail))]
         td = make(content, batch_size=lead + self.tail if self.tail else lead, names=names, device=device)
-        return td if self.kind is None else self.kind.close_tensordict(td)
+        return td if self.kind is None else self.kind.unflatten_tensordict(td)
 
 
 def leading(shape: torch.Size, dims: int) -> torch.Size:
-    """The dimensions that count rows.
+    """Return the dimensions that count rows.
 
     Raises:
-        ShapeError: if there are fewer than `dims`.
+        ShapeError: If there are fewer than `dims`.
     """
     if len(shape) < dims:
         raise ShapeError(
@@ -93,17 +91,17 @@ def leading(shape: torch.Size, dims: int) -> torch.Size:
     return shape[:dims]
 
 
-def flatten(data: Any, dims: int, kinds: Kinds | None = None) -> Cells:
+def flatten(data: Any, dims: int, kinds: NodeTypes | None = None) -> Cells:
     """Columns of a batch whose first `dims` dimensions count rows, merged into one.
 
     Args:
         data: TensorDict, tensor, tensorclass or PyTree.
-        dims: number of dimensions that count rows.
-        kinds: filled with the nodes that are no TensorDicts.
+        dims: Number of dimensions that count rows.
+        kinds: Dict that receives the nodes that are no TensorDicts.
 
     Raises:
-        ContractError: if `data` holds something else than tensors.
-        ShapeError: if `data` has fewer batch dimensions.
+        ContractError: If `data` holds something else than tensors.
+        ShapeError: If `data` has fewer batch dimensions.
     """
     leading(batch_shape(data, dims), dims)
     if isinstance(data, Tensor):
@@ -113,10 +111,10 @@ def flatten(data: Any, dims: int, kinds: Kinds | None = None) -> Cells:
     return cells
 
 
-def _walk(node: Any, dims: int, prefix: tuple[str, ...], out: Cells, kinds: Kinds) -> None:
+def _walk(node: Any, dims: int, prefix: tuple[str, ...], out: Cells, kinds: NodeTypes) -> None:
     content: Any = node
     if not isinstance(node, TensorDictBase):
-        kinds[prefix], content = opened(node, prefix)
+        kinds[prefix], content = flatten_node(node, prefix)
     value: Any  # an entry may be any collection, not only the kinds that tensordict's types name
     for name, value in content.items():
         key = (*prefix, name) if prefix else name
@@ -166,8 +164,8 @@ class Layout:
     """What every row of a storage looks like; fixed by the first batch.
 
     Args:
-        columns: shape and dtype of one row, by flat key.
-        root: the tree of TensorDicts, or None if rows are plain tensors.
+        columns: Shape and dtype of one row, by flat key.
+        root: Tree of TensorDicts, or None if rows are plain tensors.
 
     Example:
         >>> batch = TensorDict({"a": torch.zeros(5, 3), "next": {"b": torch.ones(5)}}, batch_size=[5])
@@ -181,24 +179,24 @@ class Layout:
         self.root = root
         self._objects = [(key, len(column.shape)) for key, column in self.columns.items() if column.dtype is None]
         self._plans: dict[torch.Size, Plan] = {}  # of `match`, by the dimensions that count rows
-        self.kinds: Kinds = {} if root is None else dict(_kinds(root, ()))
+        self.kinds: NodeTypes = {} if root is None else dict(_kinds(root, ()))
 
     @classmethod
     def of(cls, data: Any, dims: int = 1) -> Layout:
-        """The layout of a batch whose first `dims` dimensions count rows."""
+        """Return the layout of a batch whose first `dims` dimensions count rows."""
         if isinstance(data, Tensor):
             return cls({TENSOR: Column(data.shape[dims:], data.dtype)}, None)
         columns: dict[NestedKey, Column] = {}
         root = _node(data, dims, (), columns)
         return cls(columns, root)
 
-    def check(self, cells: Cells, owner: str, kinds: Kinds | None = None) -> int:
-        """Number of rows in `cells`, having compared them, and `kinds` unless None, with the layout.
+    def check(self, cells: Cells, owner: str, kinds: NodeTypes | None = None) -> int:
+        """Return the number of rows in `cells`, having compared them, and `kinds` unless None, with the layout.
 
         Raises:
-            ContractError: if a key is missing or was not there in the first batch, or a node is of another kind.
-            SpecError: if a dtype differs, or one side is a tensor and the other is not.
-            ShapeError: if the shape of a row differs.
+            ContractError: If a key is missing or was not there in the first batch, or a node is of another kind.
+            SpecError: If a dtype differs, or one side is a tensor and the other is not.
+            ShapeError: If the shape of a row differs.
         """
         if kinds is not None and kinds.get(()) != self.kinds.get(()) and TENSOR not in cells:
             self._raise_kind((), kinds, owner)
@@ -221,16 +219,16 @@ class Layout:
                 self._raise_column(key, column, cell, owner)
         return len(next(iter(cells.values()))) if cells else 0
 
-    def fit(self, cells: Cells, kinds: Kinds, count: int, *, missing: bool, extra: bool) -> None:
-        """Bring the entries of a batch of `count` rows to this layout, in place; `check` refuses what does not fit.
+    def fit(self, cells: Cells, kinds: NodeTypes, count: int, *, missing: bool, extra: bool) -> None:
+        """Bring the entries of a batch of `count` rows to this layout, in place; `check` rejects what does not fit.
 
         Args:
-            cells: entries of the batch.
-            kinds: its nodes that are no TensorDicts.
-            count: number of rows.
-            missing: add what the batch lacks: NaN for floating-point and complex numbers, 0 or False for others, None
-                for non-tensor data.
-            extra: remove what the layout lacks.
+            cells: Entries of the batch.
+            kinds: Nodes of the batch that are no TensorDicts.
+            count: Number of rows.
+            missing: Whether to add what the batch lacks: NaN for floating-point and complex numbers, 0 or False for
+                others, None for non-tensor data.
+            extra: Whether to remove what the layout lacks.
         """
         lacks, more = self.columns.keys() - cells.keys(), cells.keys() - self.columns.keys()
         if len(lacks) == len(self.columns) or any(_overlap(one, two) for one in lacks for two in more):
@@ -279,7 +277,7 @@ class Layout:
         device: torch.device | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Any:
-        """The batch whose columns are `cells` ``[*lead, ...]``: a TensorDict, a tensor, or what the first batch was.
+        """Return the batch whose columns are `cells` ``[*lead, ...]``, of the type of the first batch.
 
         Lists of objects become `NonTensorStack`; with an empty `lead` the cell is the object itself. `names` are those
         of the dimensions `lead`.
@@ -293,7 +291,7 @@ class Layout:
         return self.root.build(TensorDict if checks else _UNCHECKED, cells, size, device, names)
 
     def state(self) -> dict[str, Any]:
-        """The layout as plain containers."""
+        """Return the layout as plain containers."""
         columns = [[key, list(c.shape), None if c.dtype is None else str(c.dtype)] for key, c in self.columns.items()]
         return {"columns": columns, "root": None if self.root is None else _node_state(self.root)}
 
@@ -304,10 +302,10 @@ class Layout:
 
     @classmethod
     def from_state(cls, state: Any) -> Layout:
-        """The layout that `state` was made from.
+        """Return the layout that `state` was made from.
 
         Raises:
-            SpecError: if it is not the state of a layout.
+            SpecError: If it is not the state of a layout.
         """
         columns = {
             key_of(key): Column(torch.Size(shape), None if dtype is None else _dtype(dtype))
@@ -354,7 +352,7 @@ class Layout:
             " allow_extra=True"
         )
 
-    def _raise_kind(self, place: tuple[str, ...], kinds: Kinds, owner: str) -> NoReturn:
+    def _raise_kind(self, place: tuple[str, ...], kinds: NodeTypes, owner: str) -> NoReturn:
         expected, got = self.kinds.get(place), kinds.get(place)
         first = "TensorDict" if expected is None else expected.short
         name = "TensorDict" if got is None else got.short
@@ -381,7 +379,7 @@ class Layout:
 
 
 def _node(node: Any, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, Column]) -> Node:
-    kind, content = (None, node) if isinstance(node, TensorDictBase) else opened(node, prefix)
+    kind, content = (None, node) if isinstance(node, TensorDictBase) else flatten_node(node, prefix)
     has_batch = kind is None or is_tensorclass(node)
     columns: list[tuple[str, NestedKey]] = []
     children: list[tuple[str, Node]] = []
@@ -402,12 +400,12 @@ def _node(node: Any, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, 
 
 
 def _under(place: tuple[str, ...], keys: Iterable[NestedKey]) -> bool:
-    """Whether a key is at this place or below."""
+    """Return whether a key is at this place or below."""
     return any(as_tuple(key)[: len(place)] == place for key in keys)
 
 
 def _overlap(one: NestedKey, two: NestedKey) -> bool:
-    """Whether one key begins with the other."""
+    """Return whether one key begins with the other."""
     return all(a == b for a, b in zip(as_tuple(one), as_tuple(two), strict=False))
 
 
@@ -423,7 +421,7 @@ def _filler(column: Column, count: int, device: torch.device | None) -> Any:
     return torch.full(shape, value, dtype=dtype, device=device)
 
 
-def _kinds(node: Node, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Kind]]:
+def _kinds(node: Node, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], NodeType]]:
     if node.kind is not None:
         yield prefix, node.kind
     for name, child in node.children:
@@ -454,7 +452,7 @@ def _node_from_state(state: Mapping[str, Any]) -> Node:
         names=None if state["names"] is None else tuple(state["names"]),
         columns=tuple((name, key_of(key)) for name, key in state["columns"]),
         children=tuple((name, _node_from_state(child)) for name, child in state["children"]),
-        kind=Kind.from_state(state.get("kind")),
+        kind=NodeType.from_state(state.get("kind")),
     )
 
 
@@ -464,7 +462,7 @@ def _keys_below(
     """Keys of all columns of a tree.
 
     Raises:
-        SpecError: if shapes or names do not fit the tree.
+        SpecError: If shapes or names do not fit the tree.
     """
     tail = node.tail
     if min(tail, default=0) < 0 or tail[: len(batch)] != batch or len(node.names or tail) != len(tail):
@@ -489,7 +487,7 @@ def _as_lists(value: Any) -> Any:
 
 
 def key_of(key: Any) -> Any:
-    """A nested key of a state, whose tuples may have become lists."""
+    """Return a nested key of a state, whose tuples may have become lists."""
     return tuple(key) if isinstance(key, list) else key
 
 

@@ -9,8 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Key, missing_key_message
-from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, ShapeError
 from rl.core.keys import (
     DONE,
     NEXT,
@@ -26,7 +27,6 @@ from rl.core.keys import (
 )
 from rl.core.sequences import any_of_step, check_time_order
 from rl.core.state import pack, unpack
-from rl.replay._arguments import whole
 from rl.replay._layout import Layout, flatten
 
 _MASK: NestedKey = ("collector", "mask")
@@ -47,14 +47,10 @@ class MultiStepBase:
         mask_key: NestedKey | None = None,
     ) -> None:
         self._owner: Final = type(self).__name__
-        if whole(n_steps) is None:
-            raise ContractError(f"{self._owner}: n_steps must be an integer of at least 1, got {n_steps!r}")
-        if isinstance(gamma, bool) or not 0 <= gamma <= 1:
-            raise SpecError(f"{self._owner}: gamma must be in [0, 1], got {gamma!r}")
+        self.n_steps: Final = as_integer(n_steps, self._owner, "n_steps", 1)
+        self.gamma: Final = as_number(gamma, self._owner, "gamma", least=0, most=1)
         if done_key is not None and done_keys is not None:
-            raise ContractError(f"{self._owner}: got done_key={done_key!r} and done_keys: give one of them")
-        self.n_steps: Final = int(n_steps)
-        self.gamma: Final = float(gamma)
+            raise ArgumentError(f"{self._owner}: got done_key={done_key!r} and done_keys: give one of them")
         self.reward_keys: Final = _keys(self._owner, "reward_keys", [REWARD] if reward_keys is None else reward_keys)
         self._any_flag: Final = done_key is None and done_keys is None
         ends = [DONE, TERMINATED, TRUNCATED] if done_keys is None else done_keys
@@ -67,9 +63,9 @@ class MultiStepBase:
         Windows end with the batch.
 
         Raises:
-            ContractError: if an entry is missing, an observation has the name of one that is written, or the steps are
+            ContractError: If an entry is missing, an observation has the name of one that is written, or the steps are
                 not in time order.
-            ShapeError: if a flag or reward has another shape.
+            ShapeError: If a flag or reward has another shape.
         """
         for key in _WRITTEN:
             if data.get(next_key(key), None) is not None:
@@ -83,7 +79,7 @@ class MultiStepBase:
         return self._transitions(data, rewards, end, valid, count) if count > 0 else None
 
     def _ends(self, data: TensorDictBase) -> tuple[Tensor, Tensor | None]:
-        """Whether a trajectory ends at a step, bool ``[*B, T]``, padding included; and which steps are valid."""
+        """Return whether a trajectory ends at a step, bool ``[*B, T]``, padding included; and which steps are valid."""
         flags = {key: flag for key in self.done_keys if (flag := data.get(next_key(key), None)) is not None}
         absent = [key for key in self.done_keys if key not in flags]
         if absent and (not flags or not self._any_flag):
@@ -114,7 +110,7 @@ class MultiStepBase:
         return any_of_step(flag, data.ndim)
 
     def _acted(self, data: TensorDictBase, key: NestedKey, reward: Tensor) -> Tensor:
-        """The reward of a group with 0 for the agents that do not act."""
+        """Return the reward of a group with 0 for the agents that do not act."""
         group = as_tuple(key)[:-1]
         mask: Tensor | None = data.get((*group, "mask"), None) if group else None
         if mask is None:
@@ -171,12 +167,12 @@ class MultiStepBase:
 def _keys(owner: str, name: str, keys: Iterable[NestedKey]) -> list[NestedKey]:
     found: list[NestedKey] = [keys] if isinstance(keys, str) else [unwrap(key) for key in keys]
     if not found:
-        raise ContractError(f"{owner}: {name} is empty: name at least one key, or leave it out")
+        raise ArgumentError(f"{owner}: {name} is empty: name at least one key, or leave it out")
     return found
 
 
 def _along_last(index: Tensor) -> tuple[Tensor, ...]:
-    """The index that takes, along the last dimension of a batch ``[*B, T]``, elements ``[*B, m]``."""
+    """Return the index that takes, along the last dimension of a batch ``[*B, T]``, elements ``[*B, m]``."""
     dims = index.ndim
     before = [
         torch.arange(size, device=index.device).view(*(1,) * i, size, *(1,) * (dims - 1 - i))
@@ -213,19 +209,19 @@ class MultiStepTransform(MultiStepBase):
     - ``nonterminal``: bool, false at the last step of a trajectory, of any agent of a group, and at padding.
 
     Args:
-        n_steps: largest number of steps, at least 1.
-        gamma: discount, in [0, 1]; that of the loss.
-        reward_keys: rewards, without ``next``; ``["reward"]`` if None. A reward of a group of agents is
+        n_steps: Largest number of steps, at least 1.
+        gamma: Discount, in [0, 1]; that of the loss.
+        reward_keys: Rewards, without ``next``; ``["reward"]`` if None. A reward of a group of agents is
             ``("agents", "reward")``, with any shape after ``[*B, T]``.
-        done_key: the only end flag, without ``next``.
-        done_keys: several end flags; ``done``, ``terminated`` and ``truncated``, where the batch has them, if neither
+        done_key: Only end flag, without ``next``.
+        done_keys: Several end flags; ``done``, ``terminated`` and ``truncated``, where the batch has them, if neither
             is given. Flags are bool ``[*B, T, 1]``, or ``[*B, T, n_agents, 1]`` in a group.
-        mask_key: bool ``[*B, T]`` or ``[*B, T, 1]``, false at padding; read where the batch has it. ``("collector",
+        mask_key: Bool ``[*B, T]`` or ``[*B, T, 1]``, false at padding; read where the batch has it. ``("collector",
             "mask")`` if None.
 
     Raises:
-        ContractError: if `n_steps` is not an integer of at least 1, or a list of keys is empty.
-        SpecError: if `gamma` is outside [0, 1].
+        ArgumentError: If `n_steps` is not an integer of at least 1, `gamma` is outside [0, 1], or a list of keys is
+            empty.
 
     Example:
         >>> from tensordict import TensorDict
@@ -246,17 +242,17 @@ class MultiStepTransform(MultiStepBase):
         return 0 if self._held is None else self._held.batch_size[-1]
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """A sample, as it is."""
+        """Return a sample as it is."""
         return data
 
     def inv(self, data: TensorDictBase) -> TensorDictBase | None:
         """Multi-step transitions ``[*B, T + held - n_steps]``, or None if all steps are held back.
 
         Raises:
-            ContractError: if an entry is missing or new, or the steps are not in time order.
-            ShapeError: if `data` has no time dimension or no steps, other streams than before, or a flag or reward
+            ContractError: If an entry is missing or new, or the steps are not in time order.
+            ShapeError: If `data` has no time dimension or no steps, other streams than before, or a flag or reward
                 has another shape.
-            SpecError: if a dtype differs from that of the steps that are held back.
+            SpecError: If a dtype differs from that of the steps that are held back.
         """
         data = self._joined(data)
         out = self.transitions(data, data.batch_size[-1] - self.n_steps)
@@ -268,14 +264,14 @@ class MultiStepTransform(MultiStepBase):
         self._held = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps that are held back."""
+        """Return the steps that are held back."""
         return {"held": None if self._held is None else pack(self._held, "MultiStepTransform: a step held back")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if it is damaged; nothing is changed then.
+            CheckpointError: If it is damaged; nothing is changed then.
         """
         held = None if state.get("held") is None else unpack(state["held"], "MultiStepTransform")
         if "held" not in state or not (held is None or (isinstance(held, TensorDictBase) and held.ndim)):
@@ -286,7 +282,7 @@ class MultiStepTransform(MultiStepBase):
         return f"MultiStepTransform(n_steps={self.n_steps}, gamma={self.gamma}, reward_keys={self.reward_keys})"
 
     def _joined(self, data: TensorDictBase) -> TensorDictBase:
-        """The steps that were held back, and those of `data`; shallow."""
+        """Return the steps that were held back, and those of `data`; shallow."""
         if not data.ndim or 0 in data.batch_size:
             raise ShapeError(
                 f"MultiStepTransform: expected a batch [*B, T] in time order with at least one step, got"

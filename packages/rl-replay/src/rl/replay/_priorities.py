@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import same_shape
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.arguments import as_number, one_of, same_shape
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.interfaces import PriorityTree
 from rl.replay._arguments import to_device
 
@@ -26,7 +26,7 @@ def zeros(shape: int | tuple[int, int], dtype: torch.dtype, device: torch.device
     """Zeros whose pages take no memory on a CPU before they are written; `torch.zeros` writes them.
 
     Raises:
-        SpecError: if memory is short.
+        ArgumentError: If memory is short.
 
     Example:
         >>> zeros((1, 2), torch.float64, "cpu")
@@ -37,7 +37,7 @@ def zeros(shape: int | tuple[int, int], dtype: torch.dtype, device: torch.device
             return torch.zeros(shape, dtype=dtype, device=device)
         return torch.from_numpy(np.zeros(shape, np.float32 if dtype is torch.float32 else np.float64))
     except (MemoryError, ValueError, torch.OutOfMemoryError) as error:  # ValueError if the number of bytes overflows
-        raise SpecError(
+        raise ArgumentError(
             f"priorities of {shape} rows and {dtype} do not fit into the memory of {device}; give the sampler or the "
             "storage the number of rows that are stored"
         ) from error
@@ -69,11 +69,11 @@ def _last_of_each(index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices and priorities ``[n]`` in the dtype and on the device of the tree.
+    """Return indices and priorities ``[n]`` in the dtype and on the device of the tree.
 
     Raises:
-        IndexError: if an index is outside ``[0, capacity)``, or is not an integer.
-        ValueError: if a priority is negative, infinite or NaN, or the shapes differ.
+        IndexError: If an index is outside ``[0, capacity)``, or is not an integer.
+        ValueError: If a priority is negative, infinite or NaN, or the shapes differ.
     """
     index, priority = _in_form(tree, index, priority)
     if index.numel():
@@ -114,7 +114,7 @@ def checked_total(value: float) -> float:
     """Check the sum of all priorities.
 
     Raises:
-        ValueError: if it is zero or infinite.
+        ValueError: If it is zero or infinite.
     """
     if value == 0:
         raise ValueError("nothing can be sampled: all priorities are zero")
@@ -149,7 +149,7 @@ def large_zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`zeros`, from 2 MiB on a CPU in huge pages if the system has them, which makes random writes faster.
 
     Raises:
-        SpecError: if memory is short.
+        ArgumentError: If memory is short.
 
     Example:
         >>> large_zeros(2**20, torch.float32, torch.device("cpu")).count_nonzero().item()
@@ -169,36 +169,29 @@ def check_reduction(owner: str, reduction: str) -> None:
     """Check the name of a reduction.
 
     Raises:
-        ContractError: if there is no such reduction.
+        ArgumentError: If there is no such reduction.
     """
-    if reduction not in _REDUCTIONS:
-        raise ContractError(f"{owner}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
+    one_of(reduction, owner, "reduction", _REDUCTIONS)
 
 
 def check_exponent(owner: str, name: str, value: Any) -> float:
     """`value` as a float.
 
     Raises:
-        SpecError: if it is not a number, or negative, infinite or NaN.
+        ArgumentError: If it is not a number, or negative, infinite or NaN.
 
     Example:
         >>> check_exponent("Sampler", "beta", 1)
         1.0
     """
-    try:
-        number = float("nan") if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not (isfinite(number) and number >= 0):
-        raise SpecError(f"{owner}: {name} must be a number, finite and not negative, got {value!r}")
-    return number
+    return as_number(value, owner, name, least=0)
 
 
 def as_index(owner: str, index: Any, device: torch.device) -> Tensor:
-    """Indices as int64 ``[n]`` on `device`.
+    """Return indices as int64 ``[n]`` on `device`.
 
     Raises:
-        SpecError: if they are not integers.
+        ArgumentError: If they are not integers.
 
     Example:
         >>> as_index("Sampler", 3, torch.device("cpu"))
@@ -210,7 +203,7 @@ def as_index(owner: str, index: Any, device: torch.device) -> Tensor:
             index = index.long()
     if index.dtype is not torch.int64:
         if index.is_floating_point() or index.is_complex() or index.dtype is torch.bool:
-            raise SpecError(f"{owner}: an index is an integer, got {index.dtype}")
+            raise ArgumentError(f"{owner}: an index is an integer, got {index.dtype}")
         index = index.long()
     if index.device != device:
         index = to_device(index, device)
@@ -221,7 +214,7 @@ def _tensor(owner: str, expected: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SpecError(f"{owner}: {expected}, got {value!r}; nothing was written") from error
+        raise ArgumentError(f"{owner}: {expected}, got {value!r}; nothing was written") from error
 
 
 def flat_priority(index: Any, priority: Any) -> Any:
@@ -241,8 +234,8 @@ def as_priority(owner: str, priority: Any, rows: int, reduction: str, like: Tens
     """Raw priorities ``[rows]`` of the dtype and device of `like`, detached.
 
     Raises:
-        SpecError: if they are not real numbers.
-        ShapeError: if they are neither ``[rows, ...]`` nor one number.
+        ArgumentError: If they are not real numbers.
+        ShapeError: If they are neither ``[rows, ...]`` nor one number.
 
     Example:
         >>> as_priority("Sampler", torch.tensor([[1.0, -3.0], [0.0, 2.0]]), 2, "max", torch.zeros(1))
@@ -253,7 +246,7 @@ def as_priority(owner: str, priority: Any, rows: int, reduction: str, like: Tens
     elif priority.requires_grad:
         priority = priority.detach()
     if priority.is_complex():
-        raise SpecError(f"{owner}: a priority is a real number, got {priority.dtype}; give its absolute value")
+        raise ArgumentError(f"{owner}: a priority is a real number, got {priority.dtype}; give its absolute value")
     if priority.dtype is not like.dtype or priority.device != like.device:
         priority = to_device(priority, like.device).to(like.dtype)
     if priority.dim() == 0:
@@ -277,7 +270,7 @@ def powers(owner: str, raw: Tensor, eps: float, alpha: float) -> Tensor:
     """``(|raw| + eps) ** alpha``; the tree checks that it is finite.
 
     Raises:
-        SpecError: if a raw priority is infinite or NaN and alpha is 0, so that its power is 1.
+        ArgumentError: If a raw priority is infinite or NaN and alpha is 0, so that its power is 1.
 
     Example:
         >>> powers("Sampler", torch.tensor([-4.0, 0.0]), 0.0, 0.5)
@@ -292,11 +285,11 @@ def check_finite(owner: str, priority: Tensor) -> None:
     """Check that raw priorities are finite.
 
     Raises:
-        SpecError: if one is infinite or NaN.
+        ArgumentError: If one is infinite or NaN.
     """
     bad = ~priority.isfinite()
     if bad.any():
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: a priority is a finite number, got {priority[bad][0].item()} at place "
             f"{int(bad.nonzero()[0])}; nothing was written. Does the loss diverge?"
         )
@@ -310,7 +303,7 @@ def check_overflow(
     Trees may round differently from torch: the limit is a millionth below the largest number of `dtype`.
 
     Raises:
-        SpecError: naming the raw priority and its power.
+        ArgumentError: Naming the raw priority and its power.
 
     Example:
         >>> check_overflow("Sampler", torch.tensor([1e30]), 0.0, 1.0, torch.float32)
@@ -319,7 +312,7 @@ def check_overflow(
     bad = ~(raw.add(eps).pow_(alpha) <= torch.finfo(dtype).max * (1 - 1e-6))
     if bad.any():
         new = "; new rows get the largest raw priority since `empty`" if of_new_rows else ""
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: with alpha={alpha} and eps={eps}, the raw priority {raw[bad][0].item():.6g} makes "
             f"(|raw| + eps) ** alpha infinite in {dtype}{new}; nothing was written"
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from rl.core.backends import AUTO, NATIVE, Accelerator, Backend, missing_native, select, warn_slow
-from rl.core.errors import BackendError, ContractError
+from rl.core.errors import ArgumentError, BackendError
 from rl.core.interfaces import PriorityTree
 from rl.replay._priorities import checked_total, checked_update, uniform, write_in_order, zeros
 from rl.replay._untraced import untraced
@@ -32,10 +32,10 @@ class PrefixTree:
     priorities.
 
     Args:
-        capacity: number of priorities, at least 1.
-        device: of the priorities.
-        dtype: of the priorities.
-        block: priorities in a block; if None, 1 up to 65,536 priorities, above that about the square root of
+        capacity: Number of priorities, at least 1.
+        device: Device of the priorities.
+        dtype: Dtype of the priorities.
+        block: Number of priorities in a block; if None, 1 up to 65,536 priorities, above that about the square root of
             capacity / 256.
 
     Example:
@@ -75,8 +75,8 @@ class PrefixTree:
         """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
 
         Raises:
-            IndexError: if an index is outside ``[0, capacity)``.
-            ValueError: if a priority is negative, infinite or NaN, or the shapes differ.
+            IndexError: If an index is outside ``[0, capacity)``.
+            ValueError: If a priority is negative, infinite or NaN, or the shapes differ.
         """
         if is_dynamo_compiling():
             untraced(self.update)(index, priority)
@@ -95,7 +95,7 @@ class PrefixTree:
         """Sample indices ``[n]`` in proportion to priority; returns them and their priorities ``[n]``.
 
         Raises:
-            ValueError: if the total is zero or infinite.
+            ValueError: If the total is zero or infinite.
         """
         if is_dynamo_compiling():
             return untraced(self.sample)(n, generator=generator, stratified=stratified)
@@ -152,7 +152,7 @@ class PrefixTree:
         self._stale = False
 
     def _search(self, mark: Tensor) -> Tensor:
-        """The first priority at which the cumulative sum exceeds each mark; it is above zero."""
+        """Return the first priority at which the cumulative sum exceeds each mark; it is above zero."""
         block = torch.searchsorted(self._ends[1:], mark, right=True)
         if self._block == 1:
             return block
@@ -166,7 +166,7 @@ class PrefixTree:
 
 
 def _nonzero(mask: Tensor) -> Tensor:
-    """Indices of the true elements ``[n]`` of a mask; on a CPU by NumPy, which is faster if few are true."""
+    """Return indices of the true elements ``[n]`` of a mask; on a CPU by NumPy, which is faster if few are true."""
     return torch.from_numpy(mask.numpy().nonzero()[0]) if mask.is_cpu else mask.nonzero().squeeze(1)
 
 
@@ -201,13 +201,13 @@ def check_device(owner: str, device: torch.device | str, *, backend: str = AUTO)
     """Check that this machine has `device`, and return it.
 
     Args:
-        owner: for messages.
-        device: device or its name.
-        backend: the back end that needs the device, if that is the reason.
+        owner: Component that messages name.
+        device: Device or its name.
+        backend: Back end that needs the device, if that is the reason.
 
     Raises:
-        ContractError: if it is not a device.
-        BackendError: if torch is built without it, or it is absent; with the remedy.
+        ArgumentError: If it is not a device.
+        BackendError: If torch is built without it, or it is absent; with the remedy.
 
     Example:
         >>> check_device("Sampler", "cpu")
@@ -216,7 +216,7 @@ def check_device(owner: str, device: torch.device | str, *, backend: str = AUTO)
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ContractError(f"{owner}: device must be a device such as 'cpu' or 'cuda:0', got {device!r}") from error
+        raise ArgumentError(f"{owner}: device must be a device such as 'cpu' or 'cuda:0', got {device!r}") from error
     if place.type in ("cpu", "meta"):
         return place
     reason = _missing_device(place)
@@ -250,17 +250,17 @@ def _missing_device(device: torch.device) -> str:
 def find_tree(
     owner: str, backend: str, capacity: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[PriorityTree, Backend]:
-    """A priority tree and the reason for its selection.
+    """Create a priority tree, and return it with the reason for its selection.
 
     Args:
-        owner: for messages.
-        backend: name of the back end, or ``"auto"`` for the first that is available.
-        capacity: number of priorities.
-        device: of the priorities.
-        dtype: of the priorities.
+        owner: Component that messages name.
+        backend: Name of the back end, or ``"auto"`` for the first that is available.
+        capacity: Number of priorities.
+        device: Device of the priorities.
+        dtype: Dtype of the priorities.
 
     Raises:
-        BackendError: if the named back end is absent; with the command that installs it.
+        BackendError: If the named back end is absent; with the command that installs it.
     """
     if backend == _TORCH:
         tree = PrefixTree(capacity, device, dtype)

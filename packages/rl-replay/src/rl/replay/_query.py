@@ -10,18 +10,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, ShapeError, issue_warning
+from rl.core.errors import ArgumentError, ContractError, ShapeError, issue_warning
 from rl.core.keys import REWARD, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.replay._trajectories import Boundaries
-
-__all__ = [
-    "Trajectory",
-    "TrajectoryPredicate",
-    "filter_trajectories",
-    "find_start_stop_traj",
-    "iter_trajectories",
-    "traj",
-]
 
 
 def find_start_stop_traj(
@@ -46,7 +37,7 @@ def find_start_stop_traj(
         ``[N]``, by element and then by last row. A trajectory that crosses the end of the ring begins after its stop.
 
     Raises:
-        ContractError: if both or neither of `trajectory` and `end` are given, or there are no rows.
+        ArgumentError: If both or neither of `trajectory` and `end` are given, or there are no rows.
 
     Example:
         >>> end = torch.tensor([False, False, True, False, False, False])
@@ -56,7 +47,7 @@ def find_start_stop_traj(
     """
     given = end if trajectory is None else trajectory
     if given is None or (trajectory is not None and end is not None) or not given.numel():
-        raise ContractError("find_start_stop_traj takes one of trajectory and end, [T, *B] with at least one row")
+        raise ArgumentError("find_start_stop_traj takes one of trajectory and end, [T, *B] with at least one row")
     home, given = given.device, given.to(device or given.device)
     last = given.bool().clone() if trajectory is None else given != given.roll(-1, 0)
     if not at_capacity:
@@ -91,7 +82,7 @@ class Trajectory:
         data: That TensorDict.
 
     Raises:
-        ShapeError: if it has another number of batch dimensions.
+        ShapeError: If it has another number of batch dimensions.
 
     Example:
         >>> from tensordict import TensorDict
@@ -206,11 +197,11 @@ class _Compared:
         self._function, self._text, self._keys = function, text, keys
 
     def any(self) -> TrajectoryPredicate:
-        """Whether it is true of any step."""
+        """Return whether it is true of any step."""
         return TrajectoryPredicate(lambda one: self._function(one).any(), f"{self._text}.any()", self._keys)
 
     def all(self) -> TrajectoryPredicate:
-        """Whether it is true of all steps."""
+        """Return whether it is true of all steps."""
         return TrajectoryPredicate(lambda one: self._function(one).all(), f"{self._text}.all()", self._keys)
 
     def __call__(self, trajectory: Trajectory) -> bool:
@@ -334,8 +325,8 @@ def iter_trajectories(data: TensorDictBase, trajectory_key: NestedKey | None = N
             step has no flag is joined to the next one.
 
     Raises:
-        ContractError: if there are neither ids nor flags.
-        ShapeError: if `data` has another number of batch dimensions.
+        ContractError: If there are neither ids nor flags.
+        ShapeError: If `data` has another number of batch dimensions.
 
     Example:
         >>> from tensordict import TensorDict

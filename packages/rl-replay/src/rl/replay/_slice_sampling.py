@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, NEXT, TERMINATED, NestedKey, as_tuple, key_str, unwrap
-from rl.replay._arguments import check_rows, to_device, whole
+from rl.replay._arguments import check_rows, to_device
 from rl.replay._indices import IndexSet, Longs
 from rl.replay._slice_table import TrajectoryTable, each_step
 from rl.replay._trajectories import Boundaries, Trajectories, read_columns
@@ -39,7 +40,7 @@ class SlicesBase(Trajectories):
     """Samples slices; a subclass, also of `SamplerBase`, selects their trajectories. `SliceSampler` has the arguments.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class SlicesBase(Trajectories):
         owner = type(self).__name__
         several = None if end_keys is None else list(end_keys) if isinstance(end_keys, Iterable) else []
         if several is not None and (not several or isinstance(end_keys, str) or keys["end_key"] is not None):
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: end_keys is a list of keys, in the place of end_key, got {end_keys!r} and"
                 f" end_key={keys['end_key']!r}"
             )
@@ -64,18 +65,15 @@ class SlicesBase(Trajectories):
             parts: Any = (key,) if isinstance(key, str) else key
             is_key = isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)
             if not is_key and (key is not None or name == "end_keys"):
-                raise ContractError(f"{owner}: {name} is a string or a tuple of strings, got {key!r}")
+                raise ArgumentError(f"{owner}: {name} is a string or a tuple of strings, got {key!r}")
         if (num_slices is None) == (slice_len is None):
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: give exactly one of num_slices and slice_len, got num_slices={num_slices!r} and"
                 f" slice_len={slice_len!r}: the batch size determines the other"
             )
-        for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
-            if value is not None and whole(value) is None:
-                raise ContractError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")
         super().__init__(owner, Boundaries(owner, several or keys["end_key"], keys["traj_key"]))
-        self._num_slices: Final = whole(num_slices)
-        self._slice_len: Final = whole(slice_len)
+        self._num_slices: Final = None if num_slices is None else as_integer(num_slices, owner, "num_slices", 1)
+        self._slice_len: Final = None if slice_len is None else as_integer(slice_len, owner, "slice_len", 1)
         self._strict: Final = strict_length
         self._pad: Final = pad_output
         self._spans: Final = _span_pair(owner, span)
@@ -106,10 +104,11 @@ class SlicesBase(Trajectories):
         return torch.from_numpy(table.rows_of(numbers, step)), torch.from_numpy(is_last)
 
     def _split(self, storage: Storage, batch_size: int) -> tuple[int, int]:
-        """Number of slices, and steps of each.
+        """Return the number of slices, and steps of each.
 
         Raises:
-            ContractError: if the storage is empty, or `batch_size` is not a multiple of the given one.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is not a multiple of the given number.
         """
         if batch_size < 1 or not len(storage):
             check_rows(self._owner, storage, batch_size)
@@ -117,7 +116,7 @@ class SlicesBase(Trajectories):
         assert given is not None
         if batch_size % given:
             name = "slice_len" if self._num_slices is None else "num_slices"
-            raise ContractError(
+            raise ArgumentError(
                 f"{self._owner}: batch_size={batch_size} is not a multiple of {name}={given}; use"
                 f" {max(batch_size // given, 1) * given}, for example"
             )
@@ -125,23 +124,23 @@ class SlicesBase(Trajectories):
         return (other, given) if self._num_slices is None else (given, other)
 
     def _span(self, length: int) -> Span:
-        """Steps of a slice of `length` that may lie before and after its trajectory.
+        """Return steps of a slice of `length` that may lie before and after its trajectory.
 
         Raises:
-            ContractError: if that is all of them.
+            ArgumentError: If that is all of them.
         """
         left, right = (length - 1 if side is True else int(side) for side in self._spans)
         if max(left, right) >= length:
-            raise ContractError(
+            raise ArgumentError(
                 f"{self._owner}: span={max(left, right)} must be less than the {length} steps of a slice"
             )
         return left, right
 
     def _candidates(self, storage: Storage, length: int) -> tuple[TrajectoryTable, IndexSet]:
-        """The table, and the trajectories that slices of `length` may be sampled from.
+        """Return the table, and the trajectories that slices of `length` may be sampled from.
 
         Raises:
-            ContractError: if there are none.
+            ContractError: If there are none.
         """
         table = self.table_of(storage)
         candidates = table.at_least(length if self._strict else 1)
@@ -163,11 +162,11 @@ class SlicesBase(Trajectories):
         """Rows of `count` slices, each placed uniformly in its trajectory, and the info of the sample.
 
         Args:
-            table: of the trajectories.
-            numbers: the set from which each slice gets a trajectory, or one trajectory for each, int64 ``[count]``.
-            count: number of slices.
-            length: of a slice.
-            generator: source of randomness.
+            table: Table of the trajectories.
+            numbers: Set from which each slice gets a trajectory, or one trajectory for each, int64 ``[count]``.
+            count: Number of slices.
+            length: Number of steps of a slice.
+            generator: Source of randomness.
         """
         device = "cpu" if generator is None else generator.device
         random = torch.rand(
@@ -185,11 +184,11 @@ class SlicesBase(Trajectories):
         """Rows of slices of at most `length` steps, and the info of the sample.
 
         Args:
-            table: of the trajectories.
-            numbers: trajectory of each slice, int64 ``[n]``.
-            first: step of its trajectory at which each slice begins, int64 ``[n]``.
-            steps: number of steps of each slice, int64 ``[n]``.
-            length: of a slice, with `pad_output`.
+            table: Table of the trajectories.
+            numbers: Trajectory of each slice, int64 ``[n]``.
+            first: Step of its trajectory at which each slice begins, int64 ``[n]``.
+            steps: Number of steps of each slice, int64 ``[n]``.
+            length: Number of steps of a slice, with `pad_output`.
         """
         info: dict[Any, Any] = {SLICES: torch.from_numpy(steps)}
         length = length if self._pad else int(steps.max())
@@ -212,7 +211,7 @@ class SlicesBase(Trajectories):
         batch of another kind is returned as it is. Removes ``slices`` and ``runs`` from `info`.
 
         Raises:
-            ContractError: if `data` has another number of rows than ``info["index"]``, or an entry of another kind
+            ContractError: If `data` has another number of rows than ``info["index"]``, or an entry of another kind
                 where a flag has to be set.
         """
         steps, index = info.pop(SLICES), info[INDEX]
@@ -244,10 +243,10 @@ class SlicesBase(Trajectories):
         return data
 
     def _lead(self, data: TensorDictBase, index: Tensor) -> torch.Size:
-        """The dimensions of `data` that count rows.
+        """Return the dimensions of `data` that count rows.
 
         Raises:
-            ContractError: if these are not the rows of `index`.
+            ContractError: If these are not the rows of `index`.
         """
         if data.batch_size[: index.dim()] == index.shape:
             return index.shape
@@ -259,7 +258,7 @@ class SlicesBase(Trajectories):
         return data.batch_size
 
     def _end_flags(self, data: TensorDictBase, last: Tensor) -> dict[NestedKey, Tensor]:
-        """``truncated``, ``done`` and ``terminated`` as stored, the first two also true at the last step of a slice."""
+        """Return ``truncated``, ``done`` and ``terminated``, the first two also true at the last step of a slice."""
         assert self._truncated is not None
         keys = self._truncated, self._done, self._terminated
         truncated, done, terminated = (_flag(data, key) for key in keys)
@@ -275,11 +274,12 @@ class SlicesBase(Trajectories):
 
 def _span_pair(owner: str, span: Any) -> tuple[bool | int, bool | int]:
     pair = tuple(span) if isinstance(span, (tuple, list)) else (span, span)
-    if len(pair) != 2 or not all(isinstance(side, bool) or side == 0 or whole(side) is not None for side in pair):
-        raise ContractError(
+    if len(pair) != 2:
+        raise ArgumentError(
             f"{owner}: span is True, False, a number of steps, or a pair of these (before, after), got {span!r}"
         )
-    return pair[0], pair[1]
+    before, after = (side if isinstance(side, bool) else as_integer(side, owner, "span", 0) for side in pair)
+    return before, after
 
 
 def place_slices(have: Longs, u: NDArray[np.float64], length: int, span: Span) -> tuple[Longs, Longs]:
@@ -290,10 +290,10 @@ def place_slices(have: Longs, u: NDArray[np.float64], length: int, span: Span) -
     trajectory is taken as a whole.
 
     Args:
-        have: steps of the trajectory of each slice, int64 ``[n]``.
-        u: uniform in [0, 1), float64 ``[n]``; multiples of 2^-53, so that no product is rounded up.
-        length: of a slice.
-        span: how far a slice may reach beyond its trajectory.
+        have: Number of steps of the trajectory of each slice, int64 ``[n]``.
+        u: Uniform numbers in [0, 1), float64 ``[n]``; multiples of 2^-53, so that no product is rounded up.
+        length: Number of steps of a slice.
+        span: Largest number of steps of a slice before and after its trajectory.
 
     Example:
         >>> place_slices(np.array([7]), np.array([0.99]), 4, (0, 0)), place_slices(
@@ -312,10 +312,10 @@ def place_slices(have: Longs, u: NDArray[np.float64], length: int, span: Span) -
 
 
 def _flag(data: TensorDictBase, key: NestedKey) -> Tensor | None:
-    """A stored flag as bool; None if there is none.
+    """Return a stored flag as bool; None if there is none.
 
     Raises:
-        ContractError: if there is a TensorDict under `key`, or a tensor above it.
+        ContractError: If there is a TensorDict under `key`, or a tensor above it.
     """
     found: Any = data.get(key, None)
     if isinstance(found, Tensor):
@@ -345,9 +345,9 @@ def _edges(
     """Where slices begin, where they end, and which rows are not padding, bool ``[n]``; read-only.
 
     Args:
-        steps: of each slice.
-        padded: length to which slices are padded; each row of padding begins and ends a slice. None for no padding.
-        device: of the result.
+        steps: Number of steps of each slice.
+        padded: Length to which slices are padded; each row of padding begins and ends a slice. None for no padding.
+        device: Device of the result.
     """
     if padded is not None:
         after = torch.arange(padded, device="cpu") - torch.tensor(steps, device="cpu").unsqueeze(1)
@@ -372,12 +372,12 @@ def check_slices(buffer: Any, keys: Sequence[NestedKey] = ("observation",)) -> N
     (multi-step targets, noise added to stored observations) fail it, too.
 
     Args:
-        buffer: with a slice sampler.
-        keys: of the entries to compare; rows have each of them, and have it under ``next``. NaN equals NaN.
+        buffer: Buffer with a slice sampler.
+        keys: Keys of the entries to compare; rows have each of them, and have it under ``next``. NaN equals NaN.
 
     Raises:
-        ContractError: if the entries of two consecutive rows differ, naming the first such row; if an entry is absent,
-            or the buffer has no slice sampler.
+        ArgumentError: If the buffer has no slice sampler.
+        ContractError: If the entries of two consecutive rows differ, naming the first such row, or an entry is absent.
 
     Example:
         >>> from tensordict import TensorDict
@@ -390,7 +390,7 @@ def check_slices(buffer: Any, keys: Sequence[NestedKey] = ("observation",)) -> N
     """
     sampler, storage = buffer.sampler, buffer.storage
     if not isinstance(sampler, SlicesBase):
-        raise ContractError(f"check_slices needs a buffer with a SliceSampler, got a {type(sampler).__name__}")
+        raise ArgumentError(f"check_slices needs a buffer with a SliceSampler, got a {type(sampler).__name__}")
     rows, is_last = sampler.rows_by_trajectory(storage)
     for key in map(unwrap, keys):
         after = (NEXT, *as_tuple(key))

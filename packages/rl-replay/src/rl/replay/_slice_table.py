@@ -25,7 +25,7 @@ class TrajectoryTable:
     overwritten first. A flat batch has one environment.
 
     Args:
-        capacity: rows of the ring.
+        capacity: Number of rows of the ring.
 
     Example:
         >>> table = TrajectoryTable(8)
@@ -95,7 +95,7 @@ class TrajectoryTable:
         return rows
 
     def are_runs(self, numbers: Longs) -> bool:
-        """Whether steps of all trajectories `numbers` are in adjacent rows."""
+        """Return whether steps of all trajectories `numbers` are in adjacent rows."""
         return bool((self._stride[numbers] == 1).all())
 
     def locate(self, rows: Longs) -> tuple[Longs, Longs]:
@@ -115,13 +115,14 @@ class TrajectoryTable:
         """Append rows after the last one.
 
         Args:
-            ends: last step of a trajectory, bool ``[envs, steps]``, at most `capacity`.
-            ids: trajectory ids, same shape; a trajectory begins where they change. None without ids.
+            ends: Last step of a trajectory, bool ``[envs, steps]``, at most `capacity`.
+            ids: Trajectory ids, same shape; a trajectory begins where they change. None without ids.
         """
         envs, steps = ends.shape
         shortened = self._trim(ends.size)
         if not self.sections or self.sections[-1][1] != envs:
             self.cut(envs)
+        # A trajectory begins where none is open, after the end of another one, and where the id changes.
         begins = np.empty((envs, steps), np.bool_)
         begins[:, 0] = self._open < 0
         begins[:, 1:] = ends[:, :-1]
@@ -131,17 +132,17 @@ class TrajectoryTable:
                 begins[:, 0] |= ids[:, 0] != self._last_id
         if np.count_nonzero(begins):  # takes a fifth of the time of `begins.any()`
             fresh = begins.copy()
-            begins[:, 0] = True
-            at = begins.ravel().nonzero()[0]
+            begins[:, 0] = True  # the batch is cut into runs of one trajectory: also where an open one continues
+            at = begins.ravel().nonzero()[0]  # [runs]: position of their first steps, environment by environment
             new = fresh.ravel()[at]
             env, step = np.divmod(at, steps)
-            numbers = self._open[env]
+            numbers = self._open[env]  # [runs]: trajectory of each; new ones get a number of their own
             numbers[new] = taken = self._take(int(np.count_nonzero(new)))
-            self._first[taken] = self.clock + (step * envs + env)[new]
+            self._first[taken] = self.clock + (step * envs + env)[new]  # rows of a step are adjacent in the ring
             self._stride[taken] = envs
             lengths = np.concatenate((at[1:], [ends.size])) - at
-            each = numbers.repeat(lengths).reshape(envs, steps).T
-        else:  # the common case: every environment goes on
+            each = numbers.repeat(lengths).reshape(envs, steps).T  # [steps, envs]: trajectory of each row
+        else:  # the common case: every environment continues its trajectory
             numbers, lengths = self._open, steps
             each = np.empty((steps, envs), np.int64)
             each[:] = numbers
@@ -159,9 +160,9 @@ class TrajectoryTable:
         """Replace all trajectories; the next batch continues none of them.
 
         Args:
-            lines: global step of the first step, number of steps, and their distance, of each trajectory; int64
+            lines: Global step of the first step, number of steps, and their distance, of each trajectory; int64
                 ``[3, n]``. Each row of the ring is a step of one of them.
-            clock: global step of the next row.
+            clock: Global step of the next row.
         """
         self.clear(clock)
         self._used = lines.shape[1]
@@ -185,10 +186,10 @@ class TrajectoryTable:
 
     @classmethod
     def from_state(cls, owner: str, capacity: int, state: Any) -> TrajectoryTable:
-        """The table of a `state`.
+        """Return the table of a `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged: every row of the ring must be one step of one trajectory.
+            CheckpointError: If `state` is damaged: every row of the ring must be one step of one trajectory.
         """
         fields = Fields(owner, state, _STATE)
         table = cls(capacity)
@@ -226,28 +227,33 @@ class TrajectoryTable:
 
     def _trim(self, count: int) -> Longs:
         """Remove the steps that the next `count` rows overwrite; returns the trajectories that they are of."""
-        limit = self.clock + count - self.capacity
+        limit = self.clock + count - self.capacity  # oldest global step that stays
         if limit <= 0:
             return self._open[:0]
-        labels = self._number[self._places(count)]
+        labels = self._number[self._places(count)]  # [count]: trajectory plus one, 0 for a row without one
         envs = self.sections[0][1] if self.sections else 1
-        if count > envs:  # a row is mostly of the same trajectory as the environment's row before
+        # Only the trajectories of these rows get shorter. Mostly a row is of the same trajectory as the row `envs`
+        # before it, of the same environment: without those, `unique` sorts few labels.
+        if count > envs:
             others = labels[envs:][labels[envs:] != labels[:-envs]]
             labels = np.concatenate((labels[:envs], others))
         numbers = unique(labels[labels > 0].astype(np.int64) - 1)
         first, steps, stride = self._first[numbers], self._steps[numbers], self._stride[numbers]
+        # Step k of a trajectory has the global step first + k * stride, and is removed if that is below the limit:
+        # ceil((limit - first) / stride) steps are.
         gone = np.minimum((limit - first + stride - 1) // stride, steps)
         self._first[numbers] = first + gone * stride
         self._steps[numbers] = steps = steps - gone
         if np.count_nonzero(steps) < len(steps):
             self._free += numbers[steps == 0].tolist()
+            # An index of -1 reads the last trajectory, and then writes the -1 that is there already.
             self._open[self._steps[self._open] == 0] = -1
         while len(self.sections) > 1 and self.sections[1][0] <= limit:
             del self.sections[0]
         return numbers
 
     def _places(self, count: int) -> slice | Longs:
-        """The next `count` rows."""
+        """Return the next `count` rows."""
         begin = self.clock % self.capacity
         if begin + count <= self.capacity:
             return slice(begin, begin + count)
@@ -279,4 +285,5 @@ def each_step(low: Longs, high: Longs) -> tuple[Longs, Longs]:
     """
     counts = high - low
     which = np.arange(len(counts)).repeat(counts)
+    # cumsum - counts is the position of the first step of each range
     return which, np.arange(len(which)) - (counts.cumsum() - counts - low)[which]

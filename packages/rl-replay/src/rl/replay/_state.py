@@ -1,4 +1,4 @@
-"""Validation of a state before any of it is applied."""
+"""States of the parts of a buffer: validation, twins that continue from them, and the lock of shared buffers."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 import torch
 from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError
 from rl.core.keys import NestedKey
+from rl.core.state import reading
 from rl.replay._layout import Cells, Column, key_of
-
-Apply = Callable[[], None]
-"""Applies a validated state; fails only if memory or a file for the rows cannot be made."""
 
 
 class Fields:
     """The fields of a state, checked one by one.
 
     Args:
-        owner: class that takes the state, for messages.
-        state: what its `state_dict` returned.
-        names: the fields that it must have; it may have no others.
+        owner: Class of the state, which messages name.
+        state: Result of its `state_dict`.
+        names: Fields that it must have; it may have no others.
 
     Raises:
-        CheckpointError: if a field is missing or unknown.
+        CheckpointError: If a field is missing or unknown.
 
     Example:
         >>> Fields("Writer", {"cursor": 3}, ("cursor",)).integer("cursor", high=10)
@@ -56,18 +55,18 @@ class Fields:
         return self._state[name]
 
     def fail(self, text: str) -> NoReturn:
-        """Refuse the state.
+        """Reject the state.
 
         Raises:
-            CheckpointError: always.
+            CheckpointError: Always.
         """
         raise CheckpointError(f"{self.owner}: the state is damaged: {text}. Nothing was changed")
 
     def match(self, **own: Any) -> None:
-        """Refuse the state of an object with other arguments.
+        """Reject the state of an object with other arguments.
 
         Raises:
-            CheckpointError: naming the argument and both values.
+            CheckpointError: Naming the argument and both values.
         """
         for name, value in own.items():
             found = self._state[name]
@@ -77,7 +76,7 @@ class Fields:
                 )
 
     def integer(self, name: str, *, low: int = 0, high: int | None = None) -> int:
-        """An integer of at least `low` and at most `high`."""
+        """Return an integer of at least `low` and at most `high`."""
         value = self._state[name]
         if type(value) is not int or value < low or (high is not None and value > high):
             limits = f"at least {low}" if high is None else f"in [{low}, {high}]"
@@ -85,28 +84,28 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """A bool."""
+        """Return a field that is a bool."""
         value = self._state[name]
         if type(value) is not bool:
             self.fail(f"{name} must be a bool, got {_shown(value)}")
         return value
 
     def items(self, name: str) -> list[Any]:
-        """A list."""
+        """Return a field that is a list."""
         value = self._state[name]
         if not isinstance(value, list):
             self.fail(f"{name} must be a list, got {_shown(value)}")
         return value
 
     def integers(self, name: str, *, low: int, high: int) -> list[int]:
-        """A list of integers in ``[low, high]``."""
+        """Return a list of integers in ``[low, high]``."""
         values = self.items(name)
         if any(type(value) is not int or not low <= value <= high for value in values):
             self.fail(f"{name} must be integers in [{low}, {high}], got {_shown(values)}")
         return values
 
     def tensor(self, name: str, dtype: torch.dtype | None, dims: int) -> Tensor:
-        """A tensor of `dtype`, or of any if None, with `dims` dimensions; on the CPU, wherever the state is."""
+        """Return a tensor of `dtype`, or of any if None, with `dims` dimensions; on the CPU, wherever the state is."""
         value = self._state[name]
         if not isinstance(value, Tensor) or dtype not in (None, value.dtype) or value.dim() != dims or value.is_meta:
             self.fail(
@@ -115,7 +114,7 @@ class Fields:
         return value.detach().cpu()
 
     def indices(self, name: str, *, low: int = 0, high: int) -> Tensor:
-        """Indices in ``[low, high)``, int64 ``[n]``."""
+        """Return indices in ``[low, high)``, int64 ``[n]``."""
         value = self.tensor(name, torch.int64, 1)
         if value.numel() and not (low <= int(value.min()) and int(value.max()) < high):
             self.fail(f"{name} must be in [{low}, {high}), got values from {int(value.min())} to {int(value.max())}")
@@ -123,52 +122,138 @@ class Fields:
 
 
 class Stateful:
-    """Base of samplers and writers, whose states are validated before they are applied; one without a state."""
+    """Base of the parts of a buffer, whose states load into a twin: a damaged one changes nothing.
+
+    A subclass defines `state_dict` and `_load`. One whose objects are shared with others, such as the memory of a
+    storage, also extends `adopt`.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` continues from, as tensors and plain containers; empty without a state."""
+        """Return what `load_state_dict` continues from, as tensors and plain containers; empty without a state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
 
-        Raises:
-            CheckpointError: if `state` is damaged, or of an object with other arguments. Nothing is changed then.
-        """
-        self.prepare_load(state)()
+        Args:
+            state: Result of `state_dict`.
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002  subclasses use them
-        """Validate a state without applying it; returns the function that applies it.
+        Raises:
+            CheckpointError: If `state` is damaged, or of an object with other arguments. Nothing is changed then.
+        """
+        self.adopt(self.twin(state))
+
+    def twin(self, state: Any, rows: int | None = None, max_size: int | None = None) -> Self:
+        """Create a shallow copy that continues from `state`; this object is not changed.
 
         Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+            state: Result of `state_dict`.
+            rows: Number of rows that the storage of the buffer will have; None if unknown.
+            max_size: Capacity of that storage; None if unknown.
 
         Raises:
-            CheckpointError: see `load_state_dict`.
+            CheckpointError: See `load_state_dict`.
+        """
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        with reading(getattr(self, "_owner", type(self).__name__)):  # the buffer, of a part that it constructs
+            twin._load(state, rows, max_size)
+        return twin
+
+    def adopt(self, twin: Any) -> None:
+        """Continue as `twin`; after that only this object is used."""
+        vars(self).update(vars(twin))
+
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  subclasses use them
+        """Set the attributes of a twin from `state`.
+
+        Attributes are replaced and their values not modified, because the twin shares them with its original.
         """
         Fields(type(self).__name__, state, ())
-        return lambda: None
 
 
-def prepare_load(part: Any, state: Any, rows: int | None, max_size: int | None) -> Apply:
-    """Validate the state of a sampler or writer and return what applies it.
+@dataclass(frozen=True)
+class _Unread:
+    """State of a part without twins, which may still reject it."""
 
-    A part with a method ``prepare_load(state, rows, max_size)`` validates first; any other applies its state in
-    `load_state_dict`, where it may still raise.
+    state: Any
+
+
+def twin_of(part: Any, state: Any, rows: int | None = None, max_size: int | None = None) -> Any:
+    """Create the twin of a part; one that loads its states in its own way gets `state` in `adopt_all`."""
+    if isinstance(part, Stateful) and type(part).load_state_dict is Stateful.load_state_dict:
+        return part.twin(state, rows, max_size)
+    return _Unread(state)
+
+
+def adopt_all(owner: str, pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Let parts continue as their twins: all of them, or none.
+
+    Args:
+        owner: Class that messages name.
+        pairs: Parts and their twins. A part whose `adopt` may fail, for lack of memory, comes before the others.
+
+    Raises:
+        CheckpointError: If a part without twins rejects its state.
     """
-    prepare = getattr(part, "prepare_load", None)
-    return (lambda: part.load_state_dict(state)) if prepare is None else prepare(state, rows, max_size)
+    pairs = [pair for part, twin in pairs for pair in _pairs(part, twin)]
+    unread = [(part, twin.state) for part, twin in pairs if isinstance(twin, _Unread)]
+    before = [(part, part.state_dict()) for part, _ in unread]
+    try:
+        with reading(owner):
+            for part, state in unread:
+                part.load_state_dict(state)
+        for part, twin in pairs:
+            if not isinstance(twin, _Unread):
+                part.adopt(twin)
+    except BaseException:
+        for part, old in before:
+            part.load_state_dict(old)
+        raise
+
+
+def _pairs(part: Any, twin: Any) -> list[tuple[Any, Any]]:
+    """Return a part and its twin; of a group those of all members."""
+    if not isinstance(twin, StatefulGroup):
+        return [(part, twin)]
+    pairs = zip(part.members, twin.members, strict=True)
+    return [pair for one, other in pairs for pair in _pairs(one, other)]
+
+
+class StatefulGroup(Stateful):
+    """Base of a part that consists of others, in the attribute `_members_as`; its state is the list of theirs."""
+
+    _members_as: ClassVar[str]
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """The parts, which continue as those of a twin."""
+        return getattr(self, self._members_as)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the members."""
+        return {self._members_as: [one.state_dict() for one in self.members]}
+
+    def adopt(self, twin: Any) -> None:
+        """Let each member continue as its twin."""
+        adopt_all(type(self).__name__, [(self, twin)])
+
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  of all members
+        name, owner = self._members_as, type(self).__name__
+        fields = Fields(owner, state, (name,))
+        states = fields.items(name)
+        if len(states) != len(self.members):
+            fields.fail(f"it has {len(states)} {name}, this {owner} has {len(self.members)}")
+        vars(self)[name] = [twin_of(one, part) for one, part in zip(self.members, states, strict=True)]
 
 
 def load_cells(
     fields: Fields, columns: Mapping[NestedKey, Column], cells: Any, rows: int, *, meta: bool = False
 ) -> Cells:
-    """The columns ``[rows, ...]``, read from pairs of key and column; they may be `meta`.
+    """Return the columns ``[rows, ...]``, read from pairs of key and column; they may be `meta`.
 
     Raises:
-        CheckpointError: if a column is missing or unknown, or has another number of rows, shape or dtype.
+        CheckpointError: If a column is missing or unknown, or has another number of rows, shape or dtype.
     """
     found: Cells = {key_of(key): part for key, part in cells}
     if found.keys() != columns.keys() or len(found) != len(cells):
@@ -191,7 +276,7 @@ def load_cells(
 
 
 def _is_nested(value: Any, shape: Sequence[int]) -> bool:
-    """Whether `value` is lists of such lengths, one in the other."""
+    """Return whether `value` is lists of such lengths, one in the other."""
     if not shape:
         return True
     return isinstance(value, list) and len(value) == shape[0] and all(_is_nested(item, shape[1:]) for item in value)
@@ -209,10 +294,10 @@ class SharedLock:
     """Reentrant lock between threads and processes, on a file, which is released if a process ends.
 
     Args:
-        path: the file; it is created.
-        pull: method, called when the lock was acquired: reads what other processes changed.
-        push: called before it is released.
-        forked: called in a forked process before its first use.
+        path: File; it is created.
+        pull: Method that is called when the lock was acquired, to read what other processes changed.
+        push: Method that is called before the lock is released.
+        forked: Method that is called in a forked process before the first use of the lock.
 
     Raises:
         BackendError: on a system without locks of files.

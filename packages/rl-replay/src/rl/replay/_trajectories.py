@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NoReturn
 
@@ -15,10 +15,9 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
-from rl.core.state import reading
 from rl.replay._indices import Longs
 from rl.replay._slice_table import TrajectoryTable
-from rl.replay._state import Apply, Fields, Stateful
+from rl.replay._state import Fields, Stateful
 
 Marks = tuple[NDArray[np.bool_], NDArray[Any] | None]
 """For each row, whether it is the last of its trajectory, and its trajectory id; None if rows have no ids."""
@@ -32,11 +31,11 @@ class Boundaries:
     """Reader of end flags and trajectory ids.
 
     Args:
-        owner: for messages.
-        end_key: flag of the last step; if None, the stored ones of ``("next", "done")``, ``("next", "terminated")``
+        owner: Component that messages name.
+        end_key: Flag of the last step; if None, the stored ones of ``("next", "done")``, ``("next", "terminated")``
             and ``("next", "truncated")``. Of flags in a group of agents any ends the trajectory. A list of flags: any
             of those that are stored.
-        traj_key: trajectory id; if None, ``("collector", "traj_ids")`` or ``"episode"`` if stored.
+        traj_key: Trajectory id; if None, ``("collector", "traj_ids")`` or ``"episode"`` if stored.
     """
 
     def __init__(self, owner: str, end_key: NestedKey | list[NestedKey] | None, traj_key: NestedKey | None) -> None:
@@ -49,10 +48,10 @@ class Boundaries:
         self._any_of: Final = named if several else []
 
     def of_batch(self, data: Any, lead: Sequence[int]) -> Marks:
-        """Marks of a batch whose first dimensions `lead` count rows, or of a list of rows.
+        """Return marks of a batch whose first dimensions `lead` count rows, or of a list of rows.
 
         Raises:
-            ContractError: if it has neither end flags nor trajectory ids, or lacks `end_key` or `traj_key`.
+            ContractError: If it has neither end flags nor trajectory ids, or lacks `end_key` or `traj_key`.
         """
         if isinstance(data, TensorDictBase):
             if data.batch_dims > len(lead):
@@ -80,10 +79,10 @@ class Boundaries:
         return self._marks(stacked, lead, first)
 
     def of_storage(self, storage: Storage) -> Marks:
-        """Marks of all rows of a storage, in the order of their indices.
+        """Return marks of all rows of a storage, in the order of their indices.
 
         Raises:
-            ContractError: as `of_batch`.
+            ContractError: As `of_batch`.
         """
         columns = read_columns(storage, [*self.ends, *self.ids], None)
         return self._marks(columns.get, (len(storage),), storage)
@@ -152,11 +151,11 @@ class Unbounded:
     ids: Final[tuple[NestedKey, ...]] = ()
 
     def of_batch(self, data: Any, lead: Sequence[int]) -> Marks:  # noqa: ARG002  as `Boundaries`
-        """Marks of a batch whose first dimensions `lead` count rows."""
+        """Return marks of a batch whose first dimensions `lead` count rows."""
         return np.zeros(torch.Size(lead).numel(), np.bool_), None
 
     def of_storage(self, storage: Storage) -> Marks:
-        """Marks of all rows of a storage."""
+        """Return marks of all rows of a storage."""
         return np.zeros(len(storage), np.bool_), None
 
 
@@ -197,8 +196,8 @@ class Trajectories(Stateful):
     pass, before the next sample.
 
     Args:
-        owner: for messages.
-        boundaries: reader of end flags and trajectory ids.
+        owner: Component that messages name.
+        boundaries: Reader of end flags and trajectory ids.
     """
 
     def __init__(self, owner: str, boundaries: Boundaries | Unbounded) -> None:
@@ -218,7 +217,7 @@ class Trajectories(Stateful):
         table is then built when it is first read.
 
         Raises:
-            ContractError: if its rows have no end flags and no trajectory ids, or another buffer attached its storage.
+            ContractError: If its rows have no end flags and no trajectory ids, or another buffer attached its storage.
         """
         if storage is not self._storage:
             self._adopt(storage)
@@ -229,7 +228,7 @@ class Trajectories(Stateful):
             self.table_of(storage)
 
     def table_of(self, storage: Storage) -> TrajectoryTable:
-        """The table of `storage`; rebuilt if rows were written past the buffer."""
+        """Return the table of `storage`; rebuilt if rows were written past the buffer."""
         if storage is not self._storage:
             self._adopt(storage)
         table = self._table
@@ -243,7 +242,7 @@ class Trajectories(Stateful):
         return table
 
     def read(self, storage: Storage, cursor: int) -> TrajectoryTable:
-        """The table of a storage whose next row goes to `cursor`, read from its rows."""
+        """Return the table of a storage whose next row goes to `cursor`, read from its rows."""
         self._adopt(storage)
         table, rows = self._table, len(storage)
         if table is None or getattr(storage, "ndim", 1) > 1:
@@ -259,7 +258,7 @@ class Trajectories(Stateful):
         """Check a batch before it is written.
 
         Raises:
-            ContractError: if it has no end flags and no trajectory ids.
+            ContractError: If it has no end flags and no trajectory ids.
         """
         self._admitted = None
         self._admitted = (data, self._boundaries.of_batch(data, self._row_dims(data)))
@@ -290,7 +289,7 @@ class Trajectories(Stateful):
         table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps))
 
     def replaced(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  as `extended`
-        """Stored rows were replaced: their trajectories are read again, with the environments that are known."""
+        """Read the trajectories again after stored rows were replaced, with the environments that are known."""
         self._admitted, self._expected = None, -1
 
     def patched(self, keys: Sequence[NestedKey]) -> None:
@@ -308,7 +307,7 @@ class Trajectories(Stateful):
             self._table.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The table of trajectories."""
+        """Return the table of trajectories."""
         if self._storage is not None and len(self._storage):
             self.table_of(self._storage)
         table = self._table
@@ -317,32 +316,24 @@ class Trajectories(Stateful):
             "table": None if table is None else table.state(),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a storage of another size.
-        """
-        with reading(self._owner):
-            fields, table = Fields(self._owner, state, ("capacity", "table")), None
-            if max_size is None and self._table is not None:
-                max_size = self._table.capacity
-            if fields["capacity"] is not None:
-                capacity = fields.integer("capacity", low=1)
-                if max_size not in (None, capacity):
-                    raise CheckpointError(
-                        f"{self._owner} samples from {max_size} rows at most, the state is of a storage of {capacity}"
-                    )
-                table = TrajectoryTable.from_state(self._owner, capacity, fields["table"])
-            if rows and (table is None or table.rows != rows):
-                fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
-
-        def apply() -> None:
-            Trajectories.empty(self)
-            if table is not None:
-                self._table = table
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields, capacity = Fields(self._owner, state, ("capacity", "table")), None
+        table = self._table
+        max_size = table.capacity if max_size is None and table is not None else max_size
+        if fields["capacity"] is not None:
+            capacity = fields.integer("capacity", low=1)
+            if max_size not in (None, capacity):
+                raise CheckpointError(
+                    f"{self._owner} samples from {max_size} rows at most, the state is of a storage of {capacity}"
+                )
+            self._table = TrajectoryTable.from_state(self._owner, capacity, fields["table"])
+        elif table is not None:
+            self._table = TrajectoryTable(table.capacity) if self._bound else None
+        if rows and (capacity is None or self._table is None or self._table.rows != rows):
+            fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
+        self._storage = self._storage if self._bound else None
+        self._waiting = []
+        self._forget()
 
     @property
     def _current(self) -> TrajectoryTable | None:
@@ -363,7 +354,7 @@ class Trajectories(Stateful):
         """Follow another storage.
 
         Raises:
-            ContractError: if a buffer has attached a storage.
+            ContractError: If a buffer has attached a storage.
         """
         if self._bound:
             raise ContractError(f"{self._owner} belongs to another buffer: use one sampler for each buffer")
@@ -435,7 +426,7 @@ def stored_trajectories(storage: Storage, sampler: Any, cursor: int, traj_key: N
         traj_key: Trajectory id; see `Boundaries`.
 
     Raises:
-        ContractError: if rows have no end flags and no trajectory ids.
+        ContractError: If rows have no end flags and no trajectory ids.
     """
     if not len(storage):
         return []
@@ -465,9 +456,9 @@ def _lines_by_id(ends: NDArray[np.bool_], ids: NDArray[Any], clock: int) -> Long
     """Trajectories, see `TrajectoryTable.replace`, of rows of unknown environments: the next step has the same id.
 
     Args:
-        ends: last step of a trajectory, bool ``[n]``.
-        ids: trajectory ids ``[n]``.
-        clock: global step of the first row.
+        ends: Last step of a trajectory, bool ``[n]``.
+        ids: Trajectory ids ``[n]``.
+        clock: Global step of the first row.
     """
     order = np.argsort(ids, kind="stable")
     ahead = np.diff(order)

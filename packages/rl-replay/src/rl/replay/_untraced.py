@@ -7,8 +7,6 @@ from typing import ParamSpec, TypeVar, cast
 
 import torch
 
-__all__ = ["untraced"]
-
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 

@@ -28,16 +28,16 @@ class MultiStep(MultiStepBase):
     ``[*B, T]`` is in time order, time last; it stays as it is.
 
     Args:
-        gamma: discount, in [0, 1]; that of the loss.
-        n_steps: largest number of steps, at least 1.
-        reward_keys: as for `MultiStepTransform`.
-        done_key: as for `MultiStepTransform`.
-        done_keys: as for `MultiStepTransform`.
-        mask_key: as for `MultiStepTransform`.
+        gamma: Discount, in [0, 1]; that of the loss.
+        n_steps: Largest number of steps, at least 1.
+        reward_keys: Argument of `MultiStepTransform`.
+        done_key: Argument of `MultiStepTransform`.
+        done_keys: Argument of `MultiStepTransform`.
+        mask_key: Argument of `MultiStepTransform`.
 
     Raises:
-        ContractError: if `n_steps` is not an integer of at least 1, or a list of keys is empty.
-        SpecError: if `gamma` is outside [0, 1].
+        ArgumentError: If `n_steps` is not an integer of at least 1, `gamma` is outside [0, 1], or a list of keys is
+            empty.
 
     Example:
         >>> import torch
@@ -69,8 +69,8 @@ class MultiStep(MultiStepBase):
         """Multi-step transitions ``[*B, T]``.
 
         Raises:
-            ContractError: if an entry is missing, or the steps are not in time order.
-            ShapeError: if `data` has no time dimension or no steps, or a flag or reward has another shape.
+            ContractError: If an entry is missing, or the steps are not in time order.
+            ShapeError: If `data` has no time dimension or no steps, or a flag or reward has another shape.
         """
         steps = data.batch_size[-1] if data.ndim and 0 not in data.batch_size else 0
         out = self.transitions(data, steps) if steps else None

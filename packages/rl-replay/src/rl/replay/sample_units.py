@@ -9,22 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer, one_of
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, IS_INIT, NestedKey, next_key, unwrap
-from rl.replay._arguments import whole
+from rl.replay._state import Stateful
 from rl.replay._trajectories import Boundaries, Trajectories, Unbounded, read_columns
 from rl.replay._untraced import untraced
 
 __all__ = ["SampleUnit", "Sequence", "Transition"]
 
 
-class SampleUnit(ABC):
+class SampleUnit(Stateful, ABC):
     """Maps each sampled row, the *anchor*, to the rows that a batch has for it.
 
     The sampler of a buffer selects anchors, with its probabilities; ``sample_unit=`` of the buffer then selects the
-    rows. A subclass defines `expand`. One that follows the writes of a buffer may define `attach`, `admit`, `extended`,
-    `empty`, `state_dict`, `load_state_dict` and `prepare_load`, see `rl.core.interfaces.Sampler`.
+    rows. A subclass defines `expand`. One that follows the writes of a buffer also defines `attach`, `admit`,
+    `extended`, `replaced`, `patched`, `empty`, `state_dict` and `load_state_dict`, which a buffer calls as those of a
+    sampler.
 
     Example:
         >>> import torch
@@ -48,10 +49,29 @@ class SampleUnit(ABC):
         """Rows of the batch, and the info about them.
 
         Args:
-            index: the anchors, int64 ``[n]``.
-            info: of the sampler. Tensors ``[n]``, such as ``priority_weight``, have to be returned for the rows.
-            storage: of the buffer; must not be changed.
+            index: Anchors, int64 ``[n]``.
+            info: Info of the sampler. Tensors ``[n]``, such as ``priority_weight``, have to be returned for the rows.
+            storage: Storage of the buffer, which must not be changed.
         """
+
+    def attach(self, storage: Storage) -> None:
+        """Read the rows of the storage of the buffer, which may have been written before."""
+
+    def admit(self, data: Any) -> None:
+        """Check a batch before it is written; raise if its rows cannot be expanded."""
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Follow a write of the rows `index` ``[n]``."""
+
+    def replaced(self, index: Tensor, data: Any) -> None:
+        """Follow a replacement of the stored rows `index` ``[n]``; as a write, unless a subclass knows better."""
+        self.extended(index, data)
+
+    def patched(self, keys: Any) -> None:
+        """Follow a replacement of the entries `keys` of some stored rows."""
+
+    def empty(self) -> None:
+        """Forget all rows."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -61,7 +81,7 @@ _DONE: NestedKey = next_key(DONE)
 
 
 @final
-class Sequence(SampleUnit, Trajectories):
+class Sequence(Trajectories, SampleUnit):
     """Window of ``burn_in + length + bootstrap`` rows of one trajectory around each anchor.
 
     With the anchor at step t, the window has the steps t - burn_in, ..., t + length + bootstrap - 1, in units of
@@ -82,19 +102,19 @@ class Sequence(SampleUnit, Trajectories):
       recurrent modules begin with the state stored there.
 
     Args:
-        length: rows from the anchor on, in the learning part.
-        episode_boundary: at the end of a trajectory, ``"pad"`` repeats its last row; ``"stop"`` moves the window back,
-            so that it ends there, and pads it if the trajectory is too short; ``"include_reset"`` continues with the
-            next trajectory of the same environment.
-        done_key: flag of the last step of a trajectory; with the default ``("next", "terminated")`` and
+        length: Number of rows from the anchor on, in the learning part.
+        episode_boundary: Rule at the end of a trajectory: ``"pad"`` repeats its last row; ``"stop"`` moves the window
+            back, so that it ends there, and pads it if the trajectory is too short; ``"include_reset"`` continues with
+            the next trajectory of the same environment.
+        done_key: Flag of the last step of a trajectory; with the default ``("next", "terminated")`` and
             ``("next", "truncated")`` end one, too. A change of the trajectory id ends one, as in `SliceSampler`. None:
             nothing does.
-        burn_in: rows before the anchor. They never move the window.
-        bootstrap: rows after the learning part.
-        dilation: steps from one row of the window to the next.
+        burn_in: Number of rows before the anchor. They never move the window.
+        bootstrap: Number of rows after the learning part.
+        dilation: Number of steps from one row of the window to the next.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -124,24 +144,14 @@ class Sequence(SampleUnit, Trajectories):
         bootstrap: int = 0,
         dilation: int = 1,
     ) -> None:
-        for name, value, low in (
-            ("length", length, 1),
-            ("burn_in", burn_in, 0),
-            ("bootstrap", bootstrap, 0),
-            ("dilation", dilation, 1),
-        ):
-            if isinstance(value, bool) or (value != low and whole(value) is None):
-                raise ContractError(f"Sequence: {name} must be an integer of at least {low}, got {value!r}")
-        if episode_boundary not in ("pad", "stop", "include_reset"):
-            raise ContractError(
-                f"Sequence: episode_boundary is 'pad', 'stop' or 'include_reset', got {episode_boundary!r}"
-            )
-        self.length: Final = int(length)
-        self.episode_boundary: Final = episode_boundary
+        self.length: Final = as_integer(length, "Sequence", "length", 1)
+        self.episode_boundary: Final = one_of(
+            episode_boundary, "Sequence", "episode_boundary", ("pad", "stop", "include_reset")
+        )
         self.done_key: Final = None if done_key is None else unwrap(done_key)
-        self.burn_in: Final = int(burn_in)
-        self.bootstrap: Final = int(bootstrap)
-        self.dilation: Final = int(dilation)
+        self.burn_in: Final = as_integer(burn_in, "Sequence", "burn_in", 0)
+        self.bootstrap: Final = as_integer(bootstrap, "Sequence", "bootstrap", 0)
+        self.dilation: Final = as_integer(dilation, "Sequence", "dilation", 1)
         if self.done_key is None or episode_boundary == "include_reset":
             boundaries = Unbounded()
         else:

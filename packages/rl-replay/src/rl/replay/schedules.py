@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, Final, final
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer, as_number, one_of
+from rl.core.errors import ArgumentError
 from rl.core.state import reading
-from rl.replay._arguments import whole
 from rl.replay._state import Fields
 
 __all__ = ["LinearScheduler", "StepScheduler"]
@@ -19,13 +18,13 @@ class LinearScheduler:
     """Linear schedule of an attribute, from its present value to `final_value`, where it stays.
 
     Args:
-        obj: whose attribute it is: a sampler or a buffer.
+        obj: Sampler or buffer whose attribute it is.
         param_name: ``"beta"``, which Schaul et al. 2016 anneal to 1, or ``"alpha"``.
-        final_value: to be reached.
-        num_steps: calls of `step` until then.
+        final_value: Value that is reached.
+        num_steps: Number of calls of `step` until then.
 
     Raises:
-        ContractError: if there is no such attribute, a value is no finite number, or `num_steps` is not an integer
+        ArgumentError: If there is no such attribute, a value is no finite number, or `num_steps` is not an integer
             of at least 1.
 
     Example:
@@ -41,17 +40,15 @@ class LinearScheduler:
     """
 
     def __init__(self, obj: Any, param_name: str, final_value: float, num_steps: int) -> None:
-        steps = whole(num_steps)
-        if steps is None:
-            raise ContractError(f"LinearScheduler: num_steps must be an integer of at least 1, got {num_steps!r}")
+        steps = as_integer(num_steps, "LinearScheduler", "num_steps", 1)
         if not hasattr(obj, param_name):
-            raise ContractError(f"LinearScheduler: {type(obj).__name__} has no {param_name!r}")
-        final = finite("LinearScheduler", "final_value", final_value)
+            raise ArgumentError(f"LinearScheduler: {type(obj).__name__} has no {param_name!r}")
+        final = as_number(final_value, "LinearScheduler", "final_value")
         self.obj: Final = obj
         self.param_name: Final = param_name
         self.final_value: Final = final
         self.num_steps: Final = steps
-        self._initial = finite("LinearScheduler", param_name, getattr(obj, param_name))
+        self._initial = as_number(getattr(obj, param_name), "LinearScheduler", param_name)
         self._steps = 0
 
     def step(self) -> None:
@@ -69,27 +66,12 @@ class LinearScheduler:
         """Continue where `state` was taken.
 
         Raises:
-            CheckpointError: if `state` is damaged. Nothing is changed then.
+            CheckpointError: If `state` is damaged. Nothing is changed then.
         """
         with reading("LinearScheduler"):
             fields = Fields("LinearScheduler", state, ("initial", "steps"))
             steps = fields.integer("steps")
-            self._initial, self._steps = finite("LinearScheduler", "initial", fields["initial"]), steps
-
-
-def finite(owner: str, name: str, value: Any) -> float:
-    """A value as a float.
-
-    Raises:
-        ContractError: if it is no finite number; the message names `owner` and `name`.
-    """
-    try:
-        number = float("nan") if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not isfinite(number):
-        raise ContractError(f"{owner}: {name} must be a finite number, got {value!r}")
-    return number
+            self._initial, self._steps = as_number(fields["initial"], "LinearScheduler", "initial"), steps
 
 
 @final
@@ -106,7 +88,7 @@ class StepScheduler:
         max_value: Largest value; None for no bound.
 
     Raises:
-        ContractError: if there is no such attribute, a value is no finite number, `mode` is another, or `n_steps` is
+        ArgumentError: If there is no such attribute, a value is no finite number, `mode` is another, or `n_steps` is
             not an integer of at least 1.
 
     Example:
@@ -132,21 +114,18 @@ class StepScheduler:
         min_value: float | None = None,
         max_value: float | None = None,
     ) -> None:
-        steps = whole(n_steps)
-        if steps is None:
-            raise ContractError(f"StepScheduler: n_steps must be an integer of at least 1, got {n_steps!r}")
-        if mode not in ("multiplicative", "additive"):
-            raise ContractError(f"StepScheduler: mode must be 'multiplicative' or 'additive', got {mode!r}")
+        steps = as_integer(n_steps, "StepScheduler", "n_steps", 1)
+        one_of(mode, "StepScheduler", "mode", ("multiplicative", "additive"))
         if not hasattr(obj, param_name):
-            raise ContractError(f"StepScheduler: {type(obj).__name__} has no {param_name!r}")
-        finite("StepScheduler", param_name, getattr(obj, param_name))
+            raise ArgumentError(f"StepScheduler: {type(obj).__name__} has no {param_name!r}")
+        as_number(getattr(obj, param_name), "StepScheduler", param_name)
         self.obj: Final = obj
         self.param_name: Final = param_name
-        self.gamma: Final = finite("StepScheduler", "gamma", gamma)
+        self.gamma: Final = as_number(gamma, "StepScheduler", "gamma")
         self.n_steps: Final = steps
         self.mode: Final = mode
-        self.min_value: Final = None if min_value is None else finite("StepScheduler", "min_value", min_value)
-        self.max_value: Final = None if max_value is None else finite("StepScheduler", "max_value", max_value)
+        self.min_value: Final = None if min_value is None else as_number(min_value, "StepScheduler", "min_value")
+        self.max_value: Final = None if max_value is None else as_number(max_value, "StepScheduler", "max_value")
         self._steps = 0
 
     def step(self) -> None:
@@ -161,14 +140,14 @@ class StepScheduler:
             setattr(self.obj, self.param_name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of calls; the value itself is part of the sampler's state."""
+        """Return the number of calls; the value itself is part of the sampler's state."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken.
 
         Raises:
-            CheckpointError: if `state` is damaged. Nothing is changed then.
+            CheckpointError: If `state` is damaged. Nothing is changed then.
         """
         with reading("StepScheduler"):
             self._steps = Fields("StepScheduler", state, ("steps",)).integer("steps")

@@ -10,10 +10,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core import set_recurrent_mode, states_of
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Key, missing_key_message
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import DONE, IS_INIT, NEXT, REWARD, NestedKey, as_tuple, key_str, leaf_keys, next_key, unwrap
-from rl.replay._arguments import whole
 from rl.replay._n_step import MultiStepTransform
 
 __all__ = ["BurnInTransform", "MultiStepTransform", "PolicyAgeFilter", "RandomCropTensorDict", "Reward2GoTransform"]
@@ -32,13 +32,14 @@ class BurnInTransform:
     where ``is_init`` is true, as those of `SliceSampler` do, and returns a flat one.
 
     Args:
-        modules: one or several recurrent modules, run in this order in recurrent mode. Their states are those of
+        modules: One or several recurrent modules, run in this order in recurrent mode. Their states are those of
             `rl.core.states_of`: read at the root, written under ``next``.
-        burn_in: number of steps of each slice.
-        out_keys: states that are replaced; all states of the modules if None.
+        burn_in: Number of steps of each slice.
+        out_keys: States that are replaced; all states of the modules if None.
 
     Raises:
-        ContractError: if the modules have no state, or not one of `out_keys`.
+        ArgumentError: If the modules have no state.
+        ContractError: If they have not one of `out_keys`.
 
     Example:
         >>> from rl.core import State
@@ -52,14 +53,12 @@ class BurnInTransform:
     """
 
     def __init__(self, modules: Any, burn_in: int, out_keys: Sequence[NestedKey] | None = None) -> None:
-        if burn_in != 0 and whole(burn_in) is None:
-            raise ContractError(f"BurnInTransform: burn_in must be an integer of at least 0, got {burn_in!r}")
         self.modules: Final[list[Any]] = list(modules) if isinstance(modules, (list, tuple)) else [modules]
-        self.burn_in: Final = int(burn_in)
+        self.burn_in: Final = as_integer(burn_in, "BurnInTransform", "burn_in", 0)
         carried = [state.name for module in self.modules for state in states_of(module)]
         names = ", ".join(type(module).__name__ for module in self.modules)
         if not carried:
-            raise ContractError(
+            raise ArgumentError(
                 f"BurnInTransform: {names} has no recurrent state: give it the"
                 " recurrent module, or declare `states` on it (rl.core.State)"
             )
@@ -69,12 +68,12 @@ class BurnInTransform:
             raise ContractError(f"BurnInTransform: {names} has no state {_listed(unknown)}, only {_listed(carried)}")
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """The steps after the first `burn_in` steps of each slice; `data` is not changed.
+        """Return the steps after the first `burn_in` steps of each slice; `data` is not changed.
 
         Raises:
-            ContractError: if a state is absent, a flat batch has no ``is_init`` at its first row, or a module writes
+            ContractError: If a state is absent, a flat batch has no ``is_init`` at its first row, or a module writes
                 no state.
-            ShapeError: if nothing is left of a slice, or `data` is a single step.
+            ShapeError: If nothing is left of a slice, or `data` is a single step.
         """
         if self.burn_in == 0:
             return data
@@ -110,7 +109,7 @@ class BurnInTransform:
         return f"BurnInTransform([{names}], burn_in={self.burn_in}, out_keys={self.out_keys})"
 
     def _run(self, first: TensorDictBase) -> dict[NestedKey, Tensor]:
-        """The states after the last step of each row of `first` ``[*B, burn_in]``."""
+        """Return the states after the last step of each row of `first` ``[*B, burn_in]``."""
         with torch.no_grad(), set_recurrent_mode(True):
             for module in self.modules:
                 first = module(first)
@@ -171,14 +170,14 @@ class RandomCropTensorDict:
     Each element of ``[*B]`` gets a first step of its own, uniformly. Stored rows are not changed.
 
     Args:
-        sub_seq_len: number of steps that are kept.
-        sample_dim: dimension of steps, one of the batch.
-        mask_key: bool ``[*B, T]`` or ``[*B, T, 1]``, true at steps and false at the padding after them: only steps are
+        sub_seq_len: Number of steps that are kept.
+        sample_dim: Dimension of steps, one of the batch.
+        mask_key: Bool ``[*B, T]`` or ``[*B, T, 1]``, true at steps and false at the padding after them: only steps are
             cropped. No mask if None.
-        generator: source of randomness; the global one if None.
+        generator: Source of randomness; the global one if None.
 
     Raises:
-        ContractError: if `sub_seq_len` is not an integer of at least 1.
+        ArgumentError: If `sub_seq_len` is not an integer of at least 1.
 
     Example:
         >>> from tensordict import TensorDict
@@ -196,22 +195,17 @@ class RandomCropTensorDict:
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        length = whole(sub_seq_len)
-        if length is None:
-            raise ContractError(
-                f"RandomCropTensorDict: sub_seq_len must be an integer of at least 1, got {sub_seq_len!r}"
-            )
-        self.sub_seq_len: Final = length
+        self.sub_seq_len: Final = as_integer(sub_seq_len, "RandomCropTensorDict", "sub_seq_len", 1)
         self.sample_dim: Final = sample_dim
         self.mask_key: Final = None if mask_key is None else unwrap(mask_key)
         self.generator: Final = generator
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """The cropped sample ``[*B, sub_seq_len]``.
+        """Return the cropped sample ``[*B, sub_seq_len]``.
 
         Raises:
-            ContractError: if the mask is absent.
-            ShapeError: if a trajectory has fewer steps than `sub_seq_len`.
+            ContractError: If the mask is absent.
+            ShapeError: If a trajectory has fewer steps than `sub_seq_len`.
         """
         dims, length = data.ndim, self.sub_seq_len
         dim = self.sample_dim + dims if self.sample_dim < 0 else self.sample_dim
@@ -242,7 +236,7 @@ class RandomCropTensorDict:
         return cropped
 
     def _steps(self, data: TensorDictBase, dim: int) -> Tensor:
-        """Number of steps of each trajectory, int64 ``[*B]``."""
+        """Return the number of steps of each trajectory, int64 ``[*B]``."""
         lead = data.batch_size[:dim] + data.batch_size[dim + 1 :]
         if self.mask_key is None:
             return torch.full(lead, data.batch_size[dim], device="cpu")
@@ -287,14 +281,14 @@ class Reward2GoTransform:
     `out_keys`, in the rewards' shapes and dtypes.
 
     Args:
-        gamma: discount, in [0, 1].
-        in_keys: rewards; ``[("next", "reward")]`` if None.
-        out_keys: entries that are written; ``["reward_to_go"]`` if None.
-        done_key: end flag, without ``next``.
+        gamma: Discount, in [0, 1].
+        in_keys: Rewards; ``[("next", "reward")]`` if None.
+        out_keys: Entries that are written; ``["reward_to_go"]`` if None.
+        done_key: End flag, without ``next``.
 
     Raises:
-        ContractError: if there are not as many `out_keys` as `in_keys`.
-        SpecError: if `gamma` is outside [0, 1].
+        ArgumentError: If there are not as many `out_keys` as `in_keys`.
+        ArgumentError: If `gamma` is outside [0, 1].
 
     Example:
         >>> from tensordict import TensorDict
@@ -311,30 +305,28 @@ class Reward2GoTransform:
         out_keys: Iterable[NestedKey] | None = None,
         done_key: NestedKey = DONE,
     ) -> None:
-        if not 0 <= gamma <= 1:
-            raise SpecError(f"Reward2GoTransform: gamma must be in [0, 1], got {gamma!r}")
-        self.gamma: Final = float(gamma)
+        self.gamma: Final = as_number(gamma, "Reward2GoTransform", "gamma", least=0, most=1)
         self.in_keys: Final[list[NestedKey]] = [(NEXT, REWARD)] if in_keys is None else [unwrap(key) for key in in_keys]
         self.out_keys: Final[list[NestedKey]] = (
             ["reward_to_go"] if out_keys is None else [unwrap(key) for key in out_keys]
         )
         if len(self.in_keys) != len(self.out_keys) or not self.in_keys:
-            raise ContractError(
+            raise ArgumentError(
                 f"Reward2GoTransform: out_keys has {len(self.out_keys)} keys and in_keys {len(self.in_keys)}: name one"
                 " entry to write for each reward"
             )
         self.done_key: Final = next_key(done_key)
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """A sample, as it is."""
+        """Return a sample as it is."""
         return data
 
     def inv(self, data: TensorDictBase) -> TensorDictBase:
-        """`data` ``[*B, T]`` with the rewards to go.
+        """Return `data` ``[*B, T]`` with the rewards to go.
 
         Raises:
-            ContractError: if an entry is absent.
-            ShapeError: if `data` has no time dimension, or a flag has another shape.
+            ContractError: If an entry is absent.
+            ShapeError: If `data` has no time dimension, or a flag has another shape.
         """
         if not data.ndim:
             raise ShapeError("Reward2GoTransform: a single step has no time dimension: write batches [*B, T]")
@@ -377,12 +369,12 @@ class PolicyAgeFilter:
     with ``invert=True``.
 
     Args:
-        max_age: largest difference of versions that is kept, an integer of at least 0.
-        version_key: version of the policy at each step, as the transform ``PolicyVersion`` of rl-envs writes it.
-        get_version: returns the current version.
+        max_age: Largest difference of versions that is kept, an integer of at least 0.
+        version_key: Version of the policy at each step, as the transform ``PolicyVersion`` of rl-envs writes it.
+        get_version: Function that returns the current version.
 
     Raises:
-        ContractError: if `max_age` is not such an integer, or `get_version` cannot be called.
+        ArgumentError: If `max_age` is not such an integer, or `get_version` cannot be called.
 
     Example:
         >>> from tensordict import TensorDict
@@ -394,23 +386,21 @@ class PolicyAgeFilter:
     def __init__(
         self, max_age: int, version_key: NestedKey = "policy_version", *, get_version: Callable[[], int]
     ) -> None:
-        if max_age != 0 and whole(max_age) is None:
-            raise ContractError(f"PolicyAgeFilter: max_age must be an integer of at least 0, got {max_age!r}")
         if not callable(get_version):
-            raise ContractError(
+            raise ArgumentError(
                 f"PolicyAgeFilter: get_version returns the current version, got {get_version!r}: give a function, for"
                 " example `lambda: policy_version.version`"
             )
-        self.max_age: Final = int(max_age)
+        self.max_age: Final = as_integer(max_age, "PolicyAgeFilter", "max_age", 0)
         self.version_key: Final = unwrap(version_key)
         self.get_version: Final = get_version
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """The rows of `data` that are recent enough.
+        """Return the rows of `data` that are recent enough.
 
         Raises:
-            ContractError: if the version is absent.
-            ShapeError: if `data` is a single step, or the version is not an integer for each row.
+            ContractError: If the version is absent.
+            ShapeError: If `data` is a single step, or the version is not an integer for each row.
         """
         version = data.get(self.version_key, None)
         if version is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from typing import Any, Final, NoReturn, final
 
 import numpy as np
@@ -11,66 +10,100 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import one_of
 from rl.core.contract import Key, missing_key_message
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import Storage, Writer
 from rl.core.keys import NEXT, REWARD, NestedKey, key_str, leaf_keys, unwrap
-from rl.core.state import reading
 from rl.replay import _foreign
-from rl.replay._state import Apply, Fields, Stateful
+from rl.replay._state import Fields, Stateful, StatefulGroup
 from rl.replay._trajectories import read_columns
-from rl.replay.storages._ensemble import load_all
 
 __all__ = [
     "ImmutableDatasetWriter",
     "RoundRobinWriter",
     "TensorDictMaxValueWriter",
     "TensorDictRoundRobinWriter",
+    "WriterBase",
     "WriterEnsemble",
 ]
 
 
+class WriterBase(Stateful):
+    """Base of writers: `rl.core.interfaces.Writer` without a state, generations and a selection of rows.
+
+    A subclass defines `claim` and what it needs of the rest. One with a state defines `state_dict` and
+    `load_state_dict`. A buffer calls `attach` when it is constructed and after a state was loaded; for a write
+    `select`, `reuse`, `claim` and `extended`, in this order.
+    """
+
+    cursor: int = 0
+    """Row that is written next, if rows are written in order."""
+    run: slice | None = None
+    """Rows of the last claim if they are adjacent, which a storage of tensors copies at once; None otherwise."""
+    tracks_generations: bool = False
+    """Whether `generations_of` counts the writes of each row."""
+
+    def attach(self, storage: Storage) -> None:
+        """Read the rows of the storage of the buffer, which may have been written before."""
+
+    def select(self, storage: Storage, data: Any) -> Tensor | None:  # noqa: ARG002  subclasses use them
+        """Return the positions int64 ``[m]`` of the rows of a batch to write; None for all."""
+        return None
+
+    def reuse(self, rows: Tensor) -> None:
+        """Let the next claim start with `rows`, int64 ``[n]``, which the sampler has consumed."""
+
+    def claim(self, storage: Storage, count: int) -> Tensor:
+        """Return indices ``[count]`` int64 for new rows; see `rl.core.interfaces.Writer.claim`."""
+        raise NotImplementedError
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Follow the write of the claimed rows `index` ``[n]``."""
+
+    def rewritten(self, index: Tensor) -> None:
+        """Follow a replacement of the stored rows `index` ``[n]`` in place."""
+
+    def generations_of(self, index: Tensor | int) -> Tensor:  # noqa: ARG002  subclasses use it
+        """Return how often each row was overwritten, int64 in the shape of `index`.
+
+        Raises:
+            ContractError: If writes are not counted.
+        """
+        raise ContractError(f"{type(self).__name__} does not count the writes of rows")
+
+    def empty(self) -> None:
+        """Start again, because the storage is emptied."""
+
+
 @final
-class WriterEnsemble(Stateful):
+class WriterEnsemble(StatefulGroup, WriterBase):
     """The writers of the members of an ensemble, which is read only itself: write to a member.
 
     Args:
-        writers: one for each storage.
+        writers: Writers, one for each storage.
     """
+
+    _members_as = "writers"
 
     def __init__(self, *writers: Writer) -> None:
         self.writers: Final = writers
 
     def claim(self, storage: Storage, count: int) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError(
             f"WriterEnsemble: {count} rows for an ensemble of {len(storage)} rows, which is read only: write to one of"
             " its members, ensemble[0].extend(batch) for example"
         )
 
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Do nothing: no row is written here."""
-
     def empty(self) -> None:
         """Start each member again."""
         for writer in self.writers:
             writer.empty()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the writers."""
-        return {"writers": [one.state_dict() for one in self.writers]}
-
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of other writers.
-        """
-        return load_all("WriterEnsemble", "writers", self.writers, state)
 
     def __repr__(self) -> str:
         return f"WriterEnsemble({', '.join(map(repr, self.writers))})"
@@ -78,8 +111,8 @@ class WriterEnsemble(Stateful):
 
 @final
 @_foreign.fixed_writer
-class ImmutableDatasetWriter(Stateful):
-    """Refuses every write: for a buffer over a dataset, whose storage is filled beforehand.
+class ImmutableDatasetWriter(WriterBase):
+    """Rejects every write: for a buffer over a dataset, whose storage is filled beforehand.
 
     Example:
         >>> import torch
@@ -91,24 +124,21 @@ class ImmutableDatasetWriter(Stateful):
     """
 
     def claim(self, storage: Storage, count: int) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError(
             f"ImmutableDatasetWriter: this buffer holds a fixed dataset, of {len(storage)} rows; {count} more cannot "
             "be written. Use a RoundRobinWriter for a buffer that grows"
         )
 
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Do nothing: no row is ever written."""
-
     def empty(self) -> NoReturn:
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError("ImmutableDatasetWriter: this buffer holds a fixed dataset; it cannot be emptied")
 
@@ -121,18 +151,18 @@ _REDUCTIONS = ("max", "min", "mean", "median", "sum")
 
 @final
 @_foreign.fixed_writer
-class TensorDictMaxValueWriter(Stateful):
+class TensorDictMaxValueWriter(WriterBase):
     """Keeps the rows with the largest value of an entry: a full storage replaces its smallest by a larger new one.
 
     `extend` returns -1 as the index of a row that is not written. Of equal values the stored row stays. Rows of whole
     trajectories ``[n, T]`` with the default entry are kept by their returns.
 
     Args:
-        rank_key: entry with the value of a row, ``[n, ...]``; ``("next", "reward")`` if None.
-        reduction: of several values of a row: ``"sum"``, ``"max"``, ``"min"``, ``"mean"`` or ``"median"``.
+        rank_key: Entry with the value of a row, ``[n, ...]``; ``("next", "reward")`` if None.
+        reduction: Reduction of several values of a row: ``"sum"``, ``"max"``, ``"min"``, ``"mean"`` or ``"median"``.
 
     Raises:
-        ContractError: if `reduction` is another one.
+        ArgumentError: If `reduction` is another one.
 
     Example:
         >>> from tensordict import TensorDict
@@ -148,12 +178,8 @@ class TensorDictMaxValueWriter(Stateful):
     """
 
     def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum") -> None:
-        if reduction not in _REDUCTIONS:
-            raise ContractError(
-                f"TensorDictMaxValueWriter: reduction is one of {', '.join(_REDUCTIONS)}, got {reduction!r}"
-            )
         self.rank_key: Final[NestedKey] = (NEXT, REWARD) if rank_key is None else unwrap(rank_key)
-        self.reduction: Final = reduction
+        self.reduction: Final = one_of(reduction, "TensorDictMaxValueWriter", "reduction", _REDUCTIONS)
         self._storage: Storage | None = None
         self._ranked: list[tuple[float, int]] = []  # heap of value and row; the smallest value first
         self._removed: list[tuple[float, int]] = []  # of the rows that the selected ones replace
@@ -163,7 +189,7 @@ class TensorDictMaxValueWriter(Stateful):
         """Rank the rows that `storage` has, NaN below all others; called by the buffer that owns both.
 
         Raises:
-            ContractError: if rows lack the entry.
+            ContractError: If rows lack the entry.
         """
         self._storage, rows = storage, len(storage)
         if rows and len(self._ranked) != rows:
@@ -186,12 +212,12 @@ class TensorDictMaxValueWriter(Stateful):
         Reads `rank_key`.
 
         Raises:
-            ContractError: if the entry is absent, or the storage counts several dimensions.
-            SpecError: if a value is NaN.
+            ContractError: If the entry is absent, or the storage counts several dimensions.
+            SpecError: If a value is NaN.
         """
         owner = "TensorDictMaxValueWriter"
         if getattr(storage, "ndim", 1) > 1:
-            raise ContractError(f"{owner}: a value ranks a row, so that a storage with ndim=1 is needed")
+            raise ArgumentError(f"{owner}: a value ranks a row, so that a storage with ndim=1 is needed")
         rows = data if isinstance(data, list) else [data]
         cells: list[Any] = [row.get(self.rank_key, None) if isinstance(row, TensorDictBase) else None for row in rows]
         for row, cell in zip(rows, cells, strict=True):
@@ -217,10 +243,10 @@ class TensorDictMaxValueWriter(Stateful):
         return torch.tensor(sorted(taken), dtype=torch.int64, device="cpu")
 
     def claim(self, storage: Storage, count: int) -> Tensor:  # noqa: ARG002  the protocol names them
-        """Indices of the rows of the last `select`, int64 ``[count]``.
+        """Return indices of the rows of the last `select`, int64 ``[count]``.
 
         Raises:
-            ContractError: if the rows were not selected.
+            ContractError: If the rows were not selected.
         """
         if count < 1 or count != len(self._added):
             raise ContractError(
@@ -240,7 +266,7 @@ class TensorDictMaxValueWriter(Stateful):
         self._ranked, self._removed, self._added = [], [], []
 
     def state_dict(self) -> dict[str, Any]:
-        """The values of the rows, float64 ``[n]``."""
+        """Return the values of the rows, float64 ``[n]``."""
         self._restore()
         ranked = sorted(self._ranked, key=lambda item: item[1])
         return {
@@ -248,27 +274,15 @@ class TensorDictMaxValueWriter(Stateful):
             "values": torch.tensor([value for value, _ in ranked], dtype=torch.float64, device="cpu"),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a writer for another storage.
-        """
-        owner = "TensorDictMaxValueWriter"
-        with reading(owner):
-            fields = Fields(owner, state, ("reduction", "values"))
-            fields.match(reduction=self.reduction)
-            values = fields.tensor("values", torch.float64, 1)
-            if bool(values.isnan().any()) or (rows is not None and len(values) != rows):
-                fields.fail(f"it has {len(values)} values for {rows} rows, or NaN values")
-            ranked = list(zip(values.tolist(), range(len(values)), strict=True))
-
-        def apply() -> None:
-            self.empty()
-            self._ranked = ranked
-            heapq.heapify(self._ranked)
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
+        fields = Fields("TensorDictMaxValueWriter", state, ("reduction", "values"))
+        fields.match(reduction=self.reduction)
+        values = fields.tensor("values", torch.float64, 1)
+        if bool(values.isnan().any()) or (rows is not None and len(values) != rows):
+            fields.fail(f"it has {len(values)} values for {rows} rows, or NaN values")
+        self.empty()
+        self._ranked = list(zip(values.tolist(), range(len(values)), strict=True))
+        heapq.heapify(self._ranked)
 
     def __repr__(self) -> str:
         return f"TensorDictMaxValueWriter(rank_key={self.rank_key!r}, reduction={self.reduction!r})"
@@ -293,14 +307,14 @@ class TensorDictMaxValueWriter(Stateful):
 
 @final
 @_foreign.writer
-class RoundRobinWriter(Stateful):
+class RoundRobinWriter(WriterBase):
     """Writer that fills the storage in order and, when it is full, overwrites the oldest rows.
 
     Writing into a storage that already holds rows starts after them.
 
     Args:
-        track_generations: count the writes of each row, see `generations_of`: the index of an overwritten row is then
-            recognized. Samples of the buffer then have ``index_generation``, int64 ``[n]``.
+        track_generations: Whether to count the writes of each row, see `generations_of`: the index of an overwritten
+            row is then recognized. Samples of the buffer then have ``index_generation``, int64 ``[n]``.
 
     Example:
         >>> from rl.replay.storages import ListStorage
@@ -318,13 +332,12 @@ class RoundRobinWriter(Stateful):
         self._cursor: int | None = None
         self._claimed: int | None = None  # the cursor after the last claim
         self._free: Tensor | None = None  # rows of `reuse`
-        self.run: slice | None = None
-        """The rows of the last claim, if they are adjacent."""
-        self.tracks_generations: Final = track_generations
+        self.run = None
+        self.tracks_generations = track_generations
         self._generations = torch.empty(0, dtype=torch.int64, device="cpu")
 
     @property
-    def cursor(self) -> int:
+    def cursor(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  it is read only
         """Where the next row goes."""
         return self._cursor or 0
 
@@ -349,10 +362,10 @@ class RoundRobinWriter(Stateful):
         self._free = rows if len(rows) else None
 
     def claim(self, storage: Storage, count: int) -> Tensor:
-        """Indices ``[count]`` int64 for `count` new rows; the cursor moves with `extended`.
+        """Return indices ``[count]`` int64 for `count` new rows; the cursor moves with `extended`.
 
         Raises:
-            ShapeError: if `count` is below 1 or above the storage's capacity: rows of one batch would
+            ShapeError: If `count` is below 1 or above the storage's capacity: rows of one batch would
                 overwrite each other.
         """
         size = storage.max_size
@@ -391,7 +404,7 @@ class RoundRobinWriter(Stateful):
         """How often each row was overwritten, int64 in the shape of `index`; -1 for rows that were never written.
 
         Raises:
-            ContractError: if the writer does not count writes.
+            ContractError: If the writer does not count writes.
         """
         if not self.tracks_generations:
             raise ContractError(
@@ -409,35 +422,26 @@ class RoundRobinWriter(Stateful):
         self._generations[self._generations >= 0] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The cursor, and the generations if they are tracked."""
+        """Return the cursor, and the generations if they are tracked."""
         generations = {"generations": self._generations.clone()} if self.tracks_generations else {}
         return {"cursor": self._cursor, **generations}
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a writer for another storage.
-        """
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
         names = ("cursor", "generations") if self.tracks_generations else ("cursor",)
         fields = Fields("RoundRobinWriter", state, names)
-        cursor, generations = None, self._generations
+        cursor = None
         if fields["cursor"] is not None:
             cursor = fields.integer("cursor", high=None if max_size is None else max_size - 1)
             if rows is not None and cursor > rows:
                 fields.fail(f"the next row would go to {cursor}, behind a gap after {rows} rows")
+        self._cursor, self._claimed, self._free = cursor, cursor, None
         if self.tracks_generations:
             generations = fields.indices("generations", low=-1, high=2**63 - 1).clone()
             if max_size is not None and len(generations) not in (0, max_size):
                 fields.fail(f"it has generations of {len(generations)} rows, for a storage of {max_size}")
             if rows and (len(generations) < rows or int(generations[:rows].min()) < 0):
                 fields.fail(f"a row of the {rows} stored ones has no generation")
-
-        def apply() -> None:
-            self._cursor = self._claimed = cursor
-            self._generations, self._free = generations, None
-
-        return apply
+            self._generations = generations
 
     def __repr__(self) -> str:
         generations = ", track_generations=True" if self.tracks_generations else ""

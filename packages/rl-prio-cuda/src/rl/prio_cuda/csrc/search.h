@@ -29,8 +29,8 @@ RL_DEVICE void rl_scan8(double *x) {
     RL_UNROLL for (int i = 7; i >= 4; i--) x[i] += x[i - 4];
 }
 
-/* The child behind the last running sum that is at most `r`; `r` becomes what is left in it. Sums are kept by selection:
- * an index that is known only at run time would put `p` into memory. */
+/* Select the child after the last running sum that is at most `r`; `r` becomes the mass that is left in it. `before` is
+ * updated by selection: an index that is known only at run time would move `p` from registers to memory. */
 RL_DEVICE int rl_pick8(const double *sum, double *r) {
     double p[8], before = 0;
     int k = 0;
@@ -51,6 +51,7 @@ RL_DEVICE int rl_pick8(const double *sum, double *r) {
     return k;
 }
 
+/* Select a leaf of a block in the same way: its 16 running sums in two halves of 8, the second on top of the first. */
 template <class REAL>
 RL_DEVICE int rl_pick16(const REAL *leaf, double r) {
     double p[8];
@@ -65,6 +66,8 @@ RL_DEVICE int rl_pick16(const REAL *leaf, double r) {
     return k > 15 || !(leaf[k] > 0) ? rl_nearest(leaf, 16, k) : k;
 }
 
+/* Follow the search path: at each level the child whose part of the node contains the mass, which becomes the mass within
+ * that child; a child of level 0 is a block of leaves. */
 template <class REAL>
 RL_DEVICE int64_t rl_find(const rl_tree<REAL> &tree, double mass) {
     int64_t node = 0;
@@ -97,6 +100,7 @@ struct rl_sample {
         if (a.weight) a.weight[i] = weight;
     }
 
+    /* Sample i, or report why there is none. */
     static RL_DEVICE void query(const Args &a, int64_t i) {
         const double total = a.tree.head->total, u = a.u[i];
         int64_t code = 0;
@@ -112,12 +116,13 @@ struct rl_sample {
             give(a, i, 0, 0, 0);
             return;
         }
+        /* Stratified: a number in the i-th of n equal parts of the total. */
         const double mass = a.stratified ? (u + (double)i) * (total / (double)a.n) : u * total;
         const int64_t found = rl_find(a.tree, mass);
         const REAL priority = a.tree.leaf[found];
         REAL weight = 0;
         if (a.weight) weight = rl_power((double)priority / a.tree.head->min, -a.beta, REAL());
-        /* The least priority weighs 1; rounding must not make anything weigh more. */
+        /* (priority / min)^-beta is 1 for the smallest priority; rounding must not exceed it. */
         give(a, i, found, priority, weight < 1 ? weight : 1);
     }
 

@@ -14,24 +14,25 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
 from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, set_generator, unpack
 from rl.replay import _foreign
-from rl.replay._arguments import Index, check_parts, row_index, whole
+from rl.replay._arguments import Index, check_parts, completed, overrides, row_index
 from rl.replay._kinds import class_in, one_row
 from rl.replay._query import Trajectory
 from rl.replay._slice_sampling import RUNS
-from rl.replay._state import Apply, Fields, SharedLock, prepare_load
+from rl.replay._state import Fields, SharedLock, Stateful, StatefulGroup, adopt_all, twin_of
 from rl.replay._trajectories import stored_trajectories
 from rl.replay._untraced import untraced
 from rl.replay.buffers._pipeline import (
     Batch,
     ConditionalUpdateResult,
-    Flight,
     Patch,
+    PrefetchQueue,
     Transforms,
     collate,
     pull,
@@ -40,13 +41,12 @@ from rl.replay.buffers._pipeline import (
     with_unit,
 )
 from rl.replay.sample_units import SampleUnit, Transition
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._uniform import ConsumingSampler, RandomSampler
 from rl.replay.storages._list import ListStorage
-from rl.replay.storages._memmap import FileRows, with_rows
-from rl.replay.storages._rows import TensorRows
-from rl.replay.writers import RoundRobinWriter
-
-__all__ = ["FILE", "GENERATION", "ReplayBuffer"]
+from rl.replay.storages._memmap import MemmapStorageBase, with_rows
+from rl.replay.storages._rows import TensorStorageBase
+from rl.replay.writers import RoundRobinWriter, WriterBase
 
 FILE = "state.safetensors"
 GENERATION = "index_generation"
@@ -54,26 +54,27 @@ _STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", 
 
 
 @_foreign.buffer
-class ReplayBuffer:
+class ReplayBuffer(Stateful):
     """Replay buffer: stores transitions and samples batches of them.
 
     Args:
-        storage: keeps the rows; ``ListStorage(1000)`` if None.
-        sampler: selects the rows of a batch; `RandomSampler` if None.
-        sample_unit: rows of a batch for each selected one, such as `Sequence`; that row itself if None.
-        writer: selects the indices of new rows; `RoundRobinWriter` if None.
-        batch_size: rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
-        transform: see `append_transform`.
-        collate_fn: makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is stacked if
+        storage: Storage of the rows; ``ListStorage(1000)`` if None.
+        sampler: Sampler of the rows of a batch; `RandomSampler` if None.
+        sample_unit: Unit that selects the rows of a batch for each selected one, such as `Sequence`; that row itself if
             None.
-        prefetch: number of batches that are prepared ahead, and of threads; 0 or None for none.
-        pin_memory: put batches into page-locked memory, for copies to a CUDA device.
-        generator: source of randomness; the global one if None. Its state is part of `state_dict`.
-        dim_extend: dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` makes T
+        writer: Writer, which selects the indices of new rows; `RoundRobinWriter` if None.
+        batch_size: Number of rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
+        transform: Argument of `append_transform`.
+        collate_fn: Function that makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is
+            stacked if None.
+        prefetch: Number of batches that are prepared ahead, and of threads; 0 or None for none.
+        pin_memory: Whether to put batches into page-locked memory, for copies to a CUDA device.
+        generator: Source of randomness; the global one if None. Its state is part of `state_dict`.
+        dim_extend: Dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` makes T
             rows of B elements. Without effect for the dimensions that a storage counts with ``ndim=``.
-        consume_after_n_samples: samples of each row, after which it is overwritten first; in place of
+        consume_after_n_samples: Number of samples of each row, after which it is overwritten first; in place of
             ``sampler=ConsumingSampler(n)``.
-        shared: let several processes use the buffer: give it to forked or spawned processes. It takes a
+        shared: Whether several processes use the buffer: pass it to forked or spawned processes. It takes a
             `LazyTensorStorage` or `LazyMemmapStorage`, a `RandomSampler` and a `RoundRobinWriter`. A method waits
             until no other process is in one, so that no row is read while it is written; transforms, prefetched
             batches and the generator are those of each process.
@@ -117,40 +118,37 @@ class ReplayBuffer:
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
         self.sampler: Final[Sampler] = _sampler_of(owner, sampler, consume_after_n_samples)
         self.sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
-        self._rows: Final = with_unit(owner, self.sampler, sample_unit)  # samples the rows of a batch
+        self._sampler: Final = completed(self.sampler, SamplerBase)
+        self._rows: Final = with_unit(owner, type(self.sampler).__name__, self._sampler, sample_unit)
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
+        self._writer: Final = completed(self.writer, WriterBase)
         storage = ListStorage() if storage is None else storage
         if shared:
-            unit = self._rows is not self.sampler
+            unit = self._rows is not self._sampler
             storage = shared_storage(owner, storage, self.sampler, self.writer, unit=unit)
         self.storage: Final[Storage] = storage
-        _check_sampler(owner, self.sampler, self.storage, prefetch)
+        _check_sampler(owner, type(self.sampler).__name__, self._sampler, self.storage, prefetch)
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
         rows_dims = getattr(self.storage, "ndim", 1)
-        if dim_extend is not None and (isinstance(dim_extend, bool) or dim_extend < 0):
-            raise ContractError(f"{owner}: dim_extend must be an integer of at least 0, got {dim_extend!r}")
-        self._extended_dim: Final = 0 if dim_extend is None or dim_extend < rows_dims else dim_extend
+        extended = 0 if dim_extend is None else as_integer(dim_extend, owner, "dim_extend", 0)
+        self._extended_dim: Final = 0 if extended < rows_dims else extended
         self._transforms: Final = Transforms(owner)
         if transform is not None:
             self._transforms.append(transform, invert=False)
         self._collate = collate if collate_fn is None else collate_fn
         self._pin_memory = pin_memory
-        self._flight = Flight(prefetch or 0)
+        self._flight = PrefetchQueue(prefetch or 0)
         self._write_count = 0
         self.shared: Final = shared
         self._lock: AbstractContextManager[object] = self._new_lock()
-        # Optional methods, see `rl.core.interfaces.Sampler`.
-        self._postprocess: Final = getattr(self.sampler, "postprocess", None)
-        self._admit: Final = getattr(self._rows, "admit", None)
-        self._available: Final = getattr(self.sampler, "available", None)
-        self._expired: Final = getattr(self.sampler, "expired", None)
-        self._reuse: Final = None if self._expired is None else getattr(self.writer, "reuse", None)
-        tracked: Any = self.writer if getattr(self.writer, "tracks_generations", False) else None
-        self._tracked: Final = tracked  # the writer, if it counts the writes of rows
-        ring = isinstance(self.writer, RoundRobinWriter) and isinstance(self.storage, TensorRows)
-        self._ring: Any = self.writer if ring else None  # whose claims are written as runs of rows
-        by_step = rows_dims > 1 and isinstance(self.storage, TensorRows)
+        self._postprocesses: Final = overrides(self._sampler, SamplerBase, "postprocess")
+        self._consumes: Final = overrides(self._sampler, SamplerBase, "available")
+        selects = overrides(self._writer, WriterBase, "select")
+        self._prepares: Final = selects or self._extended_dim > 0  # batches before they are written
+        self._tracked: Final = self._writer if self._writer.tracks_generations else None
+        self._in_runs: Final = isinstance(self.storage, TensorStorageBase)  # adjacent rows are written as a slice
+        by_step = rows_dims > 1 and isinstance(self.storage, TensorStorageBase)
         self._by_step: Any = self.storage if by_step else None  # which has the environments of a batch side by side
         self._attach()
 
@@ -168,33 +166,33 @@ class ReplayBuffer:
         return self._flight.depth
 
     def __len__(self) -> int:
-        """Number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
+        """Return the number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
         if self.shared:
             with self._lock:
                 return len(self.storage)
-        return len(self.storage) if self._available is None else self._available(self.storage)
+        return self._sampler.available(self.storage) if self._consumes else len(self.storage)
 
     def _new_lock(self) -> AbstractContextManager[object]:
         if not self.shared:
             return threading.RLock()
-        storage = cast("FileRows", self.storage)
+        storage = cast("MemmapStorageBase", self.storage)
         return SharedLock(storage.files.lock, self._pull, self._push, self._forked)
 
     def _pull(self) -> None:
-        self._write_count = pull(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer))
+        self._write_count = pull(cast("MemmapStorageBase", self.storage), cast("RoundRobinWriter", self.writer))
 
     def _push(self) -> None:
-        push(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer), self._write_count)
+        push(cast("MemmapStorageBase", self.storage), cast("RoundRobinWriter", self.writer), self._write_count)
 
     def _forked(self) -> None:
-        self._flight = Flight(self.prefetch)  # the threads are those of the other process
+        self._flight = PrefetchQueue(self.prefetch)  # the threads are those of the other process
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_lock", "_flight")  # of this process
         return {**{name: value for name, value in self.__dict__.items() if name not in own}, "_depth": self.prefetch}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._flight = Flight(state.pop("_depth"))
+        self._flight = PrefetchQueue(state.pop("_depth"))
         self.__dict__.update(state)
         self._lock = self._new_lock()
 
@@ -215,9 +213,9 @@ class ReplayBuffer:
         """Write one row; returns its index, int64 ``[]``, or that of the rows that transforms make of it, ``[n]``.
 
         Raises:
-            ContractError: if a key is missing or new.
-            SpecError: if a dtype differs from the first row.
-            ShapeError: if a shape differs from the first row.
+            ContractError: If a key is missing or new.
+            SpecError: If a dtype differs from the first row.
+            ShapeError: If a shape differs from the first row.
         """
         batch = one_row(data)
         if self._extended_dim and not isinstance(batch, list):
@@ -233,32 +231,34 @@ class ReplayBuffer:
         first; the index is ``[0]`` if they leave nothing to write.
 
         Raises:
-            ContractError: if a key is missing or new, or the writer refuses.
-            SpecError: if a dtype differs from the first batch.
-            ShapeError: if a shape differs from the first batch, or the batch has no rows or more than the
+            ContractError: If a key is missing or new, or the writer rejects.
+            SpecError: If a dtype differs from the first batch.
+            ShapeError: If a shape differs from the first batch, or the batch has no rows or more than the
                 storage can hold.
         """
         if torch.compiler.is_compiling():
-            return untraced(self._extend)(data)
+            return untraced(self._write_prepared)(data)
+        write = self._write_prepared if self._prepares or self._transforms.writes else self._write
         if not profiling_enabled():
-            return self._extend(data)
+            return write(data)
         with profiled("replay.extend"):
-            return self._extend(data)
+            return write(data)
 
     def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
         """Sample a batch.
 
         Args:
-            batch_size: number of rows, or with a `sample_unit` of anchors; that of the buffer if None. Another number
+            batch_size: Number of rows, or with a `sample_unit` of anchors; that of the buffer if None. Another number
                 ignores prefetched batches.
-            return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
-            include_info: alias of `return_info`.
+            return_info: Whether to also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
+            include_info: Alias of `return_info`.
 
         Returns:
             The batch ``[n, ...]``, or the pair of batch and info.
 
         Raises:
-            ContractError: if the buffer is empty, or no batch size was given.
+            ContractError: If the buffer is empty.
+            ArgumentError: If no batch size was given, or it is below 1.
         """
         with profiled("replay.sample"):
             data, info = self._sample(self._size(batch_size))
@@ -279,7 +279,8 @@ class ReplayBuffer:
         of the first, and `sample` takes batches from it.
 
         Raises:
-            ContractError: if the buffer is empty or has no batch size.
+            ContractError: If the buffer is empty.
+            ArgumentError: If it has no batch size.
         """
         size = self._size(None)
         with self._lock:
@@ -294,7 +295,7 @@ class ReplayBuffer:
         """Copy of stored rows, without transforms: one row for an int, which may count from the end, a batch otherwise.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
+            IndexError: If an index is outside of the stored rows.
         """
         index = row_index(type(self).__name__, index, len(self.storage))
         with self._lock:
@@ -313,7 +314,7 @@ class ReplayBuffer:
                 a shorter one.
 
         Raises:
-            ContractError: if rows have no end flags and no trajectory ids, or are no TensorDicts.
+            ContractError: If rows have no end flags and no trajectory ids, or are no TensorDicts.
 
         Example:
             >>> from tensordict import TensorDict
@@ -325,8 +326,7 @@ class ReplayBuffer:
             [[3, 4]]
         """
         with self._lock:
-            cursor = getattr(self.writer, "cursor", 0)
-            parts = stored_trajectories(self.storage, self.sampler, cursor, trajectory_key)
+            parts = stored_trajectories(self.storage, self.sampler, self._writer.cursor, trajectory_key)
             found = (Trajectory(self[rows]) for rows in parts)
             return [one for one in found if predicate is None or predicate(one)]
 
@@ -337,8 +337,8 @@ class ReplayBuffer:
         storage of ``ndim=2``. Slices and sequences follow replaced end flags and trajectory ids.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
-            RLError: as `extend`. In each case nothing is written.
+            IndexError: If an index is outside of the stored rows.
+            RLError: As `extend`. In each case nothing is written.
         """
         owner = type(self).__name__
         with self._lock:
@@ -348,13 +348,11 @@ class ReplayBuffer:
             self._check(data)
             if self._by_step is not None:
                 data = self._by_step.as_batch(data, len(rows))
-            if self._admit is not None:
-                self._admit(data)
+            self._rows.admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
-            if (rewritten := getattr(self.writer, "rewritten", None)) is not None:
-                rewritten(rows)
-            getattr(self._rows, "replaced", self._rows.extended)(rows, data)
+            self._writer.rewritten(rows)
+            self._rows.replaced(rows, data)
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
         """Apply `transform` to every sampled batch, after the existing ones; returns the buffer.
@@ -363,12 +361,13 @@ class ReplayBuffer:
         that `extend` and `add` write, before the existing ones.
 
         Args:
-            transform: any callable from TensorDict to TensorDict. With `prefetch` it runs in other threads.
-            invert: exchange the two directions: call `transform` on batches that are written, and its inverse, if it
-                has one, on samples.
+            transform: Any callable from TensorDict to TensorDict. With `prefetch` it runs in other threads.
+            invert: Whether to exchange the two directions: call `transform` on batches that are written, and its
+                inverse, if it has one, on samples.
 
         Raises:
-            ContractError: if it is not callable, or batches are prefetched already.
+            ArgumentError: If it is not callable.
+            ContractError: If batches are prefetched already.
         """
         owner = type(self).__name__
         check_parts(owner, transform=transform)
@@ -385,7 +384,7 @@ class ReplayBuffer:
         """Remove all rows, also those that transforms hold back, and prefetched batches; the layout stays fixed.
 
         Raises:
-            ContractError: if the writer refuses.
+            ContractError: If the writer rejects.
         """
         with self._lock:
             self.writer.empty()
@@ -399,7 +398,7 @@ class ReplayBuffer:
         """Set the priorities ``[n]`` of rows ``[n]``.
 
         Raises:
-            ContractError: if the sampler has no priorities.
+            ContractError: If the sampler has no priorities.
         """
         with self._lock:
             self.sampler.update_priority(index, priority)
@@ -421,22 +420,22 @@ class ReplayBuffer:
         their priority and their place in a pass.
 
         Args:
-            index: rows, int64 ``[n]``: ``index`` of a sample.
-            generation: their generations, int64 ``[n]``: ``index_generation`` of the sample.
-            patch: new values ``[n, ...]`` of some entries.
-            version_key: entry of a row with its version, one number. Rows with a higher version than `version` are not
+            index: Indices of rows, int64 ``[n]``: ``index`` of a sample.
+            generation: Generations of the rows, int64 ``[n]``: ``index_generation`` of the sample.
+            patch: New values ``[n, ...]`` of some entries.
+            version_key: Entry of a row with its version, one number. Rows with a higher version than `version` are not
                 updated; others get `version` there. None for no versions.
-            version: of the new values, one number or ``[n]``.
-            require_newer: do not update rows of the same version either.
+            version: Version of the new values, one number or ``[n]``.
+            require_newer: Whether rows of the same version are not updated either.
 
         Of a row that comes several times the values with the highest version are written, of several such the last.
 
         Raises:
-            ContractError: if the writer does not count generations, a row lacks an entry, or only one of `version_key`
-                and `version` is given.
-            IndexError: if an index is outside of the storage.
-            SpecError: if a dtype differs.
-            ShapeError: if a shape differs. In each case nothing is written.
+            ArgumentError: If only one of `version_key` and `version` is given.
+            ContractError: If the writer does not count generations, or a row lacks an entry.
+            IndexError: If an index is outside of the storage.
+            SpecError: If a dtype differs.
+            ShapeError: If a shape differs. In each case nothing is written.
         """
         owner = type(self).__name__
         if self._tracked is None:
@@ -458,8 +457,7 @@ class ReplayBuffer:
                 return ConditionalUpdateResult(live, None if version_key is None else torch.zeros_like(live))
             self._flight.wait_gathered()
             result = update.apply(self.storage, live, require_newer=require_newer)
-            if (patched := getattr(self._rows, "patched", None)) is not None:
-                patched(list(update.cells))
+            self._rows.patched(list(update.cells))
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -468,7 +466,7 @@ class ReplayBuffer:
         Tensors are copies; the rest are plain containers.
 
         Raises:
-            CheckpointError: if stored data are neither tensors nor plain data.
+            CheckpointError: If stored data are neither tensors nor plain data.
         """
         with self._lock:
             return self._state(self.storage.state_dict())
@@ -477,42 +475,34 @@ class ReplayBuffer:
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
+            CheckpointError: If `state` is damaged, or of a buffer with other parts. Nothing is changed then.
         """
         with self._lock:
-            self._prepare(state)()
+            super().load_state_dict(state)
 
-    def _prepare(self, state: Mapping[str, Any]) -> Apply:
-        """Validate a state without applying it; returns the function that applies it."""
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  its storage knows them
         fields = self._fields(state)
-        rows, load_rows = self._prepare_rows(fields["storage"])
-        parts: list[tuple[Any, Apply]] = [
-            (part, prepare_load(part, fields[name], rows, self.storage.max_size))
-            for name, part in (("sampler", self._rows), ("writer", self.writer))
-        ]
-        finish = self._prepare_rest(fields, rows)
-        # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
-        parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
-        parts.insert(0, (self._transforms, lambda: self._transforms.load_state_dict(fields["transforms"])))
+        storage, size = twin_of(self.storage, fields["storage"]), self.storage.max_size
+        stored = rows_of(storage)
+        sampler = twin_of(self._rows, fields["sampler"], stored, size)
+        writer = twin_of(self._writer, fields["writer"], stored, size)
+        self._read_rest(fields, stored)
+        vars(self).update(storage=storage, _rows=sampler, _writer=writer)
 
-        def apply() -> None:
-            before = [(part, part.state_dict()) for part, _ in parts if not hasattr(part, "prepare_load")]
-            self._flight.wait_gathered()
-            try:
-                with reading(type(self).__name__):
-                    for _, load in parts[: len(before)]:
-                        load()
-                load_rows()
-            except BaseException:
-                for part, old in before:
-                    part.load_state_dict(old)
-                raise
-            for _, load in parts[len(before) :]:
-                load()
-            self._attach()
-            finish()
+    def adopt(self, twin: Any) -> None:
+        """Continue as `twin`; storage, sampler, writer and transforms stay the same objects."""
+        self._flight.wait_gathered()
+        parts = [(getattr(self, name), getattr(twin, name)) for name in ("_transforms", "storage", "_rows", "_writer")]
+        adopt_all(type(self).__name__, parts)
+        self._attach()
+        self._adopt_rest(twin)
 
-        return apply
+    def _adopt_rest(self, twin: Self) -> None:
+        """Continue with the count of writes, the generator and the prefetched batches of `twin`."""
+        self._flight.adopt(twin._flight)
+        self._write_count = twin._write_count
+        if self.generator is not None and twin.generator is not None:
+            self.generator.set_state(twin.generator.get_state())
 
     def dumps(self, path: str | Path) -> None:
         """Write a checkpoint into the folder `path`: one safetensors file, no pickle.
@@ -521,10 +511,10 @@ class ReplayBuffer:
         `LazyMemmapStorage`, everything but the rows is written: they are in files there, which later writes change.
 
         Raises:
-            CheckpointError: if stored data are neither tensors nor plain data.
+            CheckpointError: If stored data are neither tensors nor plain data.
         """
         with self._lock:
-            if isinstance(self.storage, FileRows) and self.storage.keeps(Path(path)):
+            if isinstance(self.storage, MemmapStorageBase) and self.storage.keeps(Path(path)):
                 state = self._state(self.storage.state_in_place())
             else:
                 state = self.view_state()
@@ -533,14 +523,16 @@ class ReplayBuffer:
     def view_state(self) -> dict[str, Any]:
         """As `state_dict`, but tensors may be views of the stored rows."""
         with self._lock:
-            rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
+            rows = (
+                self.storage.view_state() if isinstance(self.storage, TensorStorageBase) else self.storage.state_dict()
+            )
             return self._state(rows)
 
     def loads(self, path: str | Path) -> None:
         """Continue from the checkpoint in the folder `path`.
 
         Raises:
-            CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
+            CheckpointError: If there is none, it is damaged, or it does not fit this buffer.
         """
         state = load(Path(path) / FILE)
         with self._lock, reading(type(self).__name__):
@@ -574,28 +566,30 @@ class ReplayBuffer:
         return options
 
     def _size(self, batch_size: int | None) -> int:
-        size = self.batch_size if batch_size is None else whole(batch_size)
-        if size is None:
-            owner = type(self).__name__
-            if batch_size is None:
-                raise ContractError(f"{owner}: no batch size: call sample(n), or make the buffer with batch_size=n")
-            raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
-        return size
+        if batch_size is not None:
+            return as_integer(batch_size, type(self).__name__, "batch_size", 1)
+        if self.batch_size is None:
+            raise ArgumentError(
+                f"{type(self).__name__}: no batch size: call sample(n), or construct the buffer with batch_size=n"
+            )
+        return self.batch_size
 
-    def _extend(self, data: Any) -> Tensor:
-        if not self._transforms.writes:
-            return self._place(data)
+    def _write_prepared(self, data: Any) -> Tensor:
+        """Write what transforms, `dim_extend` and the writer make of a batch; rows that are left out have the index -1.
+
+        The transforms continue from before if the batch is not written.
+        """
         with self._lock:
             before = self._transforms.state_dict()
             try:
-                rows = self._transforms.write(data)
-                return torch.empty(0, dtype=torch.int64, device="cpu") if rows is None else self._place(rows)
+                if self._transforms.writes and (data := self._transforms.write(data)) is None:
+                    return torch.empty(0, dtype=torch.int64, device="cpu")
+                return self._write_selected(data)
             except BaseException:
                 self._transforms.load_state_dict(before)
                 raise
 
-    def _place(self, data: Any) -> Tensor:
-        """Write the rows that the writer selects; the index of others is -1."""
+    def _write_selected(self, data: Any) -> Tensor:
         if self._extended_dim:
             if getattr(data, "ndim", 0) <= self._extended_dim:
                 raise ShapeError(
@@ -603,44 +597,40 @@ class ReplayBuffer:
                     f" {list(getattr(data, 'shape', []))}"
                 )
             data = data.transpose(0, self._extended_dim)
-        select = getattr(self.writer, "select", None)
-        if select is None:
+        self._check(data)
+        kept = self._writer.select(self.storage, data)
+        if kept is None:
             return self._write(data)
-        with self._lock:
-            self._check(data)
-            kept = select(self.storage, data)
-            index = torch.full((len(data),), -1, device="cpu")
-            if len(kept):
-                rows = [data[position] for position in kept.tolist()] if isinstance(data, list) else data[kept]
-                index[kept] = self._write(rows)
+        index = torch.full((len(data),), -1, device="cpu")
+        if len(kept):
+            rows = [data[position] for position in kept.tolist()] if isinstance(data, list) else data[kept]
+            index[kept] = self._write(rows)
         return index
 
     def _write(self, data: Any) -> Tensor:
         with self._lock:
             self._check(data)
             count = self.storage.count(data)
-            if self._admit is not None:
-                self._admit(data)
-            if self._reuse is not None and self._expired is not None:
-                self._reuse(self._expired(count))
-            index = self.writer.claim(self.storage, count)
+            self._rows.admit(data)
+            if (expired := self._rows.expired(count)) is not None:
+                self._writer.reuse(expired)
+            index = self._writer.claim(self.storage, count)
             self._flight.wait_gathered()
-            run = None if self._ring is None else self._ring.run
+            run = self._writer.run if self._in_runs else None
             rows = index if run is None else run
             if self._by_step is None:
                 self.storage.set(rows, data)  # validates before it writes
             else:
                 self._by_step.set(rows, data, by_step=True)
                 index = self._by_step.by_batch(index, data)
-            self.writer.extended(index, data)
+            self._writer.extended(index, data)
             self._write_count += count
             self._rows.extended(index, data)
         return index
 
     def _attach(self) -> None:
-        for part in (self._rows, self.writer):
-            if (attach := getattr(part, "attach", None)) is not None:
-                attach(self.storage)
+        self._rows.attach(self.storage)
+        self._writer.attach(self.storage)
 
     def _check(self, data: Any) -> None:
         """Check the type of a batch; the storage checks keys, shapes and dtypes."""
@@ -671,7 +661,7 @@ class ReplayBuffer:
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
         runs = info.get(RUNS)
-        if runs is not None and isinstance(self.storage, TensorRows):
+        if runs is not None and isinstance(self.storage, TensorStorageBase):
             return self.storage.get_runs(index, runs)
         return self.storage.get(index)
 
@@ -682,11 +672,11 @@ class ReplayBuffer:
             data = data.copy()  # entries are written into it, and it may be a row of the storage
         if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
             data = data.reshape(*index.shape, *data.batch_size[1:])
-        if self._postprocess is None:
+        if not self._postprocesses:
             data = self._annotate(data, info)
         else:
             known = {key: info[key] for key in self._annotations if key in info}
-            data = self._postprocess(self._annotate(data, known), info)
+            data = self._sampler.postprocess(self._annotate(data, known), info)
         data = self._transforms.read(data)
         if self._pin_memory:
             data = tree_map(lambda part: part.pin_memory(), data, is_leaf=lambda part: hasattr(part, "pin_memory"))
@@ -732,30 +722,19 @@ class ReplayBuffer:
                 raise CheckpointError(f"{owner}: its {name} is a {own}, the state is of a {types[name]}")
         return fields
 
-    def _prepare_rows(self, state: Any) -> tuple[int | None, Apply]:
-        """The number of rows in the state of a storage, None if unknown, and the function that applies it."""
-        prepare = getattr(self.storage, "prepare_load", None)
-        if prepare is not None:
-            return prepare(state)
-
-        def load() -> None:
-            with reading(type(self).__name__):
-                self.storage.load_state_dict(state)
-
-        return None, load
-
-    def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
-        """Validate the fields of the buffer; returns the function that applies them."""
+    def _read_rest(self, fields: Fields, rows: int | None) -> None:
+        """Set the attributes of a twin that are not parts with a state of their own."""
         owner = type(self).__name__
-        count, random = fields.integer("write_count"), None
+        self._write_count = fields.integer("write_count")
         if (fields["generator"] is None) != (self.generator is None):
             has, lacks = ("buffer", "state") if fields["generator"] is None else ("state", "buffer")
             raise CheckpointError(
                 f"{owner}: the {has} has a generator, the {lacks} has none; the continuation would sample other batches"
             )
         if self.generator is not None:
-            random = fields.tensor("generator", torch.uint8, 1)
-            set_generator(torch.Generator(self.generator.device), random, owner)
+            generator = torch.Generator(self.generator.device)
+            set_generator(generator, fields.tensor("generator", torch.uint8, 1), owner)
+            vars(self)["generator"] = generator
         size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
         in_flight = fields.items("in_flight")
         if in_flight and size != self.batch_size:
@@ -766,44 +745,43 @@ class ReplayBuffer:
         # A transform or a function may have moved its batches: they go where they were, if that is known.
         moved = len(self._transforms) or self._collate is not collate
         device = None if moved else getattr(self.storage, "device", None)
-        landing = [_landing(owner, item, rows, device) for item in in_flight]
+        queue = PrefetchQueue(self.prefetch)
+        for item in in_flight:
+            batch, last = _prefetched(owner, item, rows, device)
+            queue.push(batch, last=last)
+        vars(self).update(_flight=queue, _transforms=twin_of(self._transforms, fields["transforms"]))
 
-        def apply() -> None:
-            self._flight.clear()
-            self._write_count = count
-            if self.generator is not None and random is not None:
-                set_generator(self.generator, random, owner)
-            for batch, last in landing:
-                self._flight.land(batch, last=last)
 
-        return apply
+def rows_of(twin: Any) -> int | None:
+    """Return the number of rows that a storage will have, from its twin; None if only the members of a group know."""
+    return len(twin) if hasattr(twin, "__len__") and not isinstance(twin, StatefulGroup) else None
 
 
 def _sampler_of(owner: str, sampler: Sampler | None, consume_after_n_samples: int | None) -> Sampler:
     if consume_after_n_samples is None:
         return RandomSampler() if sampler is None else sampler
     if sampler is not None:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: give sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
             f" ConsumingSampler, and not both; got {sampler!r}"
         )
     return ConsumingSampler(consume_after_n_samples)
 
 
-def _check_sampler(owner: str, sampler: Any, storage: Storage, prefetch: int | None) -> None:
+def _check_sampler(owner: str, kind: str, sampler: SamplerBase, storage: Storage, prefetch: int | None) -> None:
     """Check that a sampler suits the other parts.
 
     Raises:
-        ContractError: if it has priorities of fewer rows than `storage`, or does not allow `prefetch`.
+        ArgumentError: If it has priorities of fewer rows than `storage`, or does not allow `prefetch`.
     """
-    kind, capacity = type(sampler).__name__, getattr(sampler, "max_capacity", None)
+    capacity = sampler.max_capacity
     if capacity is not None and capacity < storage.max_size:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: its storage has max_size={storage.max_size}, its {kind} only max_capacity={capacity}; give both"
             " the same"
         )
-    if prefetch and not getattr(sampler, "prefetchable", True):
-        raise ContractError(
+    if prefetch and not sampler.prefetchable:
+        raise ArgumentError(
             f"{owner}: prefetched batches may be discarded, and a {kind} would not sample their rows again; leave out"
             f" prefetch={prefetch}"
         )
@@ -813,21 +791,21 @@ def _check_options(owner: str, batch_size: Any, prefetch: Any, *, pin_memory: bo
     """Check arguments of a buffer.
 
     Raises:
-        ContractError: if one is out of its range.
-        BackendError: if there is no CUDA device for `pin_memory`.
+        ArgumentError: If one is out of its range.
+        BackendError: If there is no CUDA device for `pin_memory`.
     """
-    if batch_size is not None and whole(batch_size) is None:
-        raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
-    if prefetch and whole(prefetch) is None:
-        raise ContractError(f"{owner}: prefetch must be an integer of at least 0, got {prefetch!r}")
+    if batch_size is not None:
+        as_integer(batch_size, owner, "batch_size", 1)
+    if prefetch is not None:
+        as_integer(prefetch, owner, "prefetch", 0)
     if prefetch and batch_size is None:
-        raise ContractError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
+        raise ArgumentError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
     if pin_memory and not torch.cuda.is_available():
         raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
 
 
-def _landing(owner: str, item: Any, rows: int | None, device: torch.device | None) -> tuple[Batch, bool]:
-    """A prefetched batch of a state, on `device` if one is given, and whether it ended a pass."""
+def _prefetched(owner: str, item: Any, rows: int | None, device: torch.device | None) -> tuple[Batch, bool]:
+    """Return a prefetched batch of a state, on `device` if one is given, and whether it ended a pass."""
     fields = Fields(owner, item, ("data", "info", "last"))
     data = unpack(fields["data"], f"{owner}: a prefetched batch", device)
     info = unpack(fields["info"], f"{owner}: a prefetched batch")

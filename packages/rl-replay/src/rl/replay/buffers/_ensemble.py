@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import INDEX, NestedKey
-from rl.core.state import reading, save
+from rl.core.state import save
 from rl.replay import _foreign
 from rl.replay._query import Trajectory
-from rl.replay._state import Apply
+from rl.replay._state import adopt_all
 from rl.replay.buffers._base import FILE, ReplayBuffer
 from rl.replay.buffers._pipeline import Batch
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.samplers._ensemble import BUFFER_IDS, SamplerEnsemble, merged
 from rl.replay.storages._ensemble import StorageEnsemble, join
 from rl.replay.writers import WriterEnsemble
-
-__all__ = ["ReplayBufferEnsemble"]
 
 _PARTS = "parts"
 _STATE = ("types", "members", "transforms", "write_count", "batch_size", "generator", "in_flight")
@@ -42,22 +40,22 @@ class ReplayBufferEnsemble(ReplayBuffer):
     `TensorDictReplayBuffer`.
 
     Args:
-        buffers: the members.
-        storages: with `samplers` and `writers`, the parts of the members, in place of `buffers`.
-        samplers: a `SamplerEnsemble`; without `p` and the options after it.
-        writers: a `WriterEnsemble`.
-        p: see `SamplerEnsemble`.
-        sample_from_all: see `SamplerEnsemble`.
-        num_buffer_sampled: see `SamplerEnsemble`.
-        batch_size: see `ReplayBuffer`.
-        transform: see `ReplayBuffer`; called on joined batches.
-        collate_fn: joins the list of the members' batches; `torch.cat` if None.
-        prefetch: see `ReplayBuffer`.
-        pin_memory: see `ReplayBuffer`.
-        generator: see `ReplayBuffer`.
+        buffers: Members.
+        storages: Ensemble of the storages of the members, with `samplers` and `writers` in place of `buffers`.
+        samplers: Ensemble of the samplers of the members; without `p` and the options after it.
+        writers: Ensemble of the writers of the members.
+        p: Argument of `SamplerEnsemble`.
+        sample_from_all: Argument of `SamplerEnsemble`.
+        num_buffer_sampled: Argument of `SamplerEnsemble`.
+        batch_size: Argument of `ReplayBuffer`.
+        transform: Argument of `ReplayBuffer`; called on joined batches.
+        collate_fn: Function that joins the list of the members' batches; `torch.cat` if None.
+        prefetch: Argument of `ReplayBuffer`.
+        pin_memory: Argument of `ReplayBuffer`.
+        generator: Argument of `ReplayBuffer`.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -90,16 +88,16 @@ class ReplayBufferEnsemble(ReplayBuffer):
         if storages is not None and samplers is not None and writers is not None and not buffers:
             lengths = {len(storages.storages), len(samplers.samplers), len(writers.writers)}
             if len(lengths) > 1:
-                raise ContractError(f"{owner}: storages, samplers and writers have different numbers of members")
+                raise ArgumentError(f"{owner}: storages, samplers and writers have different numbers of members")
             if p is not None or sample_from_all or num_buffer_sampled is not None:
-                raise ContractError(f"{owner}: p and the options after it are arguments of the SamplerEnsemble here")
+                raise ArgumentError(f"{owner}: p and the options after it are arguments of the SamplerEnsemble here")
             parts = zip(storages.storages, samplers.samplers, writers.writers, strict=True)
             buffers = tuple(ReplayBuffer(storage=one, sampler=two, writer=three) for one, two, three in parts)
         elif not buffers or any(part is not None for part in (storages, samplers, writers)):
-            raise ContractError(f"{owner}: give buffers, or storages=, samplers= and writers=, and not both")
+            raise ArgumentError(f"{owner}: give buffers, or storages=, samplers= and writers=, and not both")
         for buffer in buffers:
             if not isinstance(buffer, ReplayBuffer) or buffer.prefetch or buffer.shared:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ContractError(
+                raise ArgumentError(
                     f"{owner}: members are buffers of this process without prefetch, got {buffer!r}; give the ensemble"
                     " prefetch= instead"
                 )
@@ -129,23 +127,24 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
 
     _fields_of_state = _STATE
+    _twins: Sequence[ReplayBuffer] = ()  # of the members, in a twin
     _reads_at_once = True  # a write to a member does not wait for the batches of the ensemble
 
     def __getitem__(self, index: Any) -> Any:
-        """The member `index`, an integer.
+        """Return the member `index`, an integer.
 
         Raises:
-            IndexError: if there is no such member.
+            IndexError: If there is no such member.
         """
         if not isinstance(index, int) or not -len(self.buffers) <= index < len(self.buffers):
             raise IndexError(f"{type(self).__name__} has members 0 to {len(self.buffers) - 1}, got {index!r}")
         return self.buffers[index]
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Refuse: rows are replaced in a member.
+        """Reject: rows are replaced in a member.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
         raise ContractError(f"{type(self).__name__}: replace rows of a member, ensemble[0][{index!r}] = rows")
 
@@ -159,7 +158,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Remove all rows of all members.
 
         Raises:
-            ContractError: if the writer of a member refuses.
+            ContractError: If the writer of a member rejects.
         """
         with self._lock:
             for buffer in self.buffers:
@@ -171,7 +170,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Set the priorities ``[n]`` of rows ``[n]``, in the numbering of the ensemble's samples.
 
         Raises:
-            ContractError: if the sampler of a member has no priorities.
+            ContractError: If the sampler of a member has no priorities.
         """
         for number, positions, local in self._members.locate(index.reshape(-1)):
             self.buffers[number].update_priority(local, priority[positions.to(priority.device)])
@@ -182,7 +181,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         Reads ``index`` ``[n]`` and the `priority_key` of each member.
 
         Raises:
-            ContractError: if an entry is missing, or a member is no `TensorDictReplayBuffer`.
+            ContractError: If an entry is missing, or a member is no `TensorDictReplayBuffer`.
         """
         index = data.get(INDEX, None)
         if index is None or not self._annotates:
@@ -192,7 +191,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             )
         for number, positions, local in self._members.locate(index):
             buffer = self.buffers[number]
-            if isinstance(buffer, TensorDictReplayBuffer) and hasattr(buffer.sampler, "check_priority"):
+            if isinstance(buffer, TensorDictReplayBuffer) and buffer.has_priorities:
                 buffer.update_tensordict_priority(data[positions].set(INDEX, local))
 
     def dumps(self, path: str | Path) -> None:
@@ -214,22 +213,19 @@ class ReplayBufferEnsemble(ReplayBuffer):
         rest = self._state({})
         return {**{name: rest[name] for name in _STATE if name != "members"}, "members": members}
 
-    def _prepare(self, state: Mapping[str, Any]) -> Apply:
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002  its members know them
         fields = self._fields(state)
-        with reading(type(self).__name__):
-            states = fields.items("members")
-            if len(states) != len(self._saved):
-                fields.fail(f"it has {len(states)} members, the ensemble has {len(self._saved)}")
-        loads = [buffer._prepare(part) for buffer, part in zip(self._saved, states, strict=True)]  # noqa: SLF001  a member
-        finish = self._prepare_rest(fields, None)
+        states = fields.items("members")
+        if len(states) != len(self._saved):
+            fields.fail(f"it has {len(states)} members, the ensemble has {len(self._saved)}")
+        self._twins = [buffer.twin(part) for buffer, part in zip(self._saved, states, strict=True)]
+        self._read_rest(fields, None)
 
-        def apply() -> None:
-            self._transforms.load_state_dict(fields["transforms"])
-            for load in loads:
-                load()
-            finish()
-
-        return apply
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`; the members stay the same objects."""
+        parts = [(self._transforms, twin._transforms), *zip(self._saved, twin._twins, strict=True)]
+        adopt_all(type(self).__name__, parts)
+        self._adopt_rest(twin)
 
     def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:
         """Rows of a batch that each member gives."""

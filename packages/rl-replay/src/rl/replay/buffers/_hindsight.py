@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final, Unpack, final
+from typing import Any, Final, Self, Unpack, final
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import as_number, one_of
 from rl.core.contract import Key, missing_key_message
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.interfaces import Sampler
 from rl.core.keys import (
     DONE,
@@ -28,14 +29,11 @@ from rl.core.keys import (
 )
 from rl.replay import _foreign
 from rl.replay._slice_sampling import SLICES
-from rl.replay._state import Apply, Fields
 from rl.replay._trajectories import Boundaries, Trajectories, read_columns
 from rl.replay._untraced import untraced
-from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.buffers._base import ReplayBuffer, rows_of
 from rl.replay.buffers._pipeline import BufferOptions, collate
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
-
-__all__ = ["HERReplayBuffer", "HindsightStrategy"]
 
 _GOAL_INDEX = "goal_index"
 _ACHIEVED, _DESIRED = "achieved_goal", "desired_goal"
@@ -78,21 +76,21 @@ class HERReplayBuffer(TensorDictReplayBuffer):
             ``[n, 1]`` as tensor or array, or a pair of rewards and ``terminated`` bool ``[n]``. The pair also sets
             ``("next", "terminated")``, and ``("next", "done")`` to terminated or truncated. For Gymnasium-Robotics:
             ``lambda achieved, desired: env.unwrapped.compute_reward(achieved.numpy(), desired.numpy(), {})``.
-        her_ratio: probability that a transition gets another goal, in [0, 1].
-        strategy: a `HindsightStrategy` or its name.
-        achieved_goal_key: entry of the achieved goal. If None, ``"achieved_goal"`` if rows have it, else
+        her_ratio: Probability that a transition gets another goal, in [0, 1].
+        strategy: Member of `HindsightStrategy`, or its name.
+        achieved_goal_key: Entry of the achieved goal. If None, ``"achieved_goal"`` if rows have it, else
             ``("observation", "achieved_goal")``.
-        desired_goal_key: entry of the desired goal. If None, next to the achieved one.
-        reward_key: entry of the reward, without ``next``.
-        end_key: see `SliceSampler`.
-        traj_key: see `SliceSampler`.
-        priority_key: see `TensorDictReplayBuffer`.
-        sampler: see `ReplayBuffer`.
-        options: arguments of `ReplayBuffer`, except for `sample_unit`, `consume_after_n_samples` and `shared`.
+        desired_goal_key: Entry of the desired goal. If None, next to the achieved one.
+        reward_key: Entry of the reward, without ``next``.
+        end_key: Argument of `SliceSampler`.
+        traj_key: Argument of `SliceSampler`.
+        priority_key: Argument of `TensorDictReplayBuffer`.
+        sampler: Argument of `ReplayBuffer`.
+        options: Arguments of `ReplayBuffer`, except for `sample_unit`, `consume_after_n_samples` and `shared`.
             `transform` is called after goals are replaced; with `prefetch`, `reward_fn` is called in other threads.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -135,16 +133,12 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     ) -> None:
         owner = type(self).__name__
         if not callable(reward_fn):
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: reward_fn(achieved_goal, desired_goal) returns rewards [n], got {reward_fn!r}"
             )
-        if isinstance(her_ratio, bool) or not 0 <= her_ratio <= 1:
-            raise ContractError(f"{owner}: her_ratio is a probability in [0, 1], got {her_ratio!r}")
-        names = [one.value for one in HindsightStrategy]
-        if strategy not in names:
-            raise ContractError(f"{owner}: strategy is one of {', '.join(names)}, got {strategy!r}")
+        one_of(str(strategy), owner, "strategy", [one.value for one in HindsightStrategy])
         self.reward_fn: Final = reward_fn
-        self.her_ratio = float(her_ratio)
+        self.her_ratio = as_number(her_ratio, owner, "her_ratio", least=0, most=1)
         self.strategy: Final = HindsightStrategy(strategy)
         self._goal_keys: Final = achieved_goal_key, desired_goal_key
         self._reward: Final = next_key(reward_key)
@@ -212,7 +206,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return self._relabelled(rows, info[_GOAL_INDEX])
 
     def _relabelled(self, data: TensorDictBase, goal_index: Tensor) -> TensorDictBase:
-        """A sample ``[*n]`` with the goals of the rows `goal_index` ``[*n]`` where these are at least 0."""
+        """Return a sample ``[*n]`` with the goals of the rows `goal_index` ``[*n]`` where these are at least 0."""
         owner = type(self).__name__
         achieved_key, desired_key, next_achieved, next_desired = self._keys(data)
         chosen = goal_index >= 0
@@ -245,7 +239,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         """Set an entry of the rows `chosen` to a result of `reward_fn`.
 
         Raises:
-            ShapeError: if it has another number of values.
+            ShapeError: If it has another number of values.
         """
         stored = _entry(type(self).__name__, data, key)
         wanted = stored[chosen].shape
@@ -270,23 +264,24 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
         return {**super()._state(storage), "trajectories": self._trajectories.state_dict()}
 
-    def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
-        load = self._trajectories.prepare_load(fields["trajectories"], rows, self.storage.max_size)
-        finish = super()._prepare_rest(fields, rows)
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        size = self.storage.max_size
+        super()._load(state, rows, max_size)
+        stored = rows_of(self.storage)
+        vars(self)["_trajectories"] = self._trajectories.twin(state["trajectories"], stored, size)
 
-        def apply() -> None:
-            load()
-            self._trajectories.attach(self.storage)
-            finish()
-
-        return apply
+    def adopt(self, twin: Self) -> None:
+        """Continue as `twin`; see `ReplayBuffer.adopt`."""
+        super().adopt(twin)
+        self._trajectories.adopt(twin._trajectories)
+        self._trajectories.attach(self.storage)
 
 
 def _entry(owner: str, data: TensorDictBase, key: NestedKey) -> Tensor:
-    """An entry of `data`.
+    """Return an entry of `data`.
 
     Raises:
-        ContractError: if it is absent.
+        ContractError: If it is absent.
     """
     found = data.get(key, None)
     if not isinstance(found, Tensor):

@@ -14,16 +14,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.core.state import reading
+from rl.replay._arguments import overrides
 from rl.replay._kinds import is_batched
-from rl.replay._state import Apply, Fields, prepare_load
+from rl.replay._state import Fields, StatefulGroup, twin_of
 from rl.replay.sample_units import SampleUnit, Transition
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._uniform import RandomSampler
-from rl.replay.storages._memmap import FileRows
-from rl.replay.storages._rows import TensorRows
+from rl.replay.storages._memmap import MemmapStorageBase
+from rl.replay.storages._rows import TensorStorageBase
 from rl.replay.writers import RoundRobinWriter
 
 
@@ -31,7 +32,7 @@ def collate(rows: Any) -> Any:
     """Stack a list of TensorDicts, tensorclasses or tensors ``[...]`` to ``[n, ...]``, and return anything else.
 
     Raises:
-        ShapeError: if the rows cannot be stacked.
+        ShapeError: If the rows cannot be stacked.
 
     Example:
         >>> collate([torch.zeros(3), torch.ones(3)]).shape, collate(["left", "right"])
@@ -84,7 +85,7 @@ class Transforms:
     """Chain of transforms, see `rl.core.interfaces.Transform`; the first is nearest to the storage.
 
     Args:
-        owner: the buffer, for messages.
+        owner: Buffer, for messages.
     """
 
     def __init__(self, owner: str) -> None:
@@ -102,7 +103,7 @@ class Transforms:
         self._stages.append(_Stage(transform, invert))
 
     def read(self, data: Any) -> Any:
-        """The transformed sample."""
+        """Return the transformed sample."""
         for stage in self._stages:
             if (read := stage.read) is not None:
                 data = read(data)
@@ -114,10 +115,10 @@ class Transforms:
         return bool(self._stages) and any(stage.write is not None for stage in self._stages)
 
     def write(self, data: Any) -> Any | None:
-        """The rows to write, from the last transform to the first; None if there are none.
+        """Return the rows to write, from the last transform to the first; None if there are none.
 
         Raises:
-            ContractError: if `data` is a list of rows.
+            ContractError: If `data` is a list of rows.
         """
         if isinstance(data, list):
             names = ", ".join(stage.name for stage in self._stages if stage.write is not None)
@@ -148,7 +149,7 @@ class Transforms:
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if it is of other transforms.
+            CheckpointError: If it is of other transforms.
         """
         own, stages = [stage.name for stage in self._stateful()], list(self._stateful())
         if not isinstance(state, list) or [name for name, _ in state] != own:
@@ -164,43 +165,51 @@ class Transforms:
                 yield stage
 
 
-def with_unit(owner: str, sampler: Sampler, unit: Any) -> Sampler:
+def with_unit(owner: str, kind: str, sampler: SamplerBase, unit: Any) -> SamplerBase:
     """`sampler` whose indices are expanded by `unit`.
 
     Raises:
-        ContractError: if `unit` is not a sample unit, or `sampler` selects sequences itself.
+        ArgumentError: If `unit` is not a sample unit, or `sampler` selects sequences itself.
     """
     if unit is None or isinstance(unit, Transition):
         return sampler
     if not isinstance(unit, SampleUnit):
-        raise ContractError(f"{owner}: sample_unit is Transition(), Sequence(length=...) or another one, got {unit!r}")
-    if hasattr(sampler, "postprocess"):
-        raise ContractError(
-            f"{owner}: a {type(sampler).__name__} selects sequences itself; use sample_unit= with a sampler of single"
+        raise ArgumentError(f"{owner}: sample_unit is Transition(), Sequence(length=...) or another one, got {unit!r}")
+    if overrides(sampler, SamplerBase, "postprocess"):
+        raise ArgumentError(
+            f"{owner}: a {kind} selects sequences itself; use sample_unit= with a sampler of single"
             " rows, RandomSampler() or PrioritizedSampler(...), or leave it out"
         )
     return _UnitSampler(owner, sampler, unit)
 
 
-class _UnitSampler:
+class _UnitSampler(StatefulGroup, SamplerBase):
     """Sampler of anchors, and the unit that expands them."""
 
-    def __init__(self, owner: str, sampler: Sampler, unit: SampleUnit) -> None:
+    def __init__(self, owner: str, sampler: SamplerBase, unit: SampleUnit) -> None:
         self._owner: Final = owner
         self._sampler: Final = sampler
         self._unit: Final = unit
-        if all(hasattr(part, "prepare_load") or not hasattr(part, "state_dict") for part in (sampler, unit)):
-            self.prepare_load: Final = self._prepare_load
 
     @property
-    def ran_out(self) -> bool:
+    def members(self) -> tuple[SamplerBase, SampleUnit]:
+        """The sampler and the unit."""
+        return self._sampler, self._unit
+
+    @property
+    def ran_out(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  it is that of the sampler
         return self._sampler.ran_out
 
     def attach(self, storage: Storage) -> None:
-        self._call("attach", storage)
+        for part in self.members:
+            part.attach(storage)
 
     def admit(self, data: Any) -> None:
-        self._call("admit", data)
+        for part in self.members:
+            part.admit(data)
+
+    def expired(self, count: int) -> Tensor | None:
+        return self._sampler.expired(count)
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
@@ -209,52 +218,38 @@ class _UnitSampler:
         return self._unit.expand(index, info, storage)
 
     def extended(self, index: Tensor, data: Any) -> None:
-        self._call("extended", index, data)
+        for part in self.members:
+            part.extended(index, data)
 
     def replaced(self, index: Tensor, data: Any) -> None:
-        for part in (self._sampler, self._unit):
-            follow = getattr(part, "replaced", getattr(part, "extended", None))
-            if follow is not None:
-                follow(index, data)
+        for part in self.members:
+            part.replaced(index, data)
 
-    def patched(self, keys: list[Any]) -> None:
-        self._call("patched", keys)
-
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:
-        self._sampler.update_priority(index, priority)
+    def patched(self, keys: Any) -> None:
+        for part in self.members:
+            part.patched(keys)
 
     def restart(self) -> None:
         self._sampler.restart()
 
     def empty(self) -> None:
-        self._call("empty")
+        for part in self.members:
+            part.empty()
 
     def state_dict(self) -> dict[str, Any]:
-        state = getattr(self._unit, "state_dict", dict)
-        return {"sampler": self._sampler.state_dict(), "unit": state(), "sample_unit": repr(self._unit)}
+        return {
+            "sampler": self._sampler.state_dict(),
+            "unit": self._unit.state_dict(),
+            "sample_unit": repr(self._unit),
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._prepare_load(state, None, None)()
-
-    def _prepare_load(self, state: Any, rows: int | None, max_size: int | None) -> Apply:
-        with reading(self._owner):
-            fields = Fields(self._owner, state, ("sampler", "unit", "sample_unit"))
-            fields.match(sample_unit=repr(self._unit))
-            loads = [prepare_load(self._sampler, fields["sampler"], rows, max_size)]
-            if hasattr(self._unit, "state_dict"):
-                loads.append(prepare_load(self._unit, fields["unit"], rows, max_size))
-
-        def apply() -> None:
-            for load in loads:
-                load()
-
-        return apply
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        """Call a method of both parts, if they have it."""
-        for part in (self._sampler, self._unit):
-            if (method := getattr(part, name, None)) is not None:
-                method(*arguments)
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(self._owner, state, ("sampler", "unit", "sample_unit"))
+        fields.match(sample_unit=repr(self._unit))
+        vars(self).update(
+            _sampler=twin_of(self._sampler, fields["sampler"], rows, max_size),
+            _unit=twin_of(self._unit, fields["unit"], rows, max_size),
+        )
 
 
 class BufferOptions(TypedDict, total=False):
@@ -303,11 +298,11 @@ Batch = tuple[Any, dict[Any, Any]]
 """Data and info of a sample."""
 
 
-class _InFlight:
+class _Prefetched:
     """A batch in preparation.
 
     Args:
-        last: whether it ends a pass of the sampler.
+        last: Whether it ends a pass of the sampler.
     """
 
     def __init__(self, *, last: bool) -> None:
@@ -316,31 +311,31 @@ class _InFlight:
         self.future: Future[Batch] = Future()
 
 
-class Flight:
+class PrefetchQueue:
     """Queue of prefetched batches in the order of sampling.
 
     Args:
-        depth: number of batches that are prefetched, and of threads.
+        depth: Number of batches that are prefetched, and of threads.
     """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._queue: deque[_InFlight] = deque()
-        self._reading: deque[_InFlight] = deque()  # including batches that were taken before their rows were read
+        self._queue: deque[_Prefetched] = deque()
+        self._reading: deque[_Prefetched] = deque()  # including batches that were taken before their rows were read
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def wants_more(self, *, within_pass: bool) -> bool:
-        """Whether to sample another batch before one is taken."""
+        """Return whether to sample another batch before one is taken."""
         if within_pass and self._queue and self._queue[-1].last:
             return False
         return len(self._queue) <= self.depth
 
     def submit(self, gather: Callable[[], Any], finish: Callable[[Any], Batch], *, last: bool) -> None:
         """Prepare a batch: `gather` reads the storage, `finish` does not."""
-        item = _InFlight(last=last)
+        item = _Prefetched(last=last)
 
         def work() -> None:
             try:
@@ -363,15 +358,15 @@ class Flight:
         self._reading.append(item)
         self._queue.append(item)
 
-    def land(self, batch: Batch, *, last: bool) -> None:
+    def push(self, batch: Batch, *, last: bool) -> None:
         """Append a finished batch."""
-        item = _InFlight(last=last)
+        item = _Prefetched(last=last)
         item.gathered.set()
         item.future.set_result(batch)
         self._queue.append(item)
 
     def take(self) -> tuple[Future[Batch], bool]:
-        """The oldest batch, and whether it ended a pass."""
+        """Return the oldest batch, and whether it ended a pass."""
         item = self._queue.popleft()
         return item.future, item.last
 
@@ -389,14 +384,19 @@ class Flight:
         self.wait_gathered()
         self._queue.clear()
 
+    def adopt(self, other: PrefetchQueue) -> None:
+        """Continue with the batches of another queue."""
+        self.clear()
+        self._queue.extend(other._queue)
+
 
 @dataclass(frozen=True)
 class ConditionalUpdateResult:
     """Which rows `ReplayBuffer.update_if_present` has updated, in the order of its `index`.
 
     Args:
-        updated: bool ``[n]``.
-        version_rejected: rows that are still stored, with a newer version, or updated by another entry of the same
+        updated: Bool ``[n]``.
+        version_rejected: Rows that are still stored, with a newer version, or updated by another entry of the same
             call; bool ``[n]``. None without versions.
     """
 
@@ -423,30 +423,30 @@ class Patch:
     """New values of some entries of rows, validated one by one.
 
     Args:
-        owner: for messages.
-        patch: of `ReplayBuffer.update_if_present`.
-        index: rows, int64 ``[n]``.
-        version_key: entry with the version of a row; None for no versions.
-        version: new version of all rows or of each, ``[n]``.
+        owner: Component that messages name.
+        patch: Argument of `ReplayBuffer.update_if_present`.
+        index: Indices of rows, int64 ``[n]``.
+        version_key: Entry with the version of a row; None for no versions.
+        version: New version of all rows or of each, ``[n]``.
 
     Raises:
-        ContractError: if only one of `version_key` and `version` is given, or `patch` has the version.
-        ShapeError: if an entry has not one value for each row.
+        ArgumentError: If only one of `version_key` and `version` is given, or `patch` has the version.
+        ShapeError: If an entry has not one value for each row.
     """
 
     def __init__(self, owner: str, patch: Any, index: Tensor, version_key: NestedKey | None, version: Any) -> None:
         self._owner, self._index = owner, index
         if (version_key is None) != (version is None):
-            raise ContractError(f"{owner}: give both version_key and version, or neither")
+            raise ArgumentError(f"{owner}: give both version_key and version, or neither")
         if isinstance(patch, TensorDictBase):
             patch = dict(patch.items(include_nested=True, leaves_only=True))
         if not isinstance(patch, Mapping) or not patch:
-            raise ContractError(f"{owner}: patch is a mapping from entries to new values, got {patch!r}")
+            raise ArgumentError(f"{owner}: patch is a mapping from entries to new values, got {patch!r}")
         self.cells: dict[NestedKey, Tensor] = {unwrap(key): torch.as_tensor(value) for key, value in patch.items()}
         self.version_key = None if version_key is None else unwrap(version_key)
         if self.version_key is not None:
             if self.version_key in self.cells:
-                raise ContractError(f"{owner}: {key_str(self.version_key)} is the version; leave it out of patch")
+                raise ArgumentError(f"{owner}: {key_str(self.version_key)} is the version; leave it out of patch")
             version = torch.as_tensor(version)
             self.cells[self.version_key] = version.expand(len(index)) if version.dim() == 0 else version
         for key, cell in self.cells.items():
@@ -457,9 +457,9 @@ class Patch:
         """Compare the entries with a stored row.
 
         Raises:
-            ContractError: if a row lacks one of them, or is not a TensorDict.
-            SpecError: if a dtype differs.
-            ShapeError: if a shape differs.
+            ContractError: If a row lacks one of them, or is not a TensorDict.
+            SpecError: If a dtype differs.
+            ShapeError: If a shape differs.
         """
         like: Any = storage.get(0)
         for key, cell in list(self.cells.items()):
@@ -500,37 +500,39 @@ class Patch:
         if len(new):
             for key, cell in self.cells.items():
                 new.set(key, cell.detach()[chosen.to(cell.device)].to(new.get(key).device))
-            storage.set(rows[writes], storage.as_batch(new, len(new)) if isinstance(storage, TensorRows) else new)
+            storage.set(
+                rows[writes], storage.as_batch(new, len(new)) if isinstance(storage, TensorStorageBase) else new
+            )
         return ConditionalUpdateResult(updated, rejected)
 
 
-_CURSOR, _WRITTEN = 5, 6  # of the counters, see `RowFiles`
+_CURSOR, _WRITTEN = 5, 6  # of the counters, see `MemmapFiles`
 
 
-def shared_storage(owner: str, storage: Storage, sampler: Sampler, writer: Any, *, unit: bool) -> FileRows:
-    """The storage of a shared buffer.
+def shared_storage(owner: str, storage: Storage, sampler: Sampler, writer: Any, *, unit: bool) -> MemmapStorageBase:
+    """Return the storage of a shared buffer.
 
     Raises:
-        ContractError: if a part keeps what other processes would have to know.
-        BackendError: if the storage is on another device.
+        ArgumentError: If a part keeps what other processes would have to know.
+        BackendError: If the storage is on another device.
     """
     share = getattr(storage, "share", None)
     if share is None:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: shared=True takes a LazyTensorStorage or LazyMemmapStorage, got {type(storage).__name__}"
         )
     if type(sampler) is not RandomSampler or unit:
         name = "a sample unit" if unit else type(sampler).__name__
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: shared=True takes a RandomSampler; {name} does not see what other processes write. Let"
             " these send their batches to the process that samples"
         )
     if type(writer) is not RoundRobinWriter or writer.tracks_generations:
-        raise ContractError(f"{owner}: shared=True takes a RoundRobinWriter without generations, got {writer!r}")
+        raise ArgumentError(f"{owner}: shared=True takes a RoundRobinWriter without generations, got {writer!r}")
     return share()
 
 
-def pull(storage: FileRows, writer: RoundRobinWriter) -> int:
+def pull(storage: MemmapStorageBase, writer: RoundRobinWriter) -> int:
     """Take over what other processes wrote; returns the number of written rows."""
     storage.refresh()
     counters = storage.files.counters
@@ -538,7 +540,7 @@ def pull(storage: FileRows, writer: RoundRobinWriter) -> int:
     return counters[_WRITTEN]
 
 
-def push(storage: FileRows, writer: RoundRobinWriter, written: int) -> None:
+def push(storage: MemmapStorageBase, writer: RoundRobinWriter, written: int) -> None:
     """Tell other processes where the next row goes."""
     counters, cursor = storage.files.counters, writer.position
     counters[_CURSOR], counters[_WRITTEN] = -1 if cursor is None else cursor, written

@@ -10,11 +10,9 @@ from typing import Any, NoReturn, Self
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, RLError, WorkerError, WorkerTimeoutError
+from rl.core.errors import ArgumentError, RLError, WorkerError, WorkerTimeoutError
 from rl.core.workers import import_ray, packed, start_ray, unpacked
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
-
-__all__ = ["RayReplayBuffer", "RemoteTensorDictReplayBuffer"]
 
 _ray = partial(import_ray, "RayReplayBuffer", "rl-replay[ray]")
 
@@ -26,20 +24,20 @@ class RayReplayBuffer:
     object store. The object can be sent to other actors and tasks of Ray, which then use the same buffer.
 
     Args:
-        storage: an empty storage, or a function that makes it, which the actor calls.
-        sampler: a sampler, or a function that makes it.
-        writer: a writer, or a function that makes it.
-        replay_buffer_cls: class of the buffer.
-        ray_init_config: arguments of ``ray.init``, such as ``{"address": "auto"}`` for a running cluster. Ray is
+        storage: Empty storage, or a function that makes it, which the actor calls.
+        sampler: Sampler, or a function that makes it.
+        writer: Writer, or a function that makes it.
+        replay_buffer_cls: Class of the buffer.
+        ray_init_config: Arguments of ``ray.init``, such as ``{"address": "auto"}`` for a running cluster. Ray is
             started on this machine if it is not running.
-        remote_config: resources of the actor, such as ``{"num_cpus": 1}``.
-        timeout: seconds after which an answer that is missing is an error; None for no limit.
-        options: further arguments of the buffer: ``batch_size``, ``prefetch``, ``transform`` and others. Folders, as
+        remote_config: Resources of the actor, such as ``{"num_cpus": 1}``.
+        timeout: Seconds to wait for an answer before an error is raised; None for no limit.
+        options: Further arguments of the buffer: ``batch_size``, ``prefetch``, ``transform`` and others. Folders, as
             those of `dumps`, are of the machine of the actor.
 
     Raises:
-        MissingExtraError: if Ray is not installed.
-        ContractError: if an argument cannot be sent, or the buffer refuses it.
+        MissingExtraError: If Ray is not installed.
+        ArgumentError: If an argument cannot be sent, or the buffer rejects it.
 
     Example:
         >>> import torch
@@ -68,7 +66,7 @@ class RayReplayBuffer:
         try:
             made = ray.cloudpickle.dumps((replay_buffer_cls, parts, options))
         except Exception as error:  # whatever an object raises
-            raise ContractError(
+            raise ArgumentError(
                 f"RayReplayBuffer: an argument cannot be sent to the actor ({error}). Give functions that make storage,"
                 " sampler and writer, and transforms without open files or locks"
             ) from error
@@ -116,7 +114,7 @@ class RayReplayBuffer:
         self._call("call", "empty")
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the buffer; see `ReplayBuffer.state_dict`."""
+        """Return the state of the buffer; see `ReplayBuffer.state_dict`."""
         return self._call("call", "state_dict")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -238,7 +236,7 @@ class _Actor:
         self._buffer.append_transform(_ray().cloudpickle.loads(made), invert=invert)
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the buffer."""
+        """Return an attribute of the buffer."""
         return getattr(self._buffer, name)
 
     def iterate(self) -> None:
@@ -246,18 +244,18 @@ class _Actor:
         self._iterator = iter(self._buffer)
 
     def following(self) -> Any:
-        """The next batch of the pass in a tuple; None at its end."""
+        """Return the next batch of the pass in a tuple; None at its end."""
         for batch in self._iterator:
             return packed((batch,))
         return None
 
     def text(self) -> str:
-        """The buffer as text."""
+        """Return the buffer as text."""
         return repr(self._buffer)
 
 
 def _attached(actor: Any, timeout: float | None) -> RayReplayBuffer:
-    """The buffer of an actor, in another process."""
+    """Return the buffer of an actor, in another process."""
     buffer = RayReplayBuffer.__new__(RayReplayBuffer)
     buffer._actor, buffer._timeout = actor, timeout  # noqa: SLF001  a constructor
     buffer._owns_actor = buffer._owns_ray = False  # noqa: SLF001  a constructor

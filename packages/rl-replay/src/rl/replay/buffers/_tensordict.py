@@ -12,11 +12,12 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
-from rl.replay._arguments import check_parts, to_device
+from rl.replay._arguments import check_parts, overrides, to_device
 from rl.replay._priority_tree import check_device
 from rl.replay.buffers._base import GENERATION, ReplayBuffer
 from rl.replay.buffers._pipeline import OwnSamplerOptions, PrioritizedOptions, SampledOptions
 from rl.replay.sample_units import Sequence
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._prioritized import PrioritizedSampler
 from rl.replay.storages._list import ListStorage
 
@@ -26,13 +27,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that writes the info of a sample into the sampled TensorDict.
 
     Args:
-        priority_key: entry of raw priorities ``[n, ...]``, if the sampler has priorities: read by
+        priority_key: Entry of raw priorities ``[n, ...]``, if the sampler has priorities: read by
             `update_tensordict_priority`, and from written batches that have it; otherwise rows get the priority of new
             rows.
-        options: arguments of `ReplayBuffer`.
+        options: Arguments of `ReplayBuffer`.
 
     Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's info, such as ``priority_weight``. Values of a
-    row are repeated over the dimensions of the row, so that all entries have the batch's shape. `extend` refuses a
+    row are repeated over the dimensions of the row, so that all entries have the batch's shape. `extend` rejects a
     batch that has one of these entries, or a priority that is infinite or NaN.
 
     Example:
@@ -49,8 +50,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def __init__(self, *, priority_key: NestedKey = TD_ERROR, **options: Unpack[SampledOptions]) -> None:
         super().__init__(**options)
         self.priority_key = priority_key
-        self._check_priority: Final = getattr(self.sampler, "check_priority", None)
-        weight = () if self._check_priority is None else (PRIORITY_WEIGHT,)
+        self.has_priorities: Final = overrides(self._sampler, SamplerBase, "check_priority")
+        weight = (PRIORITY_WEIGHT,) if self.has_priorities else ()
         generation = () if self._tracked is None else (GENERATION,)
         self._reserved: Final = (INDEX, *weight, *generation, *self.sample_unit.keys)  # written into samples
 
@@ -63,9 +64,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         window that are valid and in the learning part.
 
         Raises:
-            ContractError: if an entry is missing, `data` is not a TensorDict, or the sampler has no priorities.
-            SpecError: if a priority, or its power, is infinite or NaN; nothing is written then.
-            ShapeError: if the shapes differ; nothing is written then.
+            ContractError: If an entry is missing, `data` is not a TensorDict, or the sampler has no priorities.
+            ArgumentError: If a priority, or its power, is infinite or NaN; nothing is written then.
+            ShapeError: If the shapes differ; nothing is written then.
         """
         owner = type(self).__name__
         if not isinstance(data, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check
@@ -85,7 +86,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.update_priority(index, priority)
 
     def _write(self, data: Any) -> Tensor:
-        if self._check_priority is None:
+        if not self.has_priorities:
             return super()._write(data)
         with self._lock:
             self._check(data)
@@ -94,7 +95,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             if given is not None:
                 if given.dim() > 1 and given.shape[0] != rows:  # a storage with ndim > 1 counts steps as rows
                     given = given.reshape(rows, -1) if given.numel() % rows == 0 else given
-                given = self._check_priority(given, rows)
+                given = self._sampler.check_priority(given, rows)
             index = super()._write(data)
             if given is not None:
                 self.sampler.update_priority(index, given)
@@ -150,7 +151,7 @@ def _of_anchors(owner: str, data: TensorDictBase, priority: Tensor) -> tuple[Ten
     """Rows of the anchors of sampled windows ``[m]``, and the largest absolute priority of each window ``[m]``.
 
     Raises:
-        ContractError: if `data` lacks what `Sequence` added, or no row of a window counts.
+        ContractError: If `data` lacks what `Sequence` added, or no row of a window counts.
     """
     cells = [data.get(key, None) for key in Sequence.keys]
     if any(cell is None for cell in cells):
@@ -239,18 +240,18 @@ class PrioritizedReplayBuffer(_Prioritized):
     """A `ReplayBuffer` with a `PrioritizedSampler` for its storage.
 
     Args:
-        alpha: see `PrioritizedSampler`.
-        beta: see `PrioritizedSampler`.
-        eps: see `PrioritizedSampler`.
-        dtype: see `PrioritizedSampler`.
-        reduction: see `PrioritizedSampler`.
-        max_priority_within_buffer: see `PrioritizedSampler`.
-        backend: see `PrioritizedSampler`.
-        sampler_device: device of the priorities. If None, that of the storage if an accelerator is available there,
+        alpha: Argument of `PrioritizedSampler`.
+        beta: Argument of `PrioritizedSampler`.
+        eps: Argument of `PrioritizedSampler`.
+        dtype: Argument of `PrioritizedSampler`.
+        reduction: Argument of `PrioritizedSampler`.
+        max_priority_within_buffer: Argument of `PrioritizedSampler`.
+        backend: Argument of `PrioritizedSampler`.
+        sampler_device: Device of the priorities. If None, that of the storage if an accelerator is available there,
             else the CPU.
-        compilable: see `PrioritizedSampler`.
-        stratified: see `PrioritizedSampler`.
-        options: arguments of `ReplayBuffer`, except for `sampler`, `consume_after_n_samples` and `shared`. With
+        compilable: Argument of `PrioritizedSampler`.
+        stratified: Argument of `PrioritizedSampler`.
+        options: Arguments of `ReplayBuffer`, except for `sampler`, `consume_after_n_samples` and `shared`. With
             `prefetch`, an update of priorities affects batches from the `prefetch`-th after it on.
 
     Example:
@@ -271,11 +272,11 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 
     Args:
-        alpha: see `PrioritizedSampler`.
-        beta: see `PrioritizedSampler`.
-        priority_key: where raw priorities are read: in batches that are written, if they have it, and by
+        alpha: Argument of `PrioritizedSampler`.
+        beta: Argument of `PrioritizedSampler`.
+        priority_key: Entry from which raw priorities are read: in batches that are written, if they have it, and by
             `update_tensordict_priority`.
-        options: arguments of `PrioritizedReplayBuffer`.
+        options: Arguments of `PrioritizedReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict

@@ -15,14 +15,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, RLError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, RLError
 from rl.core.keys import INDEX
 from rl.replay import _foreign
-from rl.replay._arguments import whole
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
-
-__all__ = ["AtariDQNExperienceReplay"]
 
 _SITE = "https://storage.googleapis.com/atari-replay-datasets/dqn/"
 _OBSERVATION = re.compile(r"\$store\$_observation_ckpt\.(\d+)\.gz")
@@ -51,17 +49,17 @@ class AtariDQNExperienceReplay(DatasetBuffer):
     left out.
 
     Args:
-        dataset_id: path of a folder with these files, or a name such as ``"Pong/1"`` (game and run) to download.
-        batch_size: rows of a sample.
-        checkpoints: numbers of checkpoints, of 10^6 steps each; if None all of the folder, 0 to 49 of a download.
-        frames: number of frames of an observation.
-        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
-        settings: further arguments of `DatasetBuffer`: ``progress``, ``sampler`` and others.
+        dataset_id: Path of a folder with these files, or a name such as ``"Pong/1"`` (game and run) to download.
+        batch_size: Number of rows of a sample.
+        checkpoints: Numbers of checkpoints, of 10^6 steps each; if None all of the folder, 0 to 49 of a download.
+        frames: Number of frames of an observation.
+        root: Folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: Whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
+        settings: Further arguments of `DatasetBuffer`: ``progress``, ``sampler`` and others.
 
     Raises:
-        RLError: if there are no such files, or one is damaged or of another layout.
-        ContractError: if an argument is out of range.
+        RLError: If there are no such files, or one is damaged or of another layout.
+        ArgumentError: If an argument is out of range.
     """
 
     def __init__(
@@ -75,10 +73,9 @@ class AtariDQNExperienceReplay(DatasetBuffer):
         download: Download = False,
         **settings: Any,
     ) -> None:
-        if whole(frames) is None:
-            raise ContractError(f"AtariDQNExperienceReplay: frames must be an integer of at least 1, got {frames!r}")
+        frames = as_integer(frames, "AtariDQNExperienceReplay", "frames", 1)
         if settings.get("split_trajs"):
-            raise ContractError("AtariDQNExperienceReplay stacks frames of single steps: leave split_trajs out")
+            raise ArgumentError("AtariDQNExperienceReplay stacks frames of single steps: leave split_trajs out")
         dataset_id, transform = str(dataset_id), settings.pop("transform", None)
         folder = folder_of(root, "atari-dqn", dataset_id)
         if checkpoints is not None:
@@ -108,7 +105,7 @@ class AtariDQNExperienceReplay(DatasetBuffer):
 
 
 def _stacked(data: TensorDictBase, sample: TensorDictBase, frames: int) -> TensorDictBase:
-    """A sample with stacks of frames in place of single ones."""
+    """Return a sample with stacks of frames in place of single ones."""
     stored: Tensor = data["frame"]
     index: Tensor = sample[INDEX]
     offsets = torch.arange(1 - frames, 2)  # of the frames of observation and next observation
@@ -126,7 +123,7 @@ def _numbers(folder: Path, asked: list[int] | None) -> list[int]:
     """Numbers of the checkpoints.
 
     Raises:
-        RLError: if a file is missing.
+        RLError: If a file is missing.
     """
     present = sorted(int(found[1]) for file in folder.glob("*.gz") if (found := _OBSERVATION.fullmatch(file.name)))
     numbers = present if asked is None else list(asked)
@@ -160,7 +157,7 @@ def _array(path: Path) -> Any:
 
 
 def _frames(path: Path, count: int) -> Iterator[Any]:
-    """The frames of a checkpoint in parts; one array does not fit into memory."""
+    """Yield the frames of a checkpoint in parts; one array does not fit into memory."""
     try:
         with gzip.open(path) as file:
             shape, dtype = _header(file)
@@ -193,7 +190,7 @@ def _all_rows(folder: Path, numbers: list[int]) -> Iterator[TensorDict]:
 
 
 def _rows(folder: Path, number: int, first: int) -> Generator[TensorDict, None, int]:
-    """The steps of a checkpoint; returns the number of the next episode."""
+    """Yield the steps of a checkpoint; returns the number of the next episode."""
     action, reward, terminal = (_array(_file(folder, part, number)) for part in _PARTS[1:])
     total = len(terminal)
     for part, values in (("action", action), ("reward", reward)):

@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, DuplicateComponentError, UnknownComponentError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, DuplicateComponentError, UnknownComponentError
 from rl.core.keys import nearest
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.datasets._files import RECORD, Download, locked, new_folder, progress_bar, source_of
@@ -44,21 +44,23 @@ class DatasetBuffer(TensorDictReplayBuffer):
     bool ``[1]`` and ``episode`` int64 ``[]``, so that `SliceSampler` samples parts of episodes.
 
     Args:
-        folder: of the prepared rows.
-        rows: number of rows of the source, or a function that counts them.
-        episodes: called to read the source; gives TensorDicts ``[T]`` in order: episodes, or parts of any length.
-        exact: whether `rows` is the number of rows, or the largest that it may be.
-        source: identifies the content of the source; rows that were prepared from another one are prepared again. None
-            opens the prepared rows, if there are any.
-        split_trajs: a row of the buffer is a whole trajectory ``[T_max]``, padded with zeros, with ``("collector",
-            "mask")`` bool ``[T_max]``, false for padding. These rows are a second copy of the data set on disk.
-        progress: show a bar while rows are prepared; on a terminal, if tqdm is installed, when None.
-        texts: lists that `episodes` fills with the texts to which integers of the rows refer; kept as `texts`.
-        options: arguments of `TensorDictReplayBuffer`: `batch_size`, `sampler`, `transform`, ``prefetch`` and others.
+        folder: Folder of the prepared rows.
+        rows: Number of rows of the source, or a function that counts them.
+        episodes: Function that reads the source and yields TensorDicts ``[T]`` in order: episodes, or parts of any
+            length.
+        exact: Whether `rows` is the number of rows, or the largest that it may be.
+        source: Text that identifies the content of the source; rows that were prepared from another one are prepared
+            again. None opens the prepared rows, if there are any.
+        split_trajs: Whether a row of the buffer is a whole trajectory ``[T_max]``, padded with zeros, with
+            ``("collector", "mask")`` bool ``[T_max]``, false for padding. These rows are a second copy of the data set
+            on disk.
+        progress: Whether to show a bar while rows are prepared; on a terminal, if tqdm is installed, when None.
+        texts: Lists that `episodes` fills with the texts to which integers of the rows refer; kept as `texts`.
+        options: Arguments of `TensorDictReplayBuffer`: `batch_size`, `sampler`, `transform`, ``prefetch`` and others.
 
     Raises:
-        ContractError: if the source has another number of rows than it states, or none.
-        MissingExtraError: if `progress` is true and tqdm is not installed.
+        ContractError: If the source has another number of rows than it states, or none.
+        MissingExtraError: If `progress` is true and tqdm is not installed.
 
     Example:
         >>> import tempfile, torch
@@ -129,9 +131,10 @@ class DatasetBuffer(TensorDictReplayBuffer):
         """Write the result of a function of all rows as another data set.
 
         Args:
-            fn: maps batches ``[n, ...]`` of up to 4,096 consecutive rows to batches; it may leave rows out.
-            dest: folder of the new rows; a data set there is replaced.
-            options: of the new `DatasetBuffer`.
+            fn: Function that maps batches ``[n, ...]`` of up to 4,096 consecutive rows to batches; it may leave rows
+                out.
+            dest: Folder of the new rows; a data set there is replaced.
+            options: Arguments of the new `DatasetBuffer`.
         """
         folder, mapped = Path(dest), (fn(self.data[at : at + _CHUNK]) for at in range(0, len(self.data), _CHUNK))
         with locked(folder.parent):
@@ -193,7 +196,7 @@ def _prepare(
 
 
 def _split(folder: Path, data: TensorDictBase, record: _Record) -> tuple[Path, TensorDictBase]:
-    """The trajectories of flat rows, padded with zeros, in a folder next to theirs."""
+    """Return the trajectories of flat rows, padded with zeros, in a folder next to theirs."""
     split = folder.with_name(f"{folder.name}.split")
     source = f"{record.source} {(folder / RECORD).stat().st_mtime_ns}"
     known = _read(split)
@@ -213,7 +216,7 @@ def _split(folder: Path, data: TensorDictBase, record: _Record) -> tuple[Path, T
 
 
 def _stops(data: TensorDictBase) -> list[int]:
-    """The row after the last one of each trajectory."""
+    """Return the row after the last one of each trajectory."""
     ends: Tensor = torch.zeros(len(data), dtype=torch.bool)
     ends[-1] = True
     episode: Any = data.get("episode", None)
@@ -239,13 +242,13 @@ def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bo
     """Let ``load_dataset("source:name")`` call ``make(name, **settings)``.
 
     Args:
-        source: what stands before the colon.
-        make: returns a replay buffer; or ``"module:attribute"``, which is imported at the first use.
-        replace: whether a source of this name may be replaced.
+        source: Name before the colon of an id.
+        make: Function that returns a replay buffer; or ``"module:attribute"``, which is imported at the first use.
+        replace: Whether a source of this name may be replaced.
 
     Raises:
-        ContractError: if `source` is empty or has a colon, or `make` cannot be called.
-        DuplicateComponentError: if there is such a source, and `replace` is false.
+        ArgumentError: If `source` is empty or has a colon, or `make` cannot be called.
+        DuplicateComponentError: If there is such a source, and `replace` is false.
 
     Example:
         >>> register_dataset("doctest", lambda name, **settings: f"the data set {name}")
@@ -253,9 +256,9 @@ def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bo
         'the data set walks'
     """
     if not source or ":" in source:
-        raise ContractError(f"register_dataset: source is a name without a colon, got {source!r}")
+        raise ArgumentError(f"register_dataset: source is a name without a colon, got {source!r}")
     if not (callable(make) or (isinstance(make, str) and ":" in make)):
-        raise ContractError(
+        raise ArgumentError(
             f"register_dataset: make is a function of the name, or its 'module:attribute', got {make!r}"
         )
     if source in _SOURCES and not replace:
@@ -266,16 +269,17 @@ def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bo
 
 
 def load_dataset(name: str, **settings: Any) -> Any:
-    """A data set as a replay buffer.
+    """Load a dataset as a replay buffer.
 
     Args:
         name: ``"source:name"``, such as ``"minari:mujoco/hopper/expert-v0"`` or ``"d4rl:data/hopper_medium-v2.hdf5"``.
             Sources are ``atari-dqn``, ``d4rl``, ``gen-dgrl``, ``lerobot``, ``minari``, ``openx`` and those of
             `register_dataset`.
-        settings: for the class of the source: ``batch_size``, ``root``, ``download``, ``split_trajs`` and others.
+        settings: Arguments of the class of the source: ``batch_size``, ``root``, ``download``, ``split_trajs`` and
+            others.
 
     Raises:
-        UnknownComponentError: if there is no such source.
+        UnknownComponentError: If there is no such source.
     """
     source, colon, rest = name.partition(":")
     if not colon or source not in _SOURCES:

@@ -41,19 +41,19 @@ class D4RLExperienceReplay(DatasetBuffer):
     Q-learning does; after a terminal step, the next observation is zero.
 
     Args:
-        dataset_id: path of a file, or a name such as ``"hopper-medium-v2"``, which is downloaded.
-        batch_size: rows of a sample.
-        max_episode_steps: length of episodes of a file without ``timeouts``, whose limit D4RL takes from the
+        dataset_id: Path of a file, or a name such as ``"hopper-medium-v2"``, which is downloaded.
+        batch_size: Number of rows of a sample.
+        max_episode_steps: Length of episodes of a file without ``timeouts``, whose limit D4RL takes from the
             environment; 0 if only terminal steps end episodes.
-        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
-        settings: further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
+        root: Folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: Whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
+        settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        MissingExtraError: if h5py is not installed.
-        RLError: if there is no such file, it is damaged or of another layout, or refers to other files (external links,
+        MissingExtraError: If h5py is not installed.
+        RLError: If there is no such file, it is damaged or of another layout, or refers to other files (external links,
             external storage, virtual datasets).
-        ContractError: if it has no rows.
+        ContractError: If it has no rows.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ def _names(group: Any, path: Path) -> list[str]:
 
 
 def _array(file: Any, path: Path, h5py: Any, name: str) -> Any:
-    """The array of a name, of which only shape and dtype are read."""
+    """Return the array of a name, of which only shape and dtype are read."""
     scalars = name in ("rewards", "terminals", "timeouts")
     expected = f"an array of numbers, {'[steps]' if scalars else '[steps, ...]'}"
     with reading(_OWNER, path, name, expected):
@@ -184,7 +184,7 @@ def _timeouts(array: Any, path: Path, terminated: Any, limit: int | None) -> Any
 
 
 def _rows(steps: _Steps, path: Path) -> Iterator[TensorDict]:
-    """The transitions, in parts."""
+    """Yield the transitions, in parts."""
     seen = steps.arrays["observations"]
     size = max(_CHUNK // max(math.prod(seen.shape[1:]) * seen.dtype.itemsize, 1), 1)
     for start in range(0, steps.total, size):
@@ -230,7 +230,7 @@ def _address(name: str) -> str:
     """Where D4RL's authors publish a data set.
 
     Raises:
-        RLError: if no address is known.
+        RLError: If no address is known.
     """
     task, _, version = name.rpartition("-")
     env, _, quality = task.partition("-")
@@ -286,15 +286,15 @@ class GenDGRLExperienceReplay(DatasetBuffer):
     step of an episode without one is truncated.
 
     Args:
-        dataset_id: path of an archive or folder, or a name such as ``"bigfish-1M_E"``, which is downloaded.
-        batch_size: rows of a sample.
-        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
-        settings: further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
+        dataset_id: Path of an archive or folder, or a name such as ``"bigfish-1M_E"``, which is downloaded.
+        batch_size: Number of rows of a sample.
+        root: Folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: Whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
+        settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        RLError: if there is no such file, or it is damaged or of another layout.
-        ContractError: if it has no rows.
+        RLError: If there is no such file, or it is damaged or of another layout.
+        ContractError: If it has no rows.
     """
 
     def __init__(

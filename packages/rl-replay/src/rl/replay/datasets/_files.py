@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError, MissingExtraError, RLError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.core.settings import settings
 
 T = TypeVar("T", bound=Sized)
@@ -31,14 +31,14 @@ def progress_bar(
     """Parts of something, with a bar of the sum of their lengths.
 
     Args:
-        title: text of the bar.
-        parts: parts to iterate over.
-        total: sum of all lengths; None if unknown.
-        show: whether a bar is shown; on a terminal, if tqdm is installed, when None.
-        unit: of lengths.
+        title: Text of the bar.
+        parts: Parts to iterate over.
+        total: Sum of all lengths; None if unknown.
+        show: Whether a bar is shown; on a terminal, if tqdm is installed, when None.
+        unit: Unit of lengths.
 
     Raises:
-        MissingExtraError: if `show` is true and tqdm is not installed.
+        MissingExtraError: If `show` is true and tqdm is not installed.
     """
     if show is False or (show is None and not sys.stderr.isatty()):
         return iter(parts)
@@ -76,10 +76,10 @@ def default_root() -> Path:
 
 
 def folder_of(root: str | Path | None, source: str, dataset_id: str) -> Path:
-    """The folder of the prepared rows of a data set; that of a local file is named after its path.
+    """Return the folder of the prepared rows of a data set; that of a local file is named after its path.
 
     Raises:
-        ContractError: if the name would leave the folder of data sets.
+        ArgumentError: If the name would leave the folder of data sets.
     """
     base = (Path(root) if root is not None else default_root()) / source
     path = Path(dataset_id).expanduser()
@@ -87,12 +87,12 @@ def folder_of(root: str | Path | None, source: str, dataset_id: str) -> Path:
         where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
         return base / f"{path.name}-{where}"
     if not dataset_id or path.is_absolute() or ".." in path.parts:
-        raise ContractError(f"there is no data set {dataset_id!r}: it is neither an existing path nor a name")
+        raise ArgumentError(f"there is no data set {dataset_id!r}: it is neither an existing path nor a name")
     return base / dataset_id
 
 
 def fingerprint(files: Iterable[Path], *options: object) -> str:
-    """A text that changes when one of the files does, or an option."""
+    """Return a text that changes when one of the files does, or an option."""
     seen = [(str(file), (known := file.stat()).st_size, known.st_mtime_ns) for file in sorted(files)]
     return hashlib.sha256(repr((seen, options)).encode()).hexdigest()
 
@@ -115,17 +115,17 @@ def made(folder: Path) -> Generator[None]:
 def source_of(
     owner: str, dataset_id: str, folder: Path, download: Download, get: Callable[[Path], Path]
 ) -> Generator[Path | None]:
-    """The file or folder of a data set, or None if its rows were prepared from a download.
+    """Return the file or folder of a data set, or None if its rows were prepared from a download.
 
     Args:
-        owner: class, for messages.
-        dataset_id: an existing path, or a name.
-        folder: of the prepared rows.
-        download: see `Download`.
-        get: downloads into an empty folder and returns the path; its files are removed at the end.
+        owner: Class that messages name.
+        dataset_id: Existing path, or a name.
+        folder: Folder of the prepared rows.
+        download: Argument of `Download`.
+        get: Function that downloads into an empty folder and returns the path; its files are removed at the end.
 
     Raises:
-        RLError: if there is neither file nor prepared rows, and nothing may be downloaded.
+        RLError: If there is neither file nor prepared rows, and nothing may be downloaded.
     """
     path = Path(dataset_id).expanduser()
     if path.exists():
@@ -146,7 +146,7 @@ def fetch(owner: str, url: str, path: Path, *, progress: bool | None = None) -> 
     """Download a file.
 
     Raises:
-        RLError: if it cannot be downloaded, or ends early.
+        RLError: If it cannot be downloaded, or ends early.
     """
     try:
         with urllib.request.urlopen(url) as answer, path.open("wb") as file:  # of this package
@@ -175,7 +175,7 @@ def reading(owner: str, path: object, entry: str, expected: str) -> Generator[No
         expected: Content of that part in a complete file.
 
     Raises:
-        RLError: if anything but an `RLError` is raised inside.
+        RLError: If anything but an `RLError` is raised inside.
     """
     try:
         yield
@@ -197,7 +197,7 @@ def open_hdf5(owner: str, h5py: Any, path: Path) -> Generator[Any]:
     stay in the file.
 
     Raises:
-        RLError: if the file cannot be opened, its entries cannot be listed, or there is a reference.
+        RLError: If the file cannot be opened, its entries cannot be listed, or there is a reference.
     """
     try:
         file = h5py.File(path, "r")
@@ -229,7 +229,7 @@ def open_hdf5(owner: str, h5py: Any, path: Path) -> Generator[Any]:
 
 @contextmanager
 def new_folder(folder: Path) -> Generator[Path]:
-    """A folder that takes its name at the end, in the place of an older one, or is removed after an error."""
+    """Create a folder that takes its name at the end, in the place of an older one, or is removed after an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".partial"))
     try:
@@ -274,11 +274,11 @@ else:
 
 
 def decoded(owner: str, extra: str, name: str, pictures: Sequence[bytes]) -> Tensor:
-    """Encoded pictures (PNG, JPEG) as uint8 ``[n, channels, height, width]``.
+    """Return encoded pictures (PNG, JPEG) as uint8 ``[n, channels, height, width]``.
 
     Raises:
-        MissingExtraError: if Pillow is not installed.
-        RLError: if one is damaged, or they differ in size.
+        MissingExtraError: If Pillow is not installed.
+        RLError: If one is damaged, or they differ in size.
     """
     try:
         from PIL import Image

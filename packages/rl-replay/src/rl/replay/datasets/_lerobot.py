@@ -14,13 +14,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, MissingExtraError, RLError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.core.keys import unwrap
 from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, decoded, fingerprint, folder_of
-
-__all__ = ["LeRobotExperienceReplay"]
 
 _OWNER = "LeRobotExperienceReplay"
 _KEYS = {"episode_index": "episode", "frame_index": "frame", "task_index": "task"}
@@ -42,18 +40,19 @@ class LeRobotExperienceReplay(DatasetBuffer):
     terminated if the data set has ``next.done`` and marks it, else truncated.
 
     Args:
-        dataset_id: path of a folder with ``meta/info.json``, or a name on the Hugging Face Hub such as
+        dataset_id: Path of a folder with ``meta/info.json``, or a name on the Hugging Face Hub such as
             ``"lerobot/pusht"``, which is downloaded.
-        batch_size: rows of a sample.
-        video: False leaves out videos. They are not decoded: a data set with videos is refused if None.
-        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
-        settings: further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
+        batch_size: Number of rows of a sample.
+        video: False leaves out videos. They are not decoded: a data set with videos is rejected if None.
+        root: Folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: Whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
+        settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        MissingExtraError: if PyArrow is not installed; or Pillow, for pictures; or huggingface_hub, for downloads.
-        RLError: if there are no such files, or one is damaged or of another layout.
-        ContractError: if there are fewer rows than the data set states, or videos.
+        MissingExtraError: If PyArrow is not installed; or Pillow, for pictures; or huggingface_hub, for downloads.
+        RLError: If there are no such files, or one is damaged or of another layout.
+        ContractError: If there are fewer rows than the data set states.
+        ArgumentError: If there are videos, and `video` is not False.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class LeRobotExperienceReplay(DatasetBuffer):
         **settings: Any,
     ) -> None:
         if video:
-            raise ContractError(f"{_OWNER} does not decode videos: video=False leaves them out")
+            raise ArgumentError(f"{_OWNER} does not decode videos: video=False leaves them out")
         dataset_id = str(dataset_id)
         folder = folder_of(root, "lerobot", dataset_id)
 
@@ -124,14 +123,14 @@ def _info(folder: Path, *, video: bool | None) -> dict[str, Any]:
     if version not in _VERSIONS:
         raise RLError(f"{_OWNER} reads the layouts {', '.join(_VERSIONS)}; {folder} has {version}")
     if videos and video is None:
-        raise ContractError(
+        raise ArgumentError(
             f"{_OWNER}: {folder} has the videos {', '.join(videos)}, which are not decoded: video=False leaves them out"
         )
     return info
 
 
 def _tasks(parquet: Any, folder: Path) -> list[str]:
-    """The descriptions of the tasks by number."""
+    """Return the descriptions of the tasks by number."""
     lines, table = folder / "meta" / "tasks.jsonl", folder / "meta" / "tasks.parquet"
     try:
         if lines.is_file():
@@ -149,7 +148,7 @@ def _tasks(parquet: Any, folder: Path) -> list[str]:
 
 
 def _rows(parquet: Any, files: Sequence[Path], features: Mapping[str, Any]) -> Iterator[TensorDictBase]:
-    """Steps in parts, each with the observation of the next one."""
+    """Yield steps in parts, each with the observation of the next one."""
     held: TensorDict | None = None  # the last step of the part before
     size = max(_CHUNK // (4 * sum(math.prod(feature["shape"]) for feature in features.values())), 1)
     for file in files:
@@ -205,7 +204,7 @@ def _nested(column: Any) -> bool:
 
 
 def _linked(rows: TensorDict, after: TensorDict) -> TensorDictBase:
-    """Steps with what follows them; `after` has the next step of each."""
+    """Return steps with what follows them; `after` has the next step of each."""
     last = (rows["episode"] != after["episode"]).unsqueeze(-1)
     made = rows.exclude("next").clone()
     given: Any = rows.get("next", None)

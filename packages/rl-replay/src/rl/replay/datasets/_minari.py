@@ -17,8 +17,6 @@ from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fingerprint, folder_of, open_hdf5, reading
 
-__all__ = ["MinariExperienceReplay"]
-
 
 @final
 @_foreign.dataset
@@ -30,17 +28,17 @@ class MinariExperienceReplay(DatasetBuffer):
     or ``action`` by index, and unsigned integers of 16 and more bits are signed ones of twice as many.
 
     Args:
-        dataset_id: such as ``"mujoco/hopper/expert-v0"``.
-        batch_size: rows of a sample.
-        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: let Minari download the data set if it is not there; ``"force"`` downloads again.
-        settings: further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
+        dataset_id: Id such as ``"mujoco/hopper/expert-v0"``.
+        batch_size: Number of rows of a sample.
+        root: Folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: Whether to let Minari download the data set if it is not there; ``"force"`` downloads again.
+        settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        MissingExtraError: if Minari is not installed.
-        RLError: if there is no such data set, it cannot be read, or its HDF5 files refer to other files.
-        ContractError: if it is not complete.
-        SpecError: if torch has no dtype for its integers.
+        MissingExtraError: If Minari is not installed.
+        RLError: If there is no such data set, it cannot be read, or its HDF5 files refer to other files.
+        ContractError: If it is not complete.
+        SpecError: If torch has no dtype for its integers.
     """
 
     def __init__(
@@ -106,7 +104,7 @@ def _check_files(source: Any) -> None:
 
 
 def _rows(episode: Any, number: int, seen: Any, acts: Any) -> TensorDict:
-    """The steps of an episode, ``[T]``."""
+    """Return the steps of an episode, ``[T]``."""
     steps = len(episode.rewards)
     rows = TensorDict({}, batch_size=[steps])
     for key, values in _leaves(episode.observations, ("observation",), seen).items():
@@ -125,7 +123,7 @@ def _rows(episode: Any, number: int, seen: Any, acts: Any) -> TensorDict:
 
 
 def _leaves(values: Any, path: tuple[str, ...], space: Any) -> dict[NestedKey, Tensor]:
-    """The arrays of a space by key; those of a dictionary are at the root, or under ``action``."""
+    """Return the arrays of a space by key; those of a dictionary are at the root, or under ``action``."""
     parts = getattr(space, "spaces", None)
     if isinstance(parts, Mapping):
         inside = () if path == ("observation",) else path
@@ -138,7 +136,7 @@ def _leaves(values: Any, path: tuple[str, ...], space: Any) -> dict[NestedKey, T
 
 
 def _numbers(values: Any, space: Any, path: tuple[str, ...]) -> Tensor:
-    """The values of a leaf, choices from 0 on."""
+    """Return the values of a leaf, choices from 0 on."""
     array = np.asarray(values)
     if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
         raise SpecError(

@@ -8,17 +8,17 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer, as_number
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
-from rl.replay._arguments import whole
+from rl.replay._arguments import completed
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._ensemble import ReplayBufferEnsemble
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.datasets._base import load_dataset
-from rl.replay.storages._rows import TensorRows
+from rl.replay.samplers._base import SamplerBase
+from rl.replay.storages._rows import TensorStorageBase
 from rl.replay.storages._tensor import LazyTensorStorage
-
-__all__ = ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"]
 
 
 @final
@@ -33,19 +33,19 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     `state_dict` and `dumps` have the online buffer and not the data set: construct the buffer with the same one.
 
     Args:
-        offline_dataset: a buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
-        online_storage: storage of the new experience; or give `online_capacity`.
-        online_capacity: size of a `LazyTensorStorage` for it.
-        offline_fraction: part of a batch that is taken from the data set, in [0, 1]; may be set.
-        batch_size: see `ReplayBuffer`.
-        transform: see `ReplayBuffer`; called on joined batches.
-        prefetch: see `ReplayBuffer`.
-        pin_memory: see `ReplayBuffer`.
-        generator: see `ReplayBuffer`.
-        dataset_kwargs: further arguments of `load_dataset`.
+        offline_dataset: Buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
+        online_storage: Storage of the new experience, in place of `online_capacity`.
+        online_capacity: Capacity of a `LazyTensorStorage` for the new experience.
+        offline_fraction: Part of a batch that is taken from the data set, in [0, 1]; may be set.
+        batch_size: Argument of `ReplayBuffer`.
+        transform: Argument of `ReplayBuffer`; called on joined batches.
+        prefetch: Argument of `ReplayBuffer`.
+        pin_memory: Argument of `ReplayBuffer`.
+        generator: Argument of `ReplayBuffer`.
+        dataset_kwargs: Further arguments of `load_dataset`.
 
     Raises:
-        ContractError: if an argument is out of its range, or not exactly one online argument is given.
+        ArgumentError: If an argument is out of its range, or not exactly one online argument is given.
 
     Example:
         >>> from tensordict import TensorDict
@@ -75,8 +75,8 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     ) -> None:
         owner = type(self).__name__
         if (online_storage is None) == (online_capacity is None):
-            raise ContractError(f"{owner}: give exactly one of online_storage and online_capacity")
-        offline = _opened(owner, offline_dataset, batch_size, dataset_kwargs)
+            raise ArgumentError(f"{owner}: give exactly one of online_storage and online_capacity")
+        offline = _open_dataset(owner, offline_dataset, batch_size, dataset_kwargs)
         self.offline_fraction = offline_fraction
         self._first_fraction = self.offline_fraction
         storage = LazyTensorStorage(online_capacity or 1) if online_storage is None else online_storage
@@ -108,9 +108,7 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
 
     @offline_fraction.setter
     def offline_fraction(self, value: float) -> None:
-        if isinstance(value, bool) or not 0 <= value <= 1:
-            raise ContractError(f"{type(self).__name__}: offline_fraction is in [0, 1], got {value!r}")
-        self._fraction = float(value)
+        self._fraction = as_number(value, type(self).__name__, "offline_fraction", least=0, most=1)
 
     @property
     def write_count(self) -> int:
@@ -119,10 +117,8 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
 
     def anneal(self, step: int, total_steps: int) -> None:
         """Set the fraction to the initial one times ``1 - step / total_steps``, at least 0."""
-        if whole(total_steps) is None or step < 0:
-            raise ContractError(
-                f"{type(self).__name__}: step >= 0 and total_steps >= 1 are needed, got {step}, {total_steps}"
-            )
+        as_integer(step, type(self).__name__, "step", 0)
+        as_integer(total_steps, type(self).__name__, "total_steps", 1)
         self.offline_fraction = self._first_fraction * max(0.0, 1 - step / total_steps)
 
     def empty(self) -> None:
@@ -136,14 +132,14 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     def _saved(self) -> Sequence[ReplayBuffer]:
         return self.buffers[1:]
 
-    def _place(self, data: Any) -> Tensor:
+    def _write(self, data: Any) -> Tensor:
         index = self.online_buffer.extend(data)
         return torch.where(index < 0, index, index + self._members.offsets[1])
 
     def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:  # noqa: ARG002  the split is fixed
         if not len(self.online_buffer):
             return [size, 0]
-        unit = getattr(self.offline_buffer.sampler, "batch_multiple", 1)
+        unit = completed(self.offline_buffer.sampler, SamplerBase).batch_multiple
         old = unit * min(round(self._fraction * size / unit), size // unit)
         return [old, size - old]
 
@@ -157,13 +153,13 @@ def prefill_replay_buffer(
     alternate between its environments: slices of the copy need trajectory ids and a data set of one environment.
 
     Args:
-        rb: the buffer that is written.
-        dataset: a buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
-        n_samples: number of rows; all if None, or if there are fewer.
-        chunk_size: number of rows that are copied at a time.
+        rb: Buffer that is written.
+        dataset: Buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
+        n_samples: Number of rows; all if None, or if there are fewer.
+        chunk_size: Number of rows that are copied at a time.
 
     Raises:
-        ContractError: if a number is below 1.
+        ArgumentError: If a number is below 1.
 
     Example:
         >>> from rl.replay import LazyTensorStorage, TensorStorage
@@ -171,30 +167,30 @@ def prefill_replay_buffer(
         >>> len(prefill_replay_buffer(ReplayBuffer(storage=LazyTensorStorage(1000)), data, n_samples=200))
         200
     """
-    for name, value in (("n_samples", n_samples), ("chunk_size", chunk_size)):
-        if value is not None and whole(value) is None:
-            raise ContractError(f"prefill_replay_buffer: {name} must be an integer of at least 1, got {value!r}")
-    source = _opened("prefill_replay_buffer", dataset, chunk_size, {})
-    rows = len(source) if n_samples is None else min(n_samples, len(source))
+    owner = "prefill_replay_buffer"
+    chunk_size = as_integer(chunk_size, owner, "chunk_size", 1)
+    wanted = None if n_samples is None else as_integer(n_samples, owner, "n_samples", 1)
+    source = _open_dataset(owner, dataset, chunk_size, {})
+    rows = len(source) if wanted is None else min(wanted, len(source))
     for start in range(0, rows, chunk_size):
         stop = min(start + chunk_size, rows)
         part, storage = source[start:stop], rb.storage
-        if isinstance(storage, TensorRows) and storage.ndim > 1:
+        if isinstance(storage, TensorStorageBase) and storage.ndim > 1:
             part = storage.as_batch(part, stop - start)
         rb.extend(part)
     return rb
 
 
-def _opened(owner: str, dataset: Any, batch_size: int | None, options: dict[str, Any]) -> ReplayBuffer:
-    """The buffer of a data set.
+def _open_dataset(owner: str, dataset: Any, batch_size: int | None, options: dict[str, Any]) -> ReplayBuffer:
+    """Return the buffer of a data set.
 
     Raises:
-        ContractError: if it is neither a buffer nor an id.
+        ArgumentError: If it is neither a buffer nor an id.
     """
     if isinstance(dataset, str):
         return load_dataset(dataset, batch_size=batch_size or 1, **options)
     if not isinstance(dataset, ReplayBuffer) or options:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner}: the data set is a buffer or an id such as 'minari:...', and only an id has further arguments;"
             f" got {type(dataset).__name__} and {sorted(options)}"
         )

@@ -41,7 +41,7 @@ _TABLE = _table()
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of a TFRecord file.
+    """Compute the checksum of a TFRecord file.
 
     Example:
         >>> crc = (masked_crc(b"123456789") - _MASK) & 0xFFFFFFFF
@@ -56,12 +56,12 @@ def masked_crc(data: bytes) -> int:
 
 
 def examples(owner: str, path: Path) -> Iterator[dict[str, Values]]:
-    """The messages of a file.
+    """Yield the messages of a file.
 
     The checksums of the lengths are verified; those of the messages, which may be large, are not.
 
     Raises:
-        RLError: if the file is damaged, or no TFRecord file.
+        RLError: If the file is damaged, or no TFRecord file.
     """
     try:
         with path.open("rb") as file:
@@ -87,10 +87,10 @@ def _record(file: IO[bytes]) -> bytes | None:
 
 
 def parse_example(data: bytes) -> dict[str, Values]:
-    """The features of a `tf.train.Example` by name.
+    """Return the features of a `tf.train.Example` by name.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: If it is none.
     """
     found: dict[str, Values] = {}
     for field, features in _fields(memoryview(data)):
@@ -113,7 +113,7 @@ def _values(feature: memoryview) -> Values:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message of protocol buffers, by number; a single integer as its bytes."""
+    """Yield the fields of a message of protocol buffers, by number; a single integer as its bytes."""
     at = 0
     while at < len(data):
         tag, at = _integer(data, at)
@@ -179,16 +179,16 @@ class OpenXExperienceReplay(DatasetBuffer):
     observation after the last action: an episode of n steps gives n - 1 rows.
 
     Args:
-        dataset_id: path of the folder of a version, or a name such as ``"bridge/0.1.0"``, which is downloaded.
-        batch_size: rows of a sample.
-        split: part of the data set.
-        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
-        settings: further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
+        dataset_id: Path of the folder of a version, or a name such as ``"bridge/0.1.0"``, which is downloaded.
+        batch_size: Number of rows of a sample.
+        split: Part of the data set.
+        root: Folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: Whether a name is downloaded if its rows are not prepared; ``"force"`` downloads again.
+        settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        MissingExtraError: if there are pictures, and Pillow is not installed.
-        RLError: if there are no such files, or one is damaged or of another layout.
+        MissingExtraError: If there are pictures, and Pillow is not installed.
+        RLError: If there are no such files, or one is damaged or of another layout.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ def _shards(folder: Path, split: str) -> list[str]:
 
 
 def _features(folder: Path) -> dict[tuple[str, ...], _Feature]:
-    """The entries of a step by key."""
+    """Return the entries of a step by key."""
     try:
         steps = _json(folder / "features.json")["featuresDict"]["features"]["steps"]
         steps = steps["sequence"]["feature"]["featuresDict"]["features"]
@@ -311,7 +311,7 @@ def _rows(
     number: int,
     places: dict[str, dict[str, int]],
 ) -> TensorDict:
-    """The transitions of an episode."""
+    """Return the transitions of an episode."""
     length = len(example["steps/is_first"])
     found: dict[tuple[str, ...], Tensor] = {}
     for key, feature in features.items():

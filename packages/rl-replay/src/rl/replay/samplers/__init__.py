@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.replay.samplers._base import SamplerBase
     from rl.replay.samplers._ensemble import SamplerEnsemble
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
@@ -17,6 +18,7 @@ __all__ = [
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
+    "SamplerBase",
     "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SliceSampler",

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Sampler, Storage
-from rl.replay._arguments import whole
-from rl.replay._state import Apply
+from rl.replay._arguments import completed, overrides
+from rl.replay._state import StatefulGroup
 from rl.replay.samplers._base import SamplerBase
-from rl.replay.storages._ensemble import StorageEnsemble, load_all
-
-__all__ = ["BUFFER_IDS", "SamplerEnsemble"]
+from rl.replay.storages._ensemble import StorageEnsemble
 
 BUFFER_IDS = "buffer_ids"
 
 
 @final
-class SamplerEnsemble(SamplerBase):
+class SamplerEnsemble(StatefulGroup, SamplerBase):
     """Selects which members of an ensemble give how many rows of a batch; the k-th sampler samples the k-th storage.
 
     Without options each row comes from a member selected with probability `p`; with slice samplers each part of
@@ -30,14 +29,14 @@ class SamplerEnsemble(SamplerBase):
     ``buffer_ids``, int64 ``[n]``: the member of each row; ``index`` is that of `StorageEnsemble`.
 
     Args:
-        samplers: one for each storage.
-        p: probability of each member, at least 0, of any sum; equal ones if None.
-        sample_from_all: take equally many rows of each member; not together with `p`.
-        num_buffer_sampled: select this number of members with probability `p`, with replacement, and take equally many
-            rows of each.
+        samplers: Samplers, one for each storage.
+        p: Probability of each member, at least 0, of any sum; equal ones if None.
+        sample_from_all: Whether to take equally many rows of each member; not together with `p`.
+        num_buffer_sampled: Number of members that are selected with probability `p`, with replacement, and take equally
+            many rows of each.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from rl.replay.samplers import RandomSampler
@@ -49,6 +48,8 @@ class SamplerEnsemble(SamplerBase):
         (True, [1, 1, 1, 1])
     """
 
+    _members_as = "samplers"
+
     def __init__(
         self,
         *samplers: Sampler,
@@ -58,25 +59,24 @@ class SamplerEnsemble(SamplerBase):
     ) -> None:
         owner = "SamplerEnsemble"
         if not samplers or len({id(one) for one in samplers}) < len(samplers):
-            raise ContractError(f"{owner}: give one or several different samplers, got {len(samplers)}")
+            raise ArgumentError(f"{owner}: give one or several different samplers, got {len(samplers)}")
         self.samplers: Final = samplers
         given = torch.ones(len(samplers), dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64)
         if given.shape != (len(samplers),) or not bool(given.isfinite().all() & (given >= 0).all() & (given.sum() > 0)):
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: p has one probability for each of {len(samplers)} members, at least 0 and not all 0, got {p}"
             )
         if sample_from_all and (p is not None or num_buffer_sampled is not None):
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: sample_from_all takes equally many rows of each member; leave out the others"
             )
-        if num_buffer_sampled is not None and whole(num_buffer_sampled) is None:
-            raise ContractError(
-                f"{owner}: num_buffer_sampled must be an integer of at least 1, got {num_buffer_sampled!r}"
-            )
-        needs = {getattr(one, "batch_multiple", 1) for one in samplers}
+        if num_buffer_sampled is not None:
+            num_buffer_sampled = as_integer(num_buffer_sampled, owner, "num_buffer_sampled", 1)
+        self._completed: Final = [completed(one, SamplerBase) for one in samplers]
+        needs = {one.batch_multiple for one in self._completed}
         if len(needs - {1}) > 1 and not sample_from_all and num_buffer_sampled is None:
             parts = " and ".join(map(str, sorted(needs - {1})))
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: members sample multiples of {parts} rows, so that a batch has no common part to"
                 " select a member for; give all slice samplers the same slice_len, or use sample_from_all=True or"
                 " num_buffer_sampled=..."
@@ -91,17 +91,16 @@ class SamplerEnsemble(SamplerBase):
         """Rows of a batch that each member gives.
 
         Raises:
-            ContractError: if `batch_size` is below 1, or cannot be divided equally.
+            ArgumentError: If `batch_size` is below 1, or cannot be divided equally.
         """
-        if batch_size < 1:
-            raise ContractError(f"SamplerEnsemble: batch_size must be at least 1, got {batch_size}")
+        batch_size = as_integer(batch_size, "SamplerEnsemble", "batch_size", 1)
         members, unit = len(self.samplers), self._unit
         groups = members if self.sample_from_all else self.num_buffer_sampled
         step = unit * (groups or 1)
         if batch_size % step:
             reasons = [f"{groups} members give equally many rows"] if groups else []
             reasons += [f"slice samplers give multiples of {unit} rows"] if unit > 1 else []
-            raise ContractError(
+            raise ArgumentError(
                 f"SamplerEnsemble: batch_size={batch_size} is not a multiple of {step}: {' and '.join(reasons)}. Use"
                 f" {max(batch_size // step, 1) * step}, for example"
             )
@@ -118,16 +117,16 @@ class SamplerEnsemble(SamplerBase):
         """Sample indices int64 ``[n]``, one member after the other; see `StorageEnsemble`.
 
         Raises:
-            ContractError: if a selected member is empty, or sets entries of its samples, as slice samplers do.
+            ContractError: If a selected member is empty, or sets entries of its samples, as slice samplers do.
         """
         if not isinstance(storage, StorageEnsemble):
-            raise ContractError(f"SamplerEnsemble samples a StorageEnsemble, got a {type(storage).__name__}")
+            raise ArgumentError(f"SamplerEnsemble samples a StorageEnsemble, got a {type(storage).__name__}")
         parts: list[tuple[int, Tensor, dict[Any, Any]]] = []
         for number, count in enumerate(self.split(batch_size, generator)):
-            sampler = self.samplers[number]
-            if hasattr(sampler, "postprocess"):
+            sampler = self._completed[number]
+            if overrides(sampler, SamplerBase, "postprocess"):
                 raise ContractError(
-                    f"SamplerEnsemble: a {type(sampler).__name__} sets entries of its samples: use"
+                    f"SamplerEnsemble: a {type(self.samplers[number]).__name__} sets entries of its samples: use"
                     " ReplayBufferEnsemble(*buffers), whose members sample for themselves"
                 )
             if count:
@@ -139,20 +138,19 @@ class SamplerEnsemble(SamplerBase):
         """Let each sampler know its storage.
 
         Raises:
-            ContractError: if `storage` is no `StorageEnsemble` of as many storages.
+            ArgumentError: If `storage` is no `StorageEnsemble` of as many storages.
         """
         if not isinstance(storage, StorageEnsemble) or len(storage.storages) != len(self.samplers):
-            raise ContractError(f"SamplerEnsemble: expected a StorageEnsemble of {len(self.samplers)}, got {storage!r}")
+            raise ArgumentError(f"SamplerEnsemble: expected a StorageEnsemble of {len(self.samplers)}, got {storage!r}")
         self._storage = storage
-        for sampler, one in zip(self.samplers, storage.storages, strict=True):
-            if (attach := getattr(sampler, "attach", None)) is not None:
-                attach(one)
+        for sampler, one in zip(self._completed, storage.storages, strict=True):
+            sampler.attach(one)
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
         """Set the priorities ``[n]`` of rows ``[n]``.
 
         Raises:
-            ContractError: if the sampler of a member has no priorities.
+            ContractError: If the sampler of a member has no priorities.
         """
         if self._storage is None:
             raise ContractError("SamplerEnsemble: no storage is attached, so that the members of rows are unknown")
@@ -168,18 +166,6 @@ class SamplerEnsemble(SamplerBase):
         """Forget all rows."""
         for sampler in self.samplers:
             sampler.empty()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the samplers."""
-        return {"samplers": [one.state_dict() for one in self.samplers]}
-
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of other samplers.
-        """
-        return load_all("SamplerEnsemble", "samplers", self.samplers, state)
 
     def __repr__(self) -> str:
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))}, p={[round(p, 4) for p in self.p.tolist()]})"

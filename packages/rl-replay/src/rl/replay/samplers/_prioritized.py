@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NoReturn, final
 
 import torch
 from torch import Tensor
 
+from rl.core.arguments import as_integer, one_of
 from rl.core.backends import Backend
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
-from rl.core.state import reading
-from rl.replay._arguments import check_rows, whole
+from rl.replay._arguments import check_rows
 from rl.replay._priorities import (
     as_index,
     as_priority,
@@ -27,10 +27,8 @@ from rl.replay._priorities import (
     write_in_order,
 )
 from rl.replay._priority_tree import check_device, find_tree
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay.samplers._base import SamplerBase
-
-__all__ = ["PrioritizedSampler"]
 
 _FIXED = ("eps", "reduction", "max_priority_within_buffer")  # arguments that are compared with a state
 
@@ -49,25 +47,27 @@ class PrioritizedSampler(SamplerBase):
     New rows get the largest raw priority of all updates, at least 1.0, so that each is likely to be sampled soon.
 
     Args:
-        max_capacity: largest number of rows; `max_size` of the storage.
-        alpha: exponent of the priorities; 0 is uniform. May be set later: powers are recomputed from raw priorities.
-        beta: exponent of the importance weights; 1 corrects the bias fully. May be set later.
-        eps: added to the absolute raw priority.
-        dtype: dtype of priorities and weights, `torch.float32` or `torch.float64`.
-        reduction: reduces several raw priorities of one row to one: ``"max"``, ``"min"``, ``"mean"``, ``"median"``.
-        max_priority_within_buffer: new rows get the largest raw priority of the stored rows (1.0 if none is above
-            zero), which takes a pass over them.
-        backend: name of the priority tree: ``"native"`` (package rl-native), ``"cuda"``, ``"torch"``, that of another
+        max_capacity: Largest number of rows; `max_size` of the storage.
+        alpha: Exponent of the priorities; 0 is uniform. May be set later: powers are recomputed from raw priorities.
+        beta: Exponent of the importance weights; 1 corrects the bias fully. May be set later.
+        eps: Number that is added to the absolute raw priority.
+        dtype: Dtype of priorities and weights, `torch.float32` or `torch.float64`.
+        reduction: Reduction of several raw priorities of one row to one: ``"max"``, ``"min"``, ``"mean"``,
+            ``"median"``.
+        max_priority_within_buffer: Whether new rows get the largest raw priority of the stored rows (1.0 if none is
+            above zero), which takes a pass over them.
+        backend: Name of the priority tree: ``"native"`` (package rl-native), ``"cuda"``, ``"torch"``, that of another
             plugin; ``"auto"`` selects the first that is available.
-        device: device of the priorities; if None the CPU, for ``backend="cuda"`` the current CUDA device.
-        compilable: allow `sample` in a compiled function. The torch tree reads values and is one graph break; a tree of
-            registered operations has none, unless a `generator` is given. `update_priority` can be compiled with such a
-            tree; with the torch tree, call it outside of the compiled function.
-        stratified: sample one row from each of n equal parts of the total: same probabilities, less variance.
+        device: Device of the priorities; if None the CPU, for ``backend="cuda"`` the current CUDA device.
+        compilable: Whether to allow `sample` in a compiled function. The torch tree reads values and is one graph
+            break; a tree of registered operations has none, unless a `generator` is given. `update_priority` can be
+            compiled with such a tree; with the torch tree, call it outside of the compiled function.
+        stratified: Whether to sample one row from each of n equal parts of the total: same probabilities, less
+            variance.
 
     Raises:
-        ContractError: if an argument is out of its range.
-        BackendError: if the named back end is not installed.
+        ArgumentError: If an argument is out of its range.
+        BackendError: If the named back end is not installed.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -95,13 +95,10 @@ class PrioritizedSampler(SamplerBase):
         stratified: bool = False,
     ) -> None:
         owner = type(self).__name__
-        capacity = whole(max_capacity)
-        if capacity is None:
-            raise ContractError(f"{owner}: max_capacity must be an integer of at least 1, got {max_capacity!r}")
-        if dtype not in (torch.float32, torch.float64):
-            raise ContractError(f"{owner}: dtype must be torch.float32 or torch.float64, got {dtype}")
+        capacity = as_integer(max_capacity, owner, "max_capacity", 1)
+        one_of(dtype, owner, "dtype", (torch.float32, torch.float64))
         check_reduction(owner, reduction)
-        self.max_capacity: Final = capacity
+        self.max_capacity: int = capacity
         self.eps: Final = check_exponent(owner, "eps", eps)
         self.dtype: Final = dtype
         self.reduction: Final = reduction
@@ -173,8 +170,9 @@ class PrioritizedSampler(SamplerBase):
         Rows that were written past the buffer are new rows.
 
         Raises:
-            ContractError: if the storage is empty, has fewer rows than before or more than `max_capacity`, if all
-                priorities are zero, or `batch_size` is below 1.
+            ArgumentError: If `batch_size` is below 1.
+            ContractError: If the storage is empty, has fewer rows than before or more than `max_capacity`, or all
+                priorities are zero.
         """
         rows = len(storage)
         if rows != self._rows or batch_size < 1 or not rows:
@@ -198,8 +196,8 @@ class PrioritizedSampler(SamplerBase):
         """Give the rows that were just written the priority of new rows.
 
         Args:
-            index: int64 ``[n]``, on the CPU; one on another device makes the host wait.
-            data: not used.
+            index: Indices int64 ``[n]``, on the CPU; one on another device makes the host wait.
+            data: Unused.
         """
         rows = max(self._rows, int(index.max()) + 1) if self._rows < self.max_capacity else self._rows
         if rows > self.max_capacity:
@@ -214,8 +212,8 @@ class PrioritizedSampler(SamplerBase):
         """Validate raw priorities ``[rows, ...]`` and reduce them to ``[rows]``; writes nothing.
 
         Raises:
-            ShapeError: if there is not one row of priorities for each row.
-            SpecError: if one, or its power, is infinite or NaN.
+            ShapeError: If there is not one row of priorities for each row.
+            ArgumentError: If one, or its power, is infinite or NaN.
         """
         priority = as_priority("PrioritizedSampler", priority, rows, self.reduction, self._raw)
         check_finite("PrioritizedSampler", priority)
@@ -226,14 +224,14 @@ class PrioritizedSampler(SamplerBase):
         """Set raw priorities, usually TD errors; of a repeated index the last one is kept.
 
         Args:
-            index: int64 ``[n]`` or ``[*B]``, or an int.
+            index: Indices int64 ``[n]`` or ``[*B]``, or an int.
             priority: ``[n, ...]`` or ``[*B, ...]``, or one number for all. Its absolute value is used; trailing
                 dimensions are reduced.
 
         Raises:
-            IndexError: if an index is not that of a stored row.
-            SpecError: if an index is not an integer, or a priority or its power is infinite or NaN.
-            ShapeError: if there is not one row of priorities for each index. In each case nothing is written.
+            IndexError: If an index is not that of a stored row.
+            ArgumentError: If an index is not an integer, or a priority or its power is infinite or NaN.
+            ShapeError: If there is not one row of priorities for each index. In each case nothing is written.
         """
         if not self._is_converted(index, priority):
             priority = flat_priority(index, priority)
@@ -249,7 +247,7 @@ class PrioritizedSampler(SamplerBase):
         Their raw priorities are kept. Setting `alpha` includes all rows again.
 
         Raises:
-            IndexError: if an index is outside of `max_capacity`; nothing is changed then.
+            IndexError: If an index is outside of `max_capacity`; nothing is changed then.
         """
         if len(index):
             self._tree.update(index.to(self._device), self._raw.new_zeros(len(index)))
@@ -258,7 +256,7 @@ class PrioritizedSampler(SamplerBase):
         """Sample the rows `index` ``[n]`` by their raw priorities again.
 
         Raises:
-            IndexError: if an index is outside of `max_capacity`; nothing is changed then.
+            IndexError: If an index is outside of `max_capacity`; nothing is changed then.
         """
         if len(index):
             index = index.to(self._device)
@@ -275,8 +273,8 @@ class PrioritizedSampler(SamplerBase):
         `state_dict` and when `alpha` is set. On a CPU every call raises at once, and this does nothing.
 
         Raises:
-            IndexError: if an index was outside of the rows that are stored.
-            SpecError: if a priority was infinite or NaN, or all were zero at a sample.
+            IndexError: If an index was outside of the rows that are stored.
+            ArgumentError: If a priority was infinite or NaN, or all were zero at a sample.
         """
         if self._check is not None:
             self._check()
@@ -302,39 +300,32 @@ class PrioritizedSampler(SamplerBase):
             "largest": self._largest.clone(),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
+    def adopt(self, twin: Any) -> None:
+        """Continue as `twin`, with the tree of this sampler, to which compiled code refers."""
+        raw, largest = self._raw, self._largest
+        super().adopt(twin)
+        loaded, self._raw = self._raw, raw
+        self._largest, powers = largest.copy_(self._largest), vars(self).pop("_powers")
+        self._tree.update(torch.arange(len(loaded), device=self._device), powers.to(self._device))
+        self._truncate(len(loaded))
+        self._raw[: len(loaded)] = loaded
 
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = type(self).__name__
-        with reading(owner):
-            fields = Fields(owner, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
-            fields.match(**{name: getattr(self, name) for name in _FIXED})
-            alpha, beta = (check_exponent(owner, name, fields[name]) for name in ("alpha", "beta"))
-            raw, priority = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
-            largest = fields.tensor("largest", self.dtype, 0)
-            limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
-            if not len(raw) == len(priority) <= (limit if rows is None else rows):
-                fields.fail(
-                    f"it has {len(raw)} raw priorities and {len(priority)} in the tree, for {limit} rows at most"
-                    f" (max_capacity={self.max_capacity}) and a storage with {rows}"
-                )
-            if not (
-                raw.isfinite().all() and (priority.isfinite() & (priority >= 0)).all() and 0 <= largest < torch.inf
-            ):
-                fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
-            self._check_new_rows(alpha, largest)
-
-        def apply() -> None:
-            self._tree.update(torch.arange(len(raw), device=self._device), priority.to(self._device))
-            self._truncate(len(raw))
-            self._raw[: len(raw)] = raw
-            self._largest.copy_(largest)
-            self._alpha, self._beta = alpha, beta
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(type(self).__name__, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
+        fields.match(**{name: getattr(self, name) for name in _FIXED})
+        self._alpha, self._beta = (check_exponent(fields.owner, name, fields[name]) for name in ("alpha", "beta"))
+        self._raw, self._powers = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
+        self._largest = fields.tensor("largest", self.dtype, 0)
+        limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
+        if not len(self._raw) == len(self._powers) <= (limit if rows is None else rows):
+            fields.fail(
+                f"it has {len(self._raw)} raw priorities and {len(self._powers)} in the tree, for {limit} rows at most"
+                f" (max_capacity={self.max_capacity}) and a storage with {rows}"
+            )
+        valid = self._raw.isfinite().all() and (self._powers.isfinite() & (self._powers >= 0)).all()
+        if not (valid and 0 <= self._largest < torch.inf):
+            fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
+        self._check_new_rows(self._alpha, self._largest)
 
     def __repr__(self) -> str:
         return (
@@ -343,7 +334,7 @@ class PrioritizedSampler(SamplerBase):
         )
 
     def _is_converted(self, index: Any, priority: Any) -> bool:
-        """Whether both need no conversion before `_write`, the common case."""
+        """Return whether both need no conversion before `_write`, the common case."""
         return (
             type(index) is Tensor
             and type(priority) is Tensor
@@ -390,7 +381,7 @@ class PrioritizedSampler(SamplerBase):
                 f"PrioritizedSampler: {reason}: not one of the {self._rows} rows that are stored; nothing was written"
             ) from error
         check_finite("PrioritizedSampler", raw)
-        raise SpecError(f"PrioritizedSampler: with alpha={alpha}, {error}") from error
+        raise ArgumentError(f"PrioritizedSampler: with alpha={alpha}, {error}") from error
 
     def _check_new_rows(self, alpha: float, largest: Tensor) -> None:
         """Check that the priority of new rows is finite with `alpha`, before rows are written."""

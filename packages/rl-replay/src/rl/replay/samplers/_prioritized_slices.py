@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -10,25 +10,22 @@ import torch
 from torch import Tensor
 
 from rl.core.backends import Backend
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, PRIORITY_WEIGHT, TRUNCATED, NestedKey
-from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
 from rl.replay._slice_table import TrajectoryTable, each_step
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._prioritized import PrioritizedSampler
 
-__all__ = ["PrioritizedSliceSampler"]
-
 
 @final
 @_foreign.prioritized_slice_sampler
-class PrioritizedSliceSampler(SlicesBase, SamplerBase):
+class PrioritizedSliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sampler of slices that begin at a row with a probability in proportion to its priority.
 
     A row can begin a slice if enough steps of its trajectory follow; among these rows, one is sampled as by
@@ -42,32 +39,32 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
     Learning", section 2.3, give the first row a priority computed from all errors of its slice.
 
     Args:
-        max_capacity: see `PrioritizedSampler`.
-        alpha: see `PrioritizedSampler`; may be set later.
-        beta: see `PrioritizedSampler`; may be set later.
-        eps: see `PrioritizedSampler`.
-        dtype: see `PrioritizedSampler`.
-        reduction: see `PrioritizedSampler`.
-        num_slices: see `SliceSampler`.
-        slice_len: see `SliceSampler`.
-        end_key: see `SliceSampler`.
-        end_keys: see `SliceSampler`.
-        traj_key: see `SliceSampler`.
-        truncated_key: see `SliceSampler`.
-        init_key: see `SliceSampler`.
-        strict_length: see `SliceSampler`. If False, a trajectory shorter than a slice is taken as a whole, and its
-            first row has the priority of the slice.
-        pad_output: see `SliceSampler`.
-        span: how many steps of a slice may lie after the last step of its trajectory, where they are cut off: an
+        max_capacity: Argument of `PrioritizedSampler`.
+        alpha: Argument of `PrioritizedSampler`; may be set later.
+        beta: Argument of `PrioritizedSampler`; may be set later.
+        eps: Argument of `PrioritizedSampler`.
+        dtype: Argument of `PrioritizedSampler`.
+        reduction: Argument of `PrioritizedSampler`.
+        num_slices: Argument of `SliceSampler`.
+        slice_len: Argument of `SliceSampler`.
+        end_key: Argument of `SliceSampler`.
+        end_keys: Argument of `SliceSampler`.
+        traj_key: Argument of `SliceSampler`.
+        truncated_key: Argument of `SliceSampler`.
+        init_key: Argument of `SliceSampler`.
+        strict_length: Argument of `SliceSampler`. If False, a trajectory shorter than a slice is taken as a whole, and
+            its first row has the priority of the slice.
+        pad_output: Argument of `SliceSampler`.
+        span: Number of steps of a slice that may lie after the last step of its trajectory, where they are cut off: an
             integer, or a pair ``(False, n)``. No step lies before the first one: a slice begins at a stored row.
-        max_priority_within_buffer: see `PrioritizedSampler`.
-        backend: see `PrioritizedSampler`.
-        device: see `PrioritizedSampler`.
-        stratified: see `PrioritizedSampler`.
+        max_priority_within_buffer: Argument of `PrioritizedSampler`.
+        backend: Argument of `PrioritizedSampler`.
+        device: Argument of `PrioritizedSampler`.
+        stratified: Argument of `PrioritizedSampler`.
 
     Raises:
-        ContractError: if an argument is out of its range.
-        BackendError: if the named back end is not installed.
+        ArgumentError: If an argument is out of its range.
+        BackendError: If the named back end is not installed.
 
     Example:
         >>> from tensordict import TensorDict
@@ -116,7 +113,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
             span=span,
         )
         if self._spans[0]:
-            raise ContractError(
+            raise ArgumentError(
                 f"{self._owner}: a slice begins at a row with a priority, so that none of its steps lies before its"
                 f" trajectory; use span=(False, {self._spans[1]}) for steps after it, got span={span}"
             )
@@ -135,7 +132,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         self._of: list[int] = []  # steps of a slice, and version of the table, for which other rows are excluded
 
     @property
-    def max_capacity(self) -> int:
+    def max_capacity(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  it is that of the priorities
         """Largest number of rows."""
         return self._priorities.max_capacity
 
@@ -172,7 +169,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         """Read the trajectories of `storage`, and give its rows the priority of new rows; called by the buffer.
 
         Raises:
-            ContractError: see `SliceSampler.attach`.
+            ContractError: See `SliceSampler.attach`.
         """
         super().attach(storage)
         self._priorities.attach(storage)
@@ -184,7 +181,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         """Sample indices int64 ``[n]``, and the info of `SliceSampler.sample` with ``priority_weight`` ``[n]``.
 
         Raises:
-            ContractError: as `SliceSampler.sample`, or if all rows that can begin a slice have the priority zero.
+            ContractError: As `SliceSampler.sample`, or if all rows that can begin a slice have the priority zero.
         """
         count, length = self._split(storage, batch_size)
         table, _ = self._candidates(storage, length)
@@ -222,9 +219,9 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         """Set raw priorities, usually TD errors, of any stored rows; see `PrioritizedSampler.update_priority`.
 
         Raises:
-            IndexError: if an index is not that of a stored row.
-            SpecError: if an index is not an integer, or a priority or its power is infinite or NaN.
-            ShapeError: if there is not one row of priorities for each index. In each case nothing is written.
+            IndexError: If an index is not that of a stored row.
+            ArgumentError: If an index is not an integer, or a priority or its power is infinite or NaN.
+            ShapeError: If there is not one row of priorities for each index. In each case nothing is written.
         """
         self._priorities.update_priority(index, priority)
         table = self._current
@@ -254,41 +251,33 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):
         self._of = []
 
     def state_dict(self) -> dict[str, Any]:
-        """The table of trajectories and the priorities."""
+        """Return the table of trajectories and the priorities."""
         return {
             "trajectories": super().state_dict(),
             "priorities": self._priorities.state_dict(),
             "of": list(self._of),
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
+    def adopt(self, twin: Any) -> None:
+        """Continue as `twin`, with the tree of this sampler."""
+        own = self._priorities
+        super().adopt(twin)
+        own.adopt(self._priorities)
+        vars(self)["_priorities"] = own
 
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        with reading(self._owner):
-            fields = Fields(self._owner, state, ("trajectories", "priorities", "of"))
-            loads = [
-                super().prepare_load(fields["trajectories"], rows, max_size),
-                self._priorities.prepare_load(fields["priorities"], rows, max_size),
-            ]
-            of = fields.integers("of", low=0, high=2**63)
-            if len(of) not in (0, 2):
-                fields.fail("of must be the steps of a slice and the version of the table, or nothing")
-
-        def apply() -> None:
-            for load in loads:
-                load()
-            self._of = of
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(self._owner, state, ("trajectories", "priorities", "of"))
+        super()._load(fields["trajectories"], rows, max_size)
+        vars(self)["_priorities"] = self._priorities.twin(fields["priorities"], rows, max_size)
+        self._of = fields.integers("of", low=0, high=2**63)
+        if len(self._of) not in (0, 2):
+            fields.fail("of must be the steps of a slice and the version of the table, or nothing")
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self._priorities})"
 
     def _bounds(self, have: Longs) -> Longs:
-        """The step from which on no slice begins, of trajectories of `have` steps; both int64 ``[n]``."""
+        """Return the step from which on no slice begins, of trajectories of `have` steps; both int64 ``[n]``."""
         length, after = self._of[0], self._span(self._of[0])[1]
         short = 0 if self._strict else 1 + np.minimum(have - 1, after)
         return np.where(have >= length, have - length + 1 + after, np.minimum(short, have))

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
-from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._arguments import check_replacement
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
 from rl.replay._slice_table import TrajectoryTable
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._base import SamplerBase
 
 
 @final
 @_foreign.slice_sampler
-class SliceSampler(SlicesBase, SamplerBase):
+class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]  a property
     """Sampler of slices, with replacement: a trajectory uniformly, then the first step of the slice uniformly.
 
     Give exactly one of `num_slices` and `slice_len`; a batch of n rows then has n / num_slices steps in each slice, or
@@ -43,29 +42,29 @@ class SliceSampler(SlicesBase, SamplerBase):
 
     Stored flags keep their shape, ``[n]`` for instance, and ``is_init`` takes theirs if it is not stored. Stored rows
     are not changed. The dimension of steps is named ``time``. One sampler serves one buffer. Rows without end flags and
-    without trajectory ids are refused when they are written; `rl.replay.check_slices` validates stored trajectories.
+    without trajectory ids are rejected when they are written; `rl.replay.check_slices` validates stored trajectories.
 
     Args:
-        num_slices: slices in a batch.
-        slice_len: steps of a slice.
-        end_key: flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
+        num_slices: Number of slices in a batch.
+        slice_len: Number of steps of a slice.
+        end_key: Flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
             ``("next", "terminated")`` and ``("next", "truncated")``. Of the flags of a group of agents, such as
             ``("next", "agents", "done")``, any ends it.
         end_keys: Flags, any of which ends a trajectory, in the place of `end_key`; those not stored are ignored.
-        traj_key: trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
+        traj_key: Trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
             ``"episode"`` if stored. Flags and ids may be combined.
-        truncated_key: flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.
-        init_key: flag that is set at the first step of a slice; None for none.
-        strict_length: sample only trajectories that have enough steps. Otherwise shorter ones are taken as a whole, and
-            a batch has fewer rows.
-        pad_output: samples are ``[num_slices, slice_len]``. A shorter slice is padded with its last step;
+        truncated_key: Flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.
+        init_key: Flag that is set at the first step of a slice; None for none.
+        strict_length: Whether to sample only trajectories that have enough steps. Otherwise shorter ones are taken as a
+            whole, and a batch has fewer rows.
+        pad_output: Whether samples are ``[num_slices, slice_len]``. A shorter slice is padded with its last step;
             ``("collector", "mask")``, bool ``[num_slices, slice_len]``, is false there.
-        span: how many steps of a slice may lie outside of its trajectory, where they are cut off: an integer below the
-            slice's length, True for all but one, or a pair: before its first step, after its last step.
-        replacement: True; `SliceSamplerWithoutReplacement` samples without.
+        span: Number of steps of a slice that may lie outside of its trajectory, where they are cut off: an integer
+            below the slice's length, True for all but one, or a pair: before its first step, after its last step.
+        replacement: Only True; `SliceSamplerWithoutReplacement` samples without.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -117,8 +116,9 @@ class SliceSampler(SlicesBase, SamplerBase):
         have equally many rows that are adjacent in storage. `postprocess` needs the former.
 
         Raises:
-            ContractError: if the storage is empty, `batch_size` is not a multiple of `num_slices` or `slice_len`, no
-                trajectory is long enough, or rows have no end flags and no trajectory ids.
+            ArgumentError: If `batch_size` is not a multiple of `num_slices` or `slice_len`.
+            ContractError: If the storage is empty, no trajectory is long enough, or rows have no end flags and no
+                trajectory ids.
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
@@ -127,26 +127,27 @@ class SliceSampler(SlicesBase, SamplerBase):
 
 @final
 @_foreign.slice_sampler_without_replacement
-class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
+class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sampler of slices in passes: each pass samples one slice of each trajectory, its first step uniformly.
 
     Everything else is as in `SliceSampler`. Writing rows begins a new pass. Beginning a pass takes time proportional to
     the number of trajectories, sampling within it does not.
 
     Args:
-        num_slices: slices in a batch; exactly one of this and `slice_len`.
-        slice_len: steps of a slice.
-        drop_last: drop the last batch of a pass if it has fewer slices.
-        end_key: see `SliceSampler`.
-        end_keys: see `SliceSampler`.
-        traj_key: see `SliceSampler`.
-        truncated_key: see `SliceSampler`.
-        init_key: see `SliceSampler`.
-        strict_length: see `SliceSampler`.
-        shuffle: sample trajectories in a new random order in each pass, otherwise in the order of their first rows.
+        num_slices: Number of slices in a batch; exactly one of this and `slice_len`.
+        slice_len: Number of steps of a slice.
+        drop_last: Whether to drop the last batch of a pass if it has fewer slices.
+        end_key: Argument of `SliceSampler`.
+        end_keys: Argument of `SliceSampler`.
+        traj_key: Argument of `SliceSampler`.
+        truncated_key: Argument of `SliceSampler`.
+        init_key: Argument of `SliceSampler`.
+        strict_length: Argument of `SliceSampler`.
+        shuffle: Whether to sample trajectories in a new random order in each pass, otherwise in the order of their
+            first rows.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -182,17 +183,17 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:
-        """The next slices of the pass: indices int64 ``[n]``, n at most `batch_size`. See `SliceSampler.sample`.
+        """Return the next slices of the pass: indices int64 ``[n]``, n at most `batch_size`. See `SliceSampler.sample`.
 
         Raises:
-            ContractError: as `SliceSampler.sample`, or if `drop_last` leaves nothing of a pass.
+            ContractError: As `SliceSampler.sample`, or if `drop_last` leaves nothing of a pass.
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
         order = self._order
         if order is None or self._of != [length, table.version] or (self.drop_last and self._left(order) < count):
             if self.drop_last and len(candidates) < count:
-                raise ContractError(
+                raise ArgumentError(
                     f"SliceSamplerWithoutReplacement: drop_last leaves nothing of {len(candidates)} trajectories in"
                     f" batches of {count} slices; use a smaller batch or drop_last=False"
                 )
@@ -228,7 +229,7 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
         super().empty()
 
     def state_dict(self) -> dict[str, Any]:
-        """The table of trajectories, the order of the pass and the position in it."""
+        """Return the table of trajectories, the order of the pass and the position in it."""
         return {
             "drop_last": self.drop_last,
             "shuffle": self.shuffle,
@@ -239,34 +240,21 @@ class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
             "ran_out": self.ran_out,
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = type(self).__name__
-        with reading(owner):
-            fields = Fields(
-                owner, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out")
-            )
-            fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
-            load = super().prepare_load(fields["trajectories"], rows, max_size)
-            of, ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")
-            order, count = None, 0
-            if fields["order"] is not None:
-                lines = fields["trajectories"]["table"]["lines"]
-                order = fields.indices("order", high=lines.shape[1]).numpy().copy()
-                count = len(order)
-                if ran_out or len(of) != 2 or (lines[1, order] < 1).any() or np.unique(order).size < count:
-                    fields.fail("the order of its pass repeats or lacks a trajectory, or the pass has ended")
-            position = fields.integer("position", high=None if order is None else count - 1)
-
-        def apply() -> None:
-            load()
-            self._order, self._position, self._of, self.ran_out = order, position, of, ran_out
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields(
+            self._owner, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out")
+        )
+        fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
+        super()._load(fields["trajectories"], rows, max_size)
+        self._of, self.ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")
+        self._order, count = None, 0
+        if fields["order"] is not None:
+            lines = fields["trajectories"]["table"]["lines"]
+            order = fields.indices("order", high=lines.shape[1]).numpy().copy()
+            self._order, count = order, len(order)
+            if self.ran_out or len(self._of) != 2 or (lines[1, order] < 1).any() or np.unique(order).size < count:
+                fields.fail("the order of its pass repeats or lacks a trajectory, or the pass has ended")
+        self._position = fields.integer("position", high=None if self._order is None else count - 1)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, drop_last={self.drop_last}, shuffle={self.shuffle})"

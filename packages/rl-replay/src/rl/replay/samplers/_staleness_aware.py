@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import nextafter
 from typing import Any, Final, final
 
@@ -10,19 +10,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.core.state import reading
 from rl.replay._arguments import check_rows
 from rl.replay._indices import distinct
 from rl.replay._kinds import batch_shape, stacked
 from rl.replay._layout import flatten, leading
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay._trajectories import read_columns
 from rl.replay.samplers._base import SamplerBase
-
-__all__ = ["StalenessAwareSampler"]
 
 
 @final
@@ -37,13 +35,13 @@ class StalenessAwareSampler(SamplerBase):
     Reads `version_key` of all rows once after each write, and computes weights once after each change of the version.
 
     Args:
-        max_staleness: largest staleness of a sampled row; -1 for no limit. May be set later.
-        staleness_weight_fn: weights ``[n]``, finite and not negative, of staleness ``[n]``; ``1 / (staleness + 1)`` if
-            None.
-        version_key: entry of a row with the version of the policy, one integer; `rl.envs.PolicyVersion` writes it.
+        max_staleness: Largest staleness of a sampled row; -1 for no limit. May be set later.
+        staleness_weight_fn: Function that returns weights ``[n]``, finite and not negative, of staleness ``[n]``; ``1 /
+            (staleness + 1)`` if None.
+        version_key: Entry of a row with the version of the policy, one integer; `rl.envs.PolicyVersion` writes it.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -102,8 +100,9 @@ class StalenessAwareSampler(SamplerBase):
         """Sample indices int64 ``[batch_size]``, with their ``staleness`` ``[batch_size]``.
 
         Raises:
-            ContractError: if the storage is empty, rows have no version, all are too old, or `batch_size` is below 1.
-            SpecError: if a weight is negative, infinite or NaN.
+            ContractError: If the storage is empty, rows have no version, or all are too old.
+            ArgumentError: If `batch_size` is below 1.
+            ArgumentError: If a weight is negative, infinite or NaN.
         """
         rows = check_rows("StalenessAwareSampler", storage, batch_size)
         weight, total, staleness = self._weights_of(storage, rows)
@@ -133,7 +132,7 @@ class StalenessAwareSampler(SamplerBase):
         """Check a batch before it is written.
 
         Raises:
-            ContractError: if it has not one version for each row.
+            ContractError: If it has not one version for each row.
         """
         if isinstance(data, list) and all(isinstance(row, TensorDictBase) for row in data):
             for row in data:  # which may differ in shape
@@ -155,21 +154,11 @@ class StalenessAwareSampler(SamplerBase):
         """`consumer_version` and `max_staleness`."""
         return {"consumer_version": self._consumer_version, "max_staleness": self._max_staleness}
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        with reading("StalenessAwareSampler"):
-            fields = Fields("StalenessAwareSampler", state, ("consumer_version", "max_staleness"))
-            version, most = (fields.integer(name, low=-(2**62)) for name in ("consumer_version", "max_staleness"))
-
-        def apply() -> None:
-            self.empty()
-            self.consumer_version, self.max_staleness = version, most
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
+        fields = Fields("StalenessAwareSampler", state, ("consumer_version", "max_staleness"))
+        version, most = (fields.integer(name, low=-(2**62)) for name in ("consumer_version", "max_staleness"))
+        self.empty()
+        self.consumer_version, self.max_staleness = version, most
 
     def __repr__(self) -> str:
         return (
@@ -186,7 +175,7 @@ class StalenessAwareSampler(SamplerBase):
             staleness = (self._consumer_version - self._versions[1]).clamp_(min=0)
             weight = self._weight(staleness).double()
             if weight.shape != staleness.shape or not bool((weight.isfinite() & (weight >= 0)).all()):
-                raise SpecError(
+                raise ArgumentError(
                     "StalenessAwareSampler: staleness_weight_fn must return one finite weight of at least 0 for each of"
                     f" {rows} rows, got {list(weight.shape)} from {float(weight.min())} to {float(weight.max())}"
                 )
@@ -220,9 +209,7 @@ class StalenessAwareSampler(SamplerBase):
 
 
 def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ContractError(f"StalenessAwareSampler: {name} must be an integer, got {value!r}")
-    return value
+    return as_integer(value, "StalenessAwareSampler", name)
 
 
 def _decay(staleness: Tensor) -> Tensor:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
-from rl.core.state import reading
-from rl.replay._arguments import check_replacement, check_rows, whole
+from rl.replay._arguments import check_replacement, check_rows
 from rl.replay._indices import IndexSet, Longs, distinct
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Fields
 from rl.replay.samplers._base import SamplerBase
 
 
@@ -23,10 +22,10 @@ class RandomSampler(SamplerBase):
     """Uniform sampler with replacement: each row of a batch is any stored row, with the same probability.
 
     Args:
-        replacement: True; `SamplerWithoutReplacement` samples without.
+        replacement: Only True; `SamplerWithoutReplacement` samples without.
 
     Raises:
-        ContractError: if `replacement` is False.
+        ArgumentError: If `replacement` is False.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -44,7 +43,8 @@ class RandomSampler(SamplerBase):
         """Sample indices ``[batch_size]`` int64.
 
         Raises:
-            ContractError: if the storage is empty or `batch_size` is below 1.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1.
         """
         rows = check_rows("RandomSampler", storage, batch_size)
         if generator is None:
@@ -60,8 +60,8 @@ class SamplerWithoutReplacement(SamplerBase):
     """Sampler in passes over the storage: each pass samples every row exactly once.
 
     Args:
-        drop_last: leave out the last batch of a pass if it has fewer than `batch_size` rows.
-        shuffle: a new random order for each pass; otherwise the order of the storage.
+        drop_last: Whether to leave out the last batch of a pass if it has fewer than `batch_size` rows.
+        shuffle: Whether each pass has a new random order; otherwise it has the order of the storage.
 
     Writing rows begins a new pass. `ran_out` is true when the last sample ended a pass.
 
@@ -81,15 +81,15 @@ class SamplerWithoutReplacement(SamplerBase):
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The next indices of the pass, ``[batch_size]`` int64; fewer at its end unless `drop_last`.
+        """Return the next indices of the pass, ``[batch_size]`` int64; fewer at its end unless `drop_last`.
 
         Raises:
-            ContractError: if the storage is empty, `batch_size` is below 1, or with `drop_last` above the
-                number of rows.
+            ContractError: If the storage is empty.
+            ArgumentError: If `batch_size` is below 1, or with `drop_last` above the number of rows.
         """
         rows = check_rows("SamplerWithoutReplacement", storage, batch_size)
         if self.drop_last and batch_size > rows:
-            raise ContractError(
+            raise ArgumentError(
                 f"SamplerWithoutReplacement: drop_last leaves nothing of {rows} rows in batches of {batch_size}; "
                 "use a smaller batch or drop_last=False"
             )
@@ -119,7 +119,7 @@ class SamplerWithoutReplacement(SamplerBase):
         self.restart()
 
     def state_dict(self) -> dict[str, Any]:
-        """The order of the pass and the position in it."""
+        """Return the order of the pass and the position in it."""
         return {
             "drop_last": self.drop_last,
             "shuffle": self.shuffle,
@@ -128,29 +128,16 @@ class SamplerWithoutReplacement(SamplerBase):
             "ran_out": self.ran_out,
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = "SamplerWithoutReplacement"
-        with reading(owner):
-            fields = Fields(owner, state, ("drop_last", "shuffle", "order", "position", "ran_out"))
-            fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
-            ran_out, order, count = fields.flag("ran_out"), None, 0
-            if fields["order"] is not None:
-                limit = max_size if rows is None else rows
-                order = fields.indices("order", high=2**63 - 1 if limit is None else limit).clone()
-                count = len(order)
-                if ran_out or order.unique().numel() < count:
-                    fields.fail("the order of its pass repeats a row, or the pass has ended")
-            position = fields.integer("position", high=None if order is None else count - 1)
-
-        def apply() -> None:
-            self._order, self._position, self.ran_out = order, position, ran_out
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields("SamplerWithoutReplacement", state, ("drop_last", "shuffle", "order", "position", "ran_out"))
+        fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
+        self.ran_out, self._order = fields.flag("ran_out"), None
+        if fields["order"] is not None:
+            limit = max_size if rows is None else rows
+            self._order = fields.indices("order", high=2**63 - 1 if limit is None else limit).clone()
+            if self.ran_out or self._order.unique().numel() < len(self._order):
+                fields.fail("the order of its pass repeats a row, or the pass has ended")
+        self._position = fields.integer("position", high=None if self._order is None else len(self._order) - 1)
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"
@@ -172,10 +159,10 @@ class ConsumingSampler(SamplerBase):
     few batches between a writer and a learner loses no row. `ran_out` is true when no row is left.
 
     Args:
-        max_sample_count: number of samples after which a row is consumed.
+        max_sample_count: Number of samples after which a row is consumed.
 
     Raises:
-        ContractError: if an argument is out of its range.
+        ArgumentError: If an argument is out of its range.
 
     Example:
         >>> from rl.replay import ListStorage, ReplayBuffer
@@ -191,16 +178,11 @@ class ConsumingSampler(SamplerBase):
     """A prefetched batch is consumed when it is sampled, and would be lost if it is discarded."""
 
     def __init__(self, max_sample_count: int = 1) -> None:
-        count = whole(max_sample_count)
-        if count is None:
-            raise ContractError(
-                f"ConsumingSampler: max_sample_count must be an integer of at least 1, got {max_sample_count!r}"
-            )
-        self.max_sample_count: Final = count
+        self.max_sample_count: Final = as_integer(max_sample_count, "ConsumingSampler", "max_sample_count", 1)
         self.empty()
 
     def available(self, storage: Storage) -> int:
-        """Number of rows that are left."""
+        """Return the number of rows that are left."""
         self._catch_up(storage)
         return len(self._left)
 
@@ -214,7 +196,8 @@ class ConsumingSampler(SamplerBase):
         """Sample different indices int64 ``[n]``, n at most `batch_size`.
 
         Raises:
-            ContractError: if the storage is empty, all rows are consumed, or `batch_size` is below 1.
+            ContractError: If the storage is empty, or all rows are consumed.
+            ArgumentError: If `batch_size` is below 1.
         """
         rows = check_rows("ConsumingSampler", storage, batch_size)
         self._catch_up(storage)
@@ -260,33 +243,21 @@ class ConsumingSampler(SamplerBase):
             "ran_out": self.ran_out,
         }
 
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = "ConsumingSampler"
-        with reading(owner):
-            fields = Fields(owner, state, ("max_sample_count", "counts", "left", "consumed", "ran_out"))
-            fields.match(max_sample_count=self.max_sample_count)
-            counts = fields.indices("counts", high=self.max_sample_count + 1).numpy().copy()
-            limit = max_size if rows is None else rows
-            if limit is not None and len(counts) > limit:
-                fields.fail(f"it counts samples of {len(counts)} rows, for a storage with {limit}")
-            sets = []
-            for name, of in (("left", counts < self.max_sample_count), ("consumed", counts >= self.max_sample_count)):
-                members = fields.indices(name, high=len(counts)).numpy().copy()
-                if not np.array_equal(np.sort(members), np.flatnonzero(of)):
-                    fields.fail(f"the rows of {name} do not fit counts")
-                sets.append(IndexSet(members))
-            ran_out = fields.flag("ran_out")
-
-        def apply() -> None:
-            self._counts, self._rows, self.ran_out = counts, len(counts), ran_out
-            self._left, self._consumed = sets
-
-        return apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        fields = Fields("ConsumingSampler", state, ("max_sample_count", "counts", "left", "consumed", "ran_out"))
+        fields.match(max_sample_count=self.max_sample_count)
+        counts = fields.indices("counts", high=self.max_sample_count + 1).numpy().copy()
+        limit = max_size if rows is None else rows
+        if limit is not None and len(counts) > limit:
+            fields.fail(f"it counts samples of {len(counts)} rows, for a storage with {limit}")
+        sets: list[IndexSet] = []
+        for name, of in (("left", counts < self.max_sample_count), ("consumed", counts >= self.max_sample_count)):
+            members = fields.indices(name, high=len(counts)).numpy().copy()
+            if not np.array_equal(np.sort(members), np.flatnonzero(of)):
+                fields.fail(f"the rows of {name} do not fit counts")
+            sets.append(IndexSet(members))
+        self._left, self._consumed = sets
+        self._counts, self._rows, self.ran_out = counts, len(counts), fields.flag("ran_out")
 
     def __repr__(self) -> str:
         return f"ConsumingSampler(max_sample_count={self.max_sample_count}, {len(self._left)} rows left)"
@@ -295,7 +266,7 @@ class ConsumingSampler(SamplerBase):
         """Add rows that were written past the buffer.
 
         Raises:
-            ContractError: if rows were removed.
+            ContractError: If rows were removed.
         """
         rows = len(storage)
         if rows < self._rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final, NoReturn, final
 
@@ -10,28 +10,25 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import key_str
-from rl.core.state import reading
 from rl.replay import _foreign
-from rl.replay._state import Apply, Fields
-
-__all__ = ["StorageEnsemble", "join", "load_all"]
+from rl.replay._state import StatefulGroup
 
 
 @final
 @_foreign.ensemble_storage
-class StorageEnsemble:
+class StorageEnsemble(StatefulGroup):
     """Rows of several storages under one index: those of the k-th storage begin at the sum of the sizes before it.
 
     Read only: write to the members.
 
     Args:
-        storages: the members, at least one.
+        storages: Members, at least one.
 
     Raises:
-        ContractError: if there is none, or one twice.
+        ArgumentError: If there is none, or one twice.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -40,9 +37,11 @@ class StorageEnsemble:
         (5, (0, 3), tensor([11,  0]))
     """
 
+    _members_as = "storages"
+
     def __init__(self, *storages: Storage) -> None:
         if not storages or len({id(one) for one in storages}) < len(storages):
-            raise ContractError(f"StorageEnsemble: give one or several different storages, got {len(storages)}")
+            raise ArgumentError(f"StorageEnsemble: give one or several different storages, got {len(storages)}")
         self.storages: Final = storages
         sizes = [one.max_size for one in storages]
         self.max_size: Final = sum(sizes)
@@ -53,12 +52,12 @@ class StorageEnsemble:
         return sum(map(len, self.storages))
 
     def count(self, data: Any) -> NoReturn:  # noqa: ARG002  the protocol names it
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
-        self._refuse()
+        self._reject()
 
     def locate(self, index: Tensor) -> list[tuple[int, Tensor, Tensor]]:
         """For each storage with rows in `index` ``[n]``: its number, the positions in `index`, and its own indices."""
@@ -73,11 +72,11 @@ class StorageEnsemble:
         return found
 
     def get(self, index: Tensor | int | slice) -> Any:
-        """The rows under `index`, in its order; a slice counts the indices of all places, also of unwritten rows.
+        """Return the rows under `index`, in its order; a slice also counts the indices of unwritten rows.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
-            ContractError: if rows of different storages have different entries.
+            IndexError: If an index is outside of the stored rows.
+            ContractError: If rows of different storages have different entries.
         """
         if isinstance(index, slice):
             index = torch.arange(*index.indices(self.max_size), device="cpu")
@@ -93,35 +92,23 @@ class StorageEnsemble:
         return rows.reshape(*index.shape, *rows.shape[1:])
 
     def set(self, index: Any, data: Any) -> NoReturn:  # noqa: ARG002  the protocol names them
-        """Refuse.
+        """Reject.
 
         Raises:
-            ContractError: always.
+            ContractError: Always.
         """
-        self._refuse()
+        self._reject()
 
     def empty(self) -> None:
         """Remove the rows of all storages."""
         for one in self.storages:
             one.empty()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the storages."""
-        return {"storages": [one.state_dict() for one in self.storages]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the rows of all storages.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of other storages.
-        """
-        load_all("StorageEnsemble", "storages", self.storages, state)()
-
     def __repr__(self) -> str:
         return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
 
     @staticmethod
-    def _refuse() -> NoReturn:
+    def _reject() -> NoReturn:
         raise ContractError("StorageEnsemble is read only: write to one of its storages, or to the buffer of it")
 
 
@@ -129,7 +116,7 @@ def join(parts: Sequence[Any]) -> Any:
     """Batches ``[n_k, ...]`` as one ``[sum(n_k), ...]``; lists of rows as one list.
 
     Raises:
-        ContractError: if they have different entries.
+        ContractError: If they have different entries.
     """
     if len(parts) == 1:
         return parts[0]
@@ -146,7 +133,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 
 def _difference(parts: Sequence[Any]) -> str:
-    """What differs between batches, in a few words."""
+    """Describe the difference between batches, in a few words."""
     if not all(isinstance(part, TensorDictBase) for part in parts):
         return "they are a " + ", a ".join(type(part).__name__ for part in parts)
     keys: list[set[Any]] = [{*part.keys(include_nested=True, leaves_only=True)} for part in parts]
@@ -159,28 +146,3 @@ def _difference(parts: Sequence[Any]) -> str:
         if any(shape != shapes[0] for shape in shapes):
             return f"{key_str(key)} of a row is {' and '.join(map(str, shapes))}"
     return "their batches have the sizes " + " and ".join(str(list(part.batch_size)) for part in parts)
-
-
-def load_all(owner: str, name: str, parts: Sequence[Any], state: Any) -> Apply:
-    """Validate the states of `parts` and return what applies them.
-
-    Raises:
-        CheckpointError: if there are others than `parts`, or one is damaged.
-    """
-    with reading(owner):
-        states = Fields(owner, state, (name,)).items(name)
-        if len(states) != len(parts):
-            Fields(owner, state, (name,)).fail(f"it has {len(states)} {name}, this {owner} has {len(parts)}")
-        loads = [
-            one.prepare_load(part) if hasattr(one, "prepare_load") else None
-            for one, part in zip(parts, states, strict=True)
-        ]
-
-    def apply() -> None:
-        for one, part, load in zip(parts, states, loads, strict=True):
-            if load is None:
-                one.load_state_dict(part)
-            else:
-                (load[1] if isinstance(load, tuple) else load)()
-
-    return apply

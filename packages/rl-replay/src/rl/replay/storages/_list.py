@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NoReturn, final
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.arguments import as_integer, as_number
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
-from rl.core.state import pack, reading, unpack
+from rl.core.state import pack, unpack
 from rl.replay import _foreign
-from rl.replay._arguments import Index, row_numbers, whole
-from rl.replay._kinds import Kinds, is_batched
+from rl.replay._arguments import Index, row_numbers
+from rl.replay._kinds import NodeTypes, is_batched
 from rl.replay._layout import Cells, Layout, flatten
-from rl.replay._state import Apply, Fields
-from rl.replay.storages._rows import grown
+from rl.replay._state import Fields, Stateful
+from rl.replay.storages._rows import length_after_write
 
 
 @_foreign.list_storage
-class ListStorage:
+class ListStorage(Stateful):
     """Rows in a list: TensorDicts, tensorclasses, tensors or any object.
 
     Args:
-        max_size: capacity in rows.
-        ragged: rows may differ in keys, shapes and dtypes. Otherwise the first row fixes them, and a row that
-            differs is refused before anything is written.
+        max_size: Capacity in rows.
+        ragged: Whether rows may differ in keys, shapes and dtypes. Otherwise the first row fixes them, and a row that
+            differs is rejected before anything is written.
 
     A batch is a TensorDict, tensorclass or tensor ``[n, ...]``, which is cut into n rows, or a list of n rows. `get`
     returns a list for a tensor or a slice; the buffer's `collate_fn` makes a batch of it.
@@ -41,10 +42,7 @@ class ListStorage:
     """
 
     def __init__(self, max_size: int = 1000, *, ragged: bool = False) -> None:
-        size = whole(max_size)
-        if size is None:
-            raise ShapeError(f"{type(self).__name__}: max_size must be an integer of at least 1, got {max_size!r}")
-        self.max_size: Final = size
+        self.max_size: Final = as_integer(max_size, type(self).__name__, "max_size", 1)
         self.ragged: Final = ragged
         self._layout: Layout | None = None
         self._rows: list[Any] = []
@@ -63,17 +61,17 @@ class ListStorage:
         return f"{type(self).__name__}({len(self)} of {self.max_size} rows of {self._layout or kind})"
 
     def count(self, data: Any) -> int:
-        """Number of rows in `data`.
+        """Return the number of rows in `data`.
 
         Raises:
-            ContractError: if `data` is neither list, TensorDict, tensorclass nor tensor.
-            ShapeError: if it has no leading dimension.
+            ContractError: If `data` is neither list, TensorDict, tensorclass nor tensor.
+            ShapeError: If it has no leading dimension.
         """
         self._check_type(data)
         return len(data)
 
     def __getitem__(self, index: Index) -> Any:
-        """The same as `get`."""
+        """Return the rows under `index`; see `get`."""
         return self.get(index)
 
     def __iter__(self) -> Iterator[Any]:
@@ -81,12 +79,12 @@ class ListStorage:
         return (self.get(row) for row in range(len(self)))
 
     def get(self, index: Index) -> Any:
-        """A list of copies of the rows under `index`, or one row for an int.
+        """Return a list of copies of the rows under `index`, or one row for an int.
 
         Lists, ranges and arrays count as tensors of indices.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
+            IndexError: If an index is outside of the stored rows.
         """
         if isinstance(index, slice):
             return [_copy(row) for row in self._rows[index]]
@@ -106,10 +104,10 @@ class ListStorage:
         """Write rows. Everything is checked before anything is written.
 
         Raises:
-            ContractError: if a key is missing or new.
-            SpecError: if a dtype differs.
-            ShapeError: if a shape differs, or there are not as many rows as indices.
-            IndexError: if an index is negative, beyond the capacity or would leave a gap.
+            ContractError: If a key is missing or new.
+            SpecError: If a dtype differs.
+            ShapeError: If a shape differs, or there are not as many rows as indices.
+            IndexError: If an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
             index, data = torch.tensor([index], device="cpu"), [data]
@@ -118,7 +116,7 @@ class ListStorage:
         rows, layout = self._checked(data)
         if index.numel() != len(rows):
             raise ShapeError(f"ListStorage: {index.numel()} indices for {len(rows)} rows")
-        length = grown("ListStorage", index, len(self), self.max_size)
+        length = length_after_write("ListStorage", index, len(self), self.max_size)
         self._layout = layout
         self._rows.extend([None] * (length - len(self._rows)))
         where: list[int] = index.reshape(-1).tolist()
@@ -127,7 +125,7 @@ class ListStorage:
         self._revision += 1
 
     def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
-        """Some entries of the rows under `index` ``[*n]``, or of all rows; entries that a row lacks are omitted."""
+        """Return entries of the rows under `index` ``[*n]``, or of all rows; those that a row lacks are omitted."""
         rows = self._rows if index is None else [self._rows[row] for row in index.reshape(-1).tolist()]
         shape = (len(rows),) if index is None else tuple(index.shape)
         found: dict[NestedKey, Tensor] = {}
@@ -144,48 +142,29 @@ class ListStorage:
         self._revision += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, as tensors and plain containers.
+        """Return the rows, as tensors and plain containers.
 
         Raises:
-            CheckpointError: if a row is neither TensorDict nor plain data.
+            CheckpointError: If a row is neither TensorDict nor plain data.
         """
         rows = pack(self._rows, "ListStorage: a row")
         layout = None if self._layout is None else self._layout.state()
         return {"max_size": self.max_size, "ragged": self.ragged, "rows": rows, "layout": layout}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the rows by those of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
-        """
-        self.prepare_load(state)[1]()
-
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state without applying it: its number of rows, and the function that applies it.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
         owner = type(self).__name__
-        with reading(owner):
-            fields = Fields(owner, state, ("max_size", "ragged", "rows", "layout"))
-            fields.match(max_size=self.max_size, ragged=self.ragged)
-            rows: list[Any] = unpack(fields.items("rows"), owner)
-            layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
-            if len(rows) > self.max_size or (layout is not None and self.ragged):
-                fields.fail(f"it has {len(rows)} rows of {layout}")
-            for row in [] if self.ragged else rows:
-                if is_batched(row) != (layout is not None):
-                    fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
-                if layout is not None:
-                    layout.check(flatten(row.unsqueeze(0), 1), owner)
-
-        def apply() -> None:
-            self._rows, self._layout = rows, layout
-            self._revision += 1
-
-        return len(rows), apply
+        fields = Fields(owner, state, ("max_size", "ragged", "rows", "layout"))
+        fields.match(max_size=self.max_size, ragged=self.ragged)
+        self._rows = unpack(fields.items("rows"), owner)
+        layout = self._layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
+        if len(self) > self.max_size or (layout is not None and self.ragged):
+            fields.fail(f"it has {len(self)} rows of {layout}")
+        for row in [] if self.ragged else self._rows:
+            if is_batched(row) != (layout is not None):
+                fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
+            if layout is not None:
+                layout.check(flatten(row.unsqueeze(0), 1), owner)
+        self._revision += 1
 
     def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
         self._check_type(data)
@@ -223,7 +202,7 @@ class ListStorage:
                 f"ListStorage holds objects such as {type(self._rows[0]).__name__}, got {type(row).__name__}; "
                 "use ListStorage(ragged=True) for rows that differ"
             )
-        batch, kinds = row.unsqueeze(0), Kinds()
+        batch, kinds = row.unsqueeze(0), NodeTypes()
         layout = layout or Layout.of(batch)
         layout.check(flatten(batch, 1, kinds), "ListStorage", kinds)
         return layout
@@ -239,7 +218,7 @@ class LazyStackStorage(ListStorage):
     """TensorDicts of different keys and shapes in a list; a batch is a lazy stack of rows, which are not joined.
 
     Args:
-        max_size: capacity in rows.
+        max_size: Capacity in rows.
         ragged: True for rows that may differ; see `ListStorage`.
 
     Example:
@@ -255,14 +234,11 @@ class LazyStackStorage(ListStorage):
         super().__init__(max_size, ragged=ragged)
 
     def get(self, index: Index) -> Any:
-        """A lazy stack ``[n]`` of copies of the rows under `index`, or one row for an int; see `ListStorage.get`."""
+        """Return a lazy stack ``[n]`` of copies of rows, or one row for an int; see `ListStorage.get`."""
         rows = super().get(index)
         if isinstance(rows, list) and rows and all(isinstance(row, TensorDictBase) for row in rows):
             return LazyStackedTensorDict(*rows, stack_dim=0)
         return rows
-
-
-_MAX_LEVEL = 9  # of zlib
 
 
 @final
@@ -271,17 +247,17 @@ class CompressedListStorage(ListStorage):
     """TensorDicts or tensors of equal shape in a list, each row compressed by itself.
 
     Args:
-        max_size: capacity in rows.
-        compression_fn: compresses the bytes of a row, such as ``lzma.compress``; zlib if None.
-        decompression_fn: the inverse of `compression_fn`.
-        compression_level: of zlib, from 0 (none) to 9 (smallest).
+        max_size: Capacity in rows.
+        compression_fn: Function that compresses the bytes of a row, such as ``lzma.compress``; zlib if None.
+        decompression_fn: Inverse of `compression_fn`.
+        compression_level: Level of zlib, from 0 (none) to 9 (smallest).
 
     Rows are on the CPU and are returned bit by bit, as one batch ``[n, ...]``. The first batch fixes keys, shapes and
     dtypes, and shows whether `decompression_fn` is the inverse. A state has the compressed rows: load it with the
     same functions.
 
     Raises:
-        ContractError: if one function is given without the other, or the level is not from 0 to 9.
+        ArgumentError: If one function is given without the other, or the level is not from 0 to 9.
 
     Example:
         >>> storage = CompressedListStorage(10)
@@ -307,16 +283,13 @@ class CompressedListStorage(ListStorage):
         given: dict[str, Any] = {"compression_fn": compression_fn, "decompression_fn": decompression_fn}
         for name, function in given.items():
             if function is not None and not callable(function):
-                raise ContractError(f"CompressedListStorage: {name} must be a function of bytes, got {function!r}")
+                raise ArgumentError(f"CompressedListStorage: {name} must be a function of bytes, got {function!r}")
         if (compression_fn is None) != (decompression_fn is None):
-            raise ContractError(
+            raise ArgumentError(
                 "CompressedListStorage: give both compression_fn and decompression_fn, its inverse, or neither"
             )
-        if type(compression_level) is not int or not 0 <= compression_level <= _MAX_LEVEL:
-            raise ContractError(
-                f"CompressedListStorage: compression_level must be an integer from 0 to 9, got {compression_level!r}"
-            )
-        self.compression_level: Final = compression_level
+        self.compression_level: Final = as_integer(compression_level, "CompressedListStorage", "compression_level", 0)
+        as_number(self.compression_level, "CompressedListStorage", "compression_level", most=9)
         self._compress = compression_fn
         self._decompress: Callable[[bytes], bytes] = zlib.decompress if decompression_fn is None else decompression_fn
 
@@ -326,13 +299,13 @@ class CompressedListStorage(ListStorage):
         return sum(map(len, self._rows))
 
     def get(self, index: Index) -> Any:
-        """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
+        """Return the rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
 
         Lists, ranges and arrays count as tensors of indices.
 
         Raises:
-            ContractError: if nothing was written yet, or `decompression_fn` returns something else than the row.
-            IndexError: if an index is outside of the stored rows.
+            ContractError: If nothing was written yet, or `decompression_fn` returns something else than the row.
+            IndexError: If an index is outside of the stored rows.
         """
         layout = self._layout
         if layout is None:
@@ -355,10 +328,10 @@ class CompressedListStorage(ListStorage):
         """Write rows. Everything is checked before anything is written.
 
         Raises:
-            ContractError: if a key is missing or new, or the functions do not return bytes or are not inverse.
-            SpecError: if a dtype differs, or an entry is no dense tensor with values.
-            ShapeError: if a shape differs, or there are not as many rows as indices.
-            IndexError: if an index is negative, beyond the capacity or would leave a gap.
+            ContractError: If a key is missing or new, or the functions do not return bytes or are not inverse.
+            SpecError: If a dtype differs, or an entry is no dense tensor with values.
+            ShapeError: If a shape differs, or there are not as many rows as indices.
+            IndexError: If an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
             index, data = torch.tensor([index], device="cpu"), [data]
@@ -368,7 +341,7 @@ class CompressedListStorage(ListStorage):
         count = len(next(iter(cells.values())))
         if index.numel() != count:
             raise ShapeError(f"CompressedListStorage: {index.numel()} indices for {count} rows")
-        length = grown("CompressedListStorage", index, len(self), self.max_size)
+        length = length_after_write("CompressedListStorage", index, len(self), self.max_size)
         rows = [_bytes_of(cell) for cell in cells.values()]
         blobs = [self._compressed(row.numpy().tobytes()) for row in torch.cat(rows, 1)]
         if (
@@ -384,7 +357,7 @@ class CompressedListStorage(ListStorage):
         self._revision += 1
 
     def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
-        """Some entries of the rows under `index` ``[*n]``, or of all rows; those that rows lack are omitted."""
+        """Return entries of the rows under `index` ``[*n]``, or of all rows; those that rows lack are omitted."""
         layout = self._layout
         wanted = [] if layout is None else [key for key in keys if key in layout.columns]
         if layout is None or not wanted:
@@ -395,7 +368,7 @@ class CompressedListStorage(ListStorage):
         return {key: cell.reshape((*shape, *cell.shape[1:])) for key, cell in cells.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The compressed rows one after the other, uint8, and their lengths."""
+        """Return the compressed rows one after the other, uint8, and their lengths."""
         blobs = bytearray(b"".join(self._rows))
         return {
             "max_size": self.max_size,
@@ -404,37 +377,25 @@ class CompressedListStorage(ListStorage):
             "layout": None if self._layout is None else self._layout.state(),
         }
 
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state, decompressing each row, without applying it: its number of rows, and what applies it.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        owner = "CompressedListStorage"
-        with reading(owner):
-            fields = Fields(owner, state, ("max_size", "rows", "sizes", "layout"))
-            fields.match(max_size=self.max_size)
-            data, sizes = fields.tensor("rows", torch.uint8, 1), fields.tensor("sizes", torch.int64, 1)
-            layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
-            lengths: list[int] = sizes.tolist()
-            if len(lengths) > self.max_size or min(lengths, default=0) < 0 or sum(lengths) != len(data):
-                fields.fail(f"it has {len(lengths)} rows in {len(data)} bytes")
-            if layout is None and lengths:
-                fields.fail(f"it has {len(lengths)} rows and no layout")
-            if layout is not None:
-                _check_columns(layout)
-            rows = [part.numpy().tobytes() for part in data.cpu().split(lengths)] if lengths else []
-            for row in rows if layout is not None else ():
-                try:
-                    self._row(layout, row)
-                except Exception as error:  # noqa: BLE001  functions of the user raise anything
-                    fields.fail(f"a row cannot be decompressed ({type(error).__name__}: {error}) by this storage")
-
-        def apply() -> None:
-            self._rows, self._layout = rows, layout
-            self._revision += 1
-
-        return len(rows), apply
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
+        fields = Fields("CompressedListStorage", state, ("max_size", "rows", "sizes", "layout"))
+        fields.match(max_size=self.max_size)
+        data, sizes = fields.tensor("rows", torch.uint8, 1), fields.tensor("sizes", torch.int64, 1)
+        layout = self._layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
+        lengths: list[int] = sizes.tolist()
+        if len(lengths) > self.max_size or min(lengths, default=0) < 0 or sum(lengths) != len(data):
+            fields.fail(f"it has {len(lengths)} rows in {len(data)} bytes")
+        if layout is None and lengths:
+            fields.fail(f"it has {len(lengths)} rows and no layout")
+        if layout is not None:
+            _check_columns(layout)
+        self._rows = [part.numpy().tobytes() for part in data.cpu().split(lengths)] if lengths else []
+        for row in self._rows if layout is not None else ():
+            try:
+                self._row(layout, row)
+            except Exception as error:  # noqa: BLE001  functions of the user raise anything
+                fields.fail(f"a row cannot be decompressed ({type(error).__name__}: {error}) by this storage")
+        self._revision += 1
 
     def _numbers(self, index: Tensor) -> list[int]:
         rows: list[int] = index.reshape(-1).tolist()
@@ -459,7 +420,7 @@ class CompressedListStorage(ListStorage):
             raise ShapeError("CompressedListStorage: a batch without rows")
         layout, parts = self._layout, list[Cells]()
         for batch in batches:
-            kinds: Kinds = {}
+            kinds: NodeTypes = {}
             cells = flatten(batch, 1, kinds)
             for key, cell in cells.items():
                 if not isinstance(cell, Tensor) or cell.is_nested or cell.is_meta or cell.layout is not torch.strided:
@@ -495,7 +456,7 @@ class CompressedListStorage(ListStorage):
         return bytes(row)
 
     def _bytes(self, layout: Layout, rows: list[int]) -> Tensor:
-        """The decompressed rows, uint8 ``[n, bytes]``."""
+        """Return the decompressed rows, uint8 ``[n, bytes]``."""
         joined = bytearray(b"".join([self._row(layout, self._rows[row]) for row in rows]))
         flat = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8)
         return flat.reshape(len(rows), _row_size(layout))
@@ -527,7 +488,7 @@ def _row_size(layout: Layout) -> int:
 
 
 def _bytes_of(cell: Tensor) -> Tensor:
-    """The bytes of ``[n, ...]`` as uint8 ``[n, bytes]``, on the CPU."""
+    """Return the bytes of ``[n, ...]`` as uint8 ``[n, bytes]``, on the CPU."""
     rows = cell.cpu().resolve_conj().resolve_neg().contiguous().reshape(len(cell), -1)
     return rows.view(torch.uint8) if rows.numel() else torch.empty(len(cell), 0, dtype=torch.uint8)
 

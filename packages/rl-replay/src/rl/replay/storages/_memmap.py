@@ -24,15 +24,14 @@ from rl.core.keys import NestedKey, as_tuple
 from rl.replay import _foreign
 from rl.replay._arguments import Index, as_device
 from rl.replay._layout import Column, Layout, key_of
-from rl.replay._state import Apply
-from rl.replay.storages._rows import TensorRows
+from rl.replay.storages._rows import TensorStorageBase
 
 _LONGEST = 80  # characters of a key in a file's name; file systems take 255 bytes
 _LAYOUT, _COUNTERS = "layout.json", "counters"  # the files of columns end with .bin
 _FORMAT = "rl-rows/1"
 
 
-class RowFiles:
+class MemmapFiles:
     """The files of a storage in a folder.
 
     ``layout.json`` has keys, shapes, dtypes and the file of each key; ``counters`` are eight int64 in a shared map:
@@ -47,8 +46,8 @@ class RowFiles:
     | 6 | rows written into a shared buffer |
 
     Args:
-        folder: of the files.
-        owner: name of the storage, for messages.
+        folder: Folder of the files.
+        owner: Name of the storage, for messages.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -91,7 +90,7 @@ class RowFiles:
         """Memory for one column, ``[max_size, ...]``, in a file that did not exist.
 
         Raises:
-            CheckpointError: if the file exists.
+            CheckpointError: If the file exists.
         """
         assert column.dtype is not None
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,16 +121,16 @@ class RowFiles:
             self.files.append(path)
         self.counters[2] += 1
 
-    def open(self, max_size: int, ndim: int, *, whole: bool = True) -> tuple[Layout, dict[NestedKey, Tensor]]:
-        """The layout and the columns that are in the folder.
+    def open(self, max_size: int, ndim: int, *, tensors_only: bool = True) -> tuple[Layout, dict[NestedKey, Tensor]]:
+        """Return the layout and the columns that are in the folder.
 
         Args:
-            max_size: of the storage.
-            ndim: of the storage.
-            whole: refuse a layout with columns that are no tensors, which are not in files.
+            max_size: Capacity of the storage.
+            ndim: Argument of the storage.
+            tensors_only: Whether to reject a layout with non-tensor columns, which are not in files.
 
         Raises:
-            CheckpointError: if they are damaged, or of a storage with other arguments.
+            CheckpointError: If they are damaged, or of a storage with other arguments.
         """
         path = self.folder / _LAYOUT
         try:
@@ -150,7 +149,7 @@ class RowFiles:
                 f" ndim={found[1]}: construct it with the same arguments"
             )
         lacking = layout.columns.keys() - cells.keys()
-        if lacking and whole:
+        if lacking and tensors_only:
             raise CheckpointError(
                 f"{self._owner}: {sorted(map(str, lacking))} of the rows in {self.folder} are no tensors, and not in"
                 " files; load a checkpoint of the buffer into another folder"
@@ -184,11 +183,11 @@ class RowFiles:
                 self._counters = None
 
     def columns(self) -> list[Path]:
-        """The files of columns."""
+        """Return the files of columns."""
         return [path for path in self.files if path.suffix == ".bin"]
 
     def _unused(self, key: NestedKey) -> Path:
-        """An unused file path for `key`, named after the key as far as file systems allow."""
+        """Return an unused file path for `key`, named after the key as far as file systems allow."""
         name = re.sub(r"[^\w.-]", "_", ".".join(as_tuple(key)), flags=re.ASCII)[:_LONGEST] or "tensor"
         names = (f"{name}.bin" if place == 1 else f"{name}-{place}.bin" for place in count(1))
         return next(path for path in (self.folder / one for one in names) if path not in self.files)
@@ -201,21 +200,21 @@ def _mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Any:
 
 
 _MEMORY = Path("/dev/shm")  # the file system in memory of Linux
-_LENGTH, _REVISION, _LAYOUTS, _FIRST, _COUNT = range(5)  # of the counters, see `RowFiles`
+_LENGTH, _REVISION, _LAYOUTS, _FIRST, _COUNT = range(5)  # of the counters, see `MemmapFiles`
 
 
-class FileRows(TensorRows):
+class MemmapStorageBase(TensorStorageBase):
     """Base of the storages whose rows are in files.
 
     Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements.
-        folder: of the files; a temporary one, which is removed with the storage, if None.
-        base: where a temporary folder is made; where the system has such ones if None.
-        ndim: see `TensorRows`.
-        cleanup: remove the files with the storage.
-        existsok: open the rows that are in the folder.
-        allow_missing: see `TensorRows`.
-        allow_extra: see `TensorRows`.
+        max_size: Capacity in rows; with ``ndim > 1`` in elements.
+        folder: Folder of the files; a temporary one, which is removed with the storage, if None.
+        base: Parent of a temporary folder; that of the system if None.
+        ndim: Argument of `TensorStorageBase`.
+        cleanup: Whether to remove the files with the storage.
+        existsok: Whether to open the rows that are in the folder.
+        allow_missing: Argument of `TensorStorageBase`.
+        allow_extra: Argument of `TensorStorageBase`.
     """
 
     def __init__(
@@ -234,7 +233,7 @@ class FileRows(TensorRows):
         temporary = folder is None
         folder = Path(tempfile.mkdtemp(prefix="rl-replay-", dir=base)) if folder is None else folder
         self.scratch_dir: Final = folder
-        self._store = RowFiles(folder, type(self).__name__)
+        self._store = MemmapFiles(folder, type(self).__name__)
         self._cleanup: Final = cleanup
         self._layouts = 0  # of the counters, when the columns were opened
         self._shared = False
@@ -244,7 +243,7 @@ class FileRows(TensorRows):
             weakref.finalize(self, _remove, self._store.files, folder if temporary else None, os.getpid())
 
     def set(self, index: Index, data: Any, *, by_step: bool = False) -> None:
-        """Write the rows of `data` under `index`; see `TensorRows.set`."""
+        """Write the rows of `data` under `index`; see `TensorStorageBase.set`."""
         if self._layout is None:
             super().set(index, data, by_step=by_step)
         else:
@@ -277,20 +276,11 @@ class FileRows(TensorRows):
         super().empty()
         self._publish()
 
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state without applying it; see `TensorRows.prepare_load`.
-
-        Raises:
-            CheckpointError: see `TensorRows.prepare_load`.
-        """
-        length, apply = super().prepare_load(state)
-
-        def apply_and_publish() -> None:
-            apply()
-            if self._layout is not None:
-                self._publish()
-
-        return length, apply_and_publish
+    def adopt(self, twin: Any) -> None:
+        """Copy the rows of `twin` into the files; see `TensorStorageBase.adopt`."""
+        super().adopt(twin)
+        if self._layout is not None:
+            self._publish()
 
     def refresh(self) -> None:
         """See what other processes have written; the caller holds their lock.
@@ -308,29 +298,29 @@ class FileRows(TensorRows):
         if counters[_COUNT]:
             self._repair(counters[_FIRST], counters[_COUNT])
 
-    def share(self) -> FileRows:
-        """The storage as several processes use it.
+    def share(self) -> MemmapStorageBase:
+        """Return the storage as several processes use it.
 
         Raises:
-            ContractError: if it has non-tensor data.
+            ContractError: If it has non-tensor data.
         """
         self._check_shareable()
         self._shared = True
         return self
 
     def cells_in(self, folder: Path) -> dict[NestedKey, Tensor] | None:
-        """The columns, if their files are in this folder."""
+        """Return the columns, if their files are in this folder."""
         if folder.resolve() != self.scratch_dir.resolve() or self._layout is None:
             return None
         return dict(self._tensors)
 
     @property
-    def files(self) -> RowFiles:
+    def files(self) -> MemmapFiles:
         """The files of the rows."""
         return self._store
 
     def keeps(self, folder: Path) -> bool:
-        """Whether the rows are in this folder and outlive the storage."""
+        """Return whether the rows are in this folder and outlive the storage."""
         same = folder.resolve() == self.scratch_dir.resolve()
         return same and not self._cleanup and self._layout is not None
 
@@ -432,18 +422,18 @@ class FileRows(TensorRows):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._shared:
-            self._store = RowFiles(self.scratch_dir, type(self).__name__)
+            self._store = MemmapFiles(self.scratch_dir, type(self).__name__)
 
 
 @final
-class SharedTensorStorage(FileRows):
+class SharedTensorStorage(MemmapStorageBase):
     """Rows in files of a file system in memory, or in the temporary folder where there is none.
 
     Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements.
-        ndim: see `LazyTensorStorage`.
-        allow_missing: see `LazyTensorStorage`.
-        allow_extra: see `LazyTensorStorage`.
+        max_size: Capacity in rows; with ``ndim > 1`` in elements.
+        ndim: Argument of `LazyTensorStorage`.
+        allow_missing: Argument of `LazyTensorStorage`.
+        allow_extra: Argument of `LazyTensorStorage`.
     """
 
     saved_as = "LazyTensorStorage"
@@ -474,19 +464,19 @@ class SharedTensorStorage(FileRows):
 
 
 def with_rows(state: Mapping[str, Any], folder: Path, storage: Any) -> dict[str, Any]:
-    """The state of `FileRows.state_in_place` with the rows of the folder that it was written to.
+    """Return the state of `MemmapStorageBase.state_in_place` with the rows of the folder that it was written to.
 
     Args:
-        state: without rows.
-        folder: of the rows.
-        storage: which will load it.
+        state: State without rows.
+        folder: Folder of the rows.
+        storage: Storage that will load the state.
 
     Raises:
-        CheckpointError: if the files are damaged.
+        CheckpointError: If the files are damaged.
     """
-    own: Any = storage.cells_in(folder) if isinstance(storage, FileRows) else None
+    own: Any = storage.cells_in(folder) if isinstance(storage, MemmapStorageBase) else None
     if own is None:
-        own = RowFiles(folder, "LazyMemmapStorage").open(state["max_size"], state["ndim"], whole=False)[1]
+        own = MemmapFiles(folder, "LazyMemmapStorage").open(state["max_size"], state["ndim"], tensors_only=False)[1]
     rows = [[key, cell[: state["len"]]] for key, cell in own.items()]
     return {**{name: value for name, value in state.items() if name != "folder"}, "cells": [*rows, *state["cells"]]}
 
@@ -503,19 +493,19 @@ def _remove(files: list[Path], folder: Path | None, process: int) -> None:
 
 @final
 @_foreign.memmap_storage
-class LazyMemmapStorage(FileRows):
+class LazyMemmapStorage(MemmapStorageBase):
     """Rows in memory-mapped files, made by the first batch: one file for each key.
 
     Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements.
-        scratch_dir: folder of the files. A temporary folder if None.
-        device: the CPU; another one is refused.
-        auto_cleanup: remove the files with the storage; if None, those in a temporary folder only.
-        ndim: how many leading dimensions of a batch count rows; see `LazyTensorStorage`.
-        existsok: open the rows that an earlier storage of the same arguments left in `scratch_dir`, if there are any.
-            Otherwise files of another storage are refused.
-        allow_missing: fill entries that a later batch lacks; see `LazyTensorStorage`.
-        allow_extra: drop entries that a later batch has besides those of the first; see `LazyTensorStorage`.
+        max_size: Capacity in rows; with ``ndim > 1`` in elements.
+        scratch_dir: Folder of the files. A temporary folder if None.
+        device: CPU; another one is rejected.
+        auto_cleanup: Whether to remove the files with the storage; if None, those in a temporary folder only.
+        ndim: Number of leading dimensions of a batch that count rows; see `LazyTensorStorage`.
+        existsok: Whether to open the rows that an earlier storage of the same arguments left in `scratch_dir`, if there
+            are any. Otherwise files of another storage are rejected.
+        allow_missing: Whether to fill entries that a later batch lacks; see `LazyTensorStorage`.
+        allow_extra: Whether to drop entries that a later batch has besides those of the first; see `LazyTensorStorage`.
 
     A batch is as in `LazyTensorStorage`. Rows of named tuples, tensorclasses and registered classes cannot be opened
     again.
@@ -525,7 +515,7 @@ class LazyMemmapStorage(FileRows):
     with a warning.
 
     Raises:
-        BackendError: if `device` is not the CPU.
+        BackendError: If `device` is not the CPU.
         CheckpointError: with `existsok`, if the files are damaged, of a storage with other arguments or of a class.
 
     Example:

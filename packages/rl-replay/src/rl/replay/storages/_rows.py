@@ -5,38 +5,37 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final, NoReturn, TypeGuard
+from typing import Any, Final, NoReturn, Self, TypeGuard
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from rl.core.arguments import as_integer
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
-from rl.core.state import pack, reading, unpack
-from rl.replay._arguments import Index, as_device, row_numbers, to_device, whole
-from rl.replay._kinds import Kinds, batch_shape, one_row, stacked
+from rl.core.state import pack, unpack
+from rl.replay._arguments import Index, as_device, row_numbers, to_device
+from rl.replay._kinds import NodeTypes, batch_shape, one_row, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
-from rl.replay._state import Apply, Fields, load_cells
-from rl.replay.storages._successors import Successors, flat_rows, repeated, row_gather
-
-__all__ = ["TensorRows"]
+from rl.replay._state import Fields, Stateful, load_cells
+from rl.replay.storages._successors import NextObsStore, flat_rows, repeated, row_gather
 
 _INSTEAD = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
 
 
-class TensorRows:
+class TensorStorageBase(Stateful):
     """Base of the storages that keep each key in one tensor ``[max_size, ...]``.
 
     Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements.
-        device: device of the tensors; batches are moved there.
-        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
+        max_size: Capacity in rows; with ``ndim > 1`` in elements.
+        device: Device of the tensors; batches are moved there.
+        ndim: Number of leading dimensions of a batch that count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps; with 2 it makes ``B * T`` elements, which a buffer keeps in the order of steps.
-        allow_missing: fill entries that a later batch lacks, see `Layout.fit`.
-        allow_extra: drop entries that the first batch did not have.
+        allow_missing: Whether to fill entries that a later batch lacks, see `Layout.fit`.
+        allow_extra: Whether to drop entries that the first batch did not have.
 
     A batch is a TensorDict, a tensor, a tensorclass, or a PyTree (dict, tuple, named tuple, registered class) of
     tensors ``[n, ...]``; rows come back as what the first batch was. A list is a list of rows, which are stacked.
@@ -51,8 +50,8 @@ class TensorRows:
         allow_missing: bool = False,
         allow_extra: bool = False,
     ) -> None:
-        self.max_size: Final = self._whole("max_size", max_size)
-        self.ndim: Final = self._whole("ndim", ndim)
+        self.max_size: Final = as_integer(max_size, type(self).__name__, "max_size", 1)
+        self.ndim: Final = as_integer(ndim, type(self).__name__, "ndim", 1)
         self._set_device(as_device(type(self).__name__, device))
         self.allow_missing: Final = allow_missing
         self.allow_extra: Final = allow_extra
@@ -62,7 +61,7 @@ class TensorRows:
         self._lists: list[tuple[NestedKey, list[Any]]] = []
         self._keys: list[NestedKey] = []  # of the tensors
         self._rows: RowGather = row_gather([])  # of the tensors
-        self._next: Successors | None = None  # of the entries under ``next``, if these are not stored
+        self._next: NextObsStore | None = None  # of the entries under ``next``, if these are not stored
         self._len = 0
         self._revision = 0
         self._writable = False
@@ -72,12 +71,6 @@ class TensorRows:
     def _set_device(self, device: torch.device | None) -> None:
         self.device = device
         self.on_cpu = device is None or device.type == "cpu"
-
-    def _whole(self, name: str, value: Any) -> int:
-        number = whole(value)
-        if number is None:
-            raise ShapeError(f"{type(self).__name__}: {name} must be an integer of at least 1, got {value!r}")
-        return number
 
     def __len__(self) -> int:
         return self._len
@@ -97,16 +90,16 @@ class TensorRows:
         return self._revision
 
     def count(self, data: Any) -> int:
-        """Number of rows in `data`; with ``ndim > 1`` of elements.
+        """Return the number of rows in `data`; with ``ndim > 1`` of elements.
 
         Raises:
-            ContractError: if `data` holds something else than tensors.
-            ShapeError: if it has fewer than `ndim` batch dimensions.
+            ContractError: If `data` holds something else than tensors.
+            ShapeError: If it has fewer than `ndim` batch dimensions.
         """
         return self._lead(data).numel()
 
     def __getitem__(self, index: Index) -> Any:
-        """The same as `get`."""
+        """Return the rows under `index`; see `get`."""
         return self.get(index)
 
     def __iter__(self) -> Iterator[Any]:
@@ -114,12 +107,12 @@ class TensorRows:
         return (self.get(row) for row in range(self._len))
 
     def get(self, index: Index) -> Any:
-        """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
+        """Return the rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
 
         Lists, ranges and arrays count as tensors of indices.
 
         Raises:
-            IndexError: if an index is outside of the stored rows; one on an accelerator is checked by its device.
+            IndexError: If an index is outside of the stored rows; one on an accelerator is checked by its device.
         """
         layout = self._layout
         if layout is None:
@@ -140,10 +133,10 @@ class TensorRows:
         )
 
     def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
-        """Some entries of the rows under `index` ``[*n]``, or of all rows; those that rows do not have are left out.
+        """Return entries of the rows under `index` ``[*n]``, or of all rows; those that rows lack are omitted.
 
         Raises:
-            IndexError: if an index is outside of the stored rows.
+            IndexError: If an index is outside of the stored rows.
         """
         found: dict[NestedKey, Tensor] = {}
         if index is not None and not self.on_cpu:
@@ -170,8 +163,8 @@ class TensorRows:
         """Rows under `index` ``[*n]``, which are runs of equally many adjacent rows; faster than `get`.
 
         Args:
-            index: int64, of stored rows.
-            begin: the first row of each run, int64.
+            index: Indices of stored rows, int64.
+            begin: First row of each run, int64.
         """
         layout = self._layout
         if layout is None or self._lists or not self.on_cpu:
@@ -197,7 +190,7 @@ class TensorRows:
         """Rows ``[count, ...]`` as a batch whose first `ndim` dimensions count rows, ``[1, count, ...]`` if it is 2.
 
         Raises:
-            ShapeError: if there is another number of rows, or more dimensions than `get` returns.
+            ShapeError: If there is another number of rows, or more dimensions than `get` returns.
 
         Example:
             >>> from rl.replay.storages import LazyTensorStorage
@@ -225,11 +218,11 @@ class TensorRows:
         environments, then those of the next step.
 
         Raises:
-            ContractError: if a key is missing or new, or the batch is of another structure than the first.
-            SpecError: if a dtype differs from the first batch, or an entry is sparse, on the meta device, or of a dtype
+            ContractError: If a key is missing or new, or the batch is of another structure than the first.
+            SpecError: If a dtype differs from the first batch, or an entry is sparse, on the meta device, or of a dtype
                 that torch cannot write.
-            ShapeError: if a shape differs, or there are not as many rows as indices.
-            IndexError: if an index is negative, beyond the capacity or would leave a gap.
+            ShapeError: If a shape differs, or there are not as many rows as indices.
+            IndexError: If an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
             self.set(torch.tensor([index], device="cpu"), one_row(data))
@@ -242,7 +235,7 @@ class TensorRows:
         cells, count, layout = self._checked(data)
         if index.numel() != count:
             raise ShapeError(f"{type(self).__name__}: {index.numel()} indices for {count} rows")
-        length = grown(type(self).__name__, index, self._len, self.max_size)
+        length = length_after_write(type(self).__name__, index, self._len, self.max_size)
         if self._layout is None:
             with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
                 self._allocate(layout)
@@ -268,7 +261,7 @@ class TensorRows:
                 values[row] = value
 
     def _is_run(self, index: Any) -> TypeGuard[slice]:
-        """Whether `index` is a slice of adjacent rows that leaves no gap, and all entries are tensors."""
+        """Return whether `index` is a slice of adjacent rows that leaves no gap, and all entries are tensors."""
         if not isinstance(index, slice) or index.step is not None or self._layout is None or self._lists:
             return False
         start, stop, _ = index.indices(self.max_size)
@@ -307,7 +300,7 @@ class TensorRows:
         """Copy of layout and rows.
 
         Raises:
-            CheckpointError: if non-tensor data holds more than numbers, strings, None and containers of them.
+            CheckpointError: If non-tensor data holds more than numbers, strings, None and containers of them.
         """
         return self.view_state(copy=True)
 
@@ -327,57 +320,44 @@ class TensorRows:
             state["next"] = None if self._next is None else self._next.state(self._len)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace layout and rows by those of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
-        """
-        self.prepare_load(state)[1]()
-
-    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
-        """Validate a state without applying it: its number of rows, and the function that applies it.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:  # noqa: ARG002
         owner = type(self).__name__
-        with reading(owner):
-            names = ("max_size", "ndim", "len", "layout", "cells")
-            fields = Fields(owner, state, (*names, "next") if self.compact else names)
-            fields.match(max_size=self.max_size, ndim=self.ndim)
-            length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
-            if fields["layout"] is None:
-                if length or pairs or (self.compact and fields["next"] is not None):
-                    fields.fail(f"it has {length} rows and no layout")
-                return 0, self._load_nothing
-            layout = Layout.from_state(fields["layout"])
-            self._check_known(layout)
-            pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
-            once = repeated(layout.columns) if self.compact else {}
-            stored = {key: column for key, column in layout.columns.items() if key not in once.values()}
-            cells = load_cells(fields, stored, pairs, length, meta=self._is_meta)
-            nexts = (
-                Successors.check_state(owner, fields["next"], once, layout.columns, length) if self.compact else None
-            )
+        names = ("max_size", "ndim", "len", "layout", "cells")
+        fields = Fields(owner, state, (*names, "next") if self.compact else names)
+        fields.match(max_size=self.max_size, ndim=self.ndim)
+        length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
+        self._len = length
+        if fields["layout"] is None:
+            if length or pairs or (self.compact and fields["next"] is not None):
+                fields.fail(f"it has {length} rows and no layout")
+            self._layout, self._cells, self._next = None, {}, None
+            return
+        layout = Layout.from_state(fields["layout"])
+        self._check_known(layout)
+        pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
+        once = repeated(layout.columns) if self.compact else {}
+        stored = {key: column for key, column in layout.columns.items() if key not in once.values()}
+        self._layout, self._cells = layout, load_cells(fields, stored, pairs, length, meta=self._is_meta)
+        if self.compact:
+            vars(self)["_next"] = NextObsStore.check_state(owner, fields["next"], once, layout.columns, length)
 
-        def apply() -> None:
+    def adopt(self, twin: Self) -> None:
+        """Copy the rows of `twin` into the memory of this storage, which is allocated if the layout is another one."""
+        layout = twin._layout
+        if layout is None:
+            self._forget()
+        else:
             if self._layout is None or self._layout.state() != layout.state():
                 with torch.inference_mode(mode=False):  # as in `set`
                     self._allocate(layout)
-            for key, part in cells.items():
+            for key, part in twin._cells.items():
                 own = self._cells[key]
                 if not (isinstance(own, Tensor) and own.data_ptr() == part.data_ptr()):  # else they are there already
-                    own[:length] = part
-            if self._next is not None and nexts is not None:
-                self._next.load(*nexts)
-            self._len = length
-            self._revision += 1
-
-        return length, apply
-
-    def _load_nothing(self) -> None:
-        self._forget()
+                    own[: twin._len] = part
+            if self._next is not None:
+                parts: Any = twin._next  # of a twin, what `NextObsStore.check_state` returned
+                self._next.load(*parts)
+            self._len = twin._len
         self._revision += 1
 
     @property
@@ -402,7 +382,7 @@ class TensorRows:
             cells[key] = [None] * self.max_size if column.dtype is None else self._new_tensor(key, column)
         self._adopt(layout, cells)
         if self.compact:
-            self._next = Successors(once, {key: cells[key] for key in once}, self.max_size)
+            self._next = NextObsStore(once, {key: cells[key] for key in once}, self.max_size)
 
     def _adopt(self, layout: Layout, cells: Cells) -> None:
         self._hold(cells)
@@ -426,7 +406,7 @@ class TensorRows:
         self._hold(self._cells)
 
     def _checked(self, data: Any, *, merge: bool = True) -> tuple[Cells, int, Layout]:
-        """Validated entries of a batch, number of rows, and layout.
+        """Return validated entries of a batch, number of rows, and layout.
 
         Entries are ``[n, ...]``; without `merge` they may have the dimensions that count rows apart.
         """
@@ -441,7 +421,7 @@ class TensorRows:
                 return found, count, layout
         owner = type(self).__name__
         data = self._batch(data)
-        shape, kinds = self._shape(data), Kinds()
+        shape, kinds = self._shape(data), NodeTypes()
         cells = flatten(data, self.ndim, kinds)
         if layout is None:
             _check_nested(owner, cells)
@@ -463,17 +443,17 @@ class TensorRows:
         return cells, count, layout
 
     def _choose_device(self, data: Any, cells: Cells) -> None:
-        """Called with the first batch."""
+        """Choose the device for the first batch."""
 
     def _batch(self, data: Any) -> Any:
-        """`data`; a list of rows as a batch."""
+        """Return `data`, a list of rows as a batch."""
         if not isinstance(data, list):
             return data
         with naming(self):
             return stacked(data)
 
     def _lead(self, data: Any) -> torch.Size:
-        """The dimensions of a batch that count rows."""
+        """Return the dimensions of a batch that count rows."""
         return leading(data.batch_size if type(data) is TensorDict else self._shape(self._batch(data)), self.ndim)
 
     def _shape(self, data: Any) -> torch.Size:
@@ -486,7 +466,7 @@ class TensorRows:
         """Check that the classes of a layout that is read are known.
 
         Raises:
-            CheckpointError: if there are any, and the rows that are stored are not of the same layout.
+            CheckpointError: If there are any, and the rows that are stored are not of the same layout.
         """
         if layout.classes and (self._layout is None or self._layout.state() != layout.state()):
             raise CheckpointError(
@@ -524,7 +504,7 @@ class TensorRows:
         return layout.build(cells, shape, self.device)
 
     def _gathered(self, index: Tensor) -> Cells:
-        """The tensors' rows under `index` ``[n]``."""
+        """Return the tensors' rows under `index` ``[n]``."""
         rows = self._to_device(index) if not self.on_cpu else index.cpu()
         try:
             cells: Cells = dict(zip(self._keys, self._rows.rows(self._len, rows), strict=True))
@@ -556,18 +536,18 @@ class TensorRows:
 
 @contextmanager
 def naming(owner: object) -> Generator[None]:
-    """Name the storage that refuses a batch."""
+    """Name the storage that rejects a batch."""
     try:
         yield
     except (ContractError, ShapeError) as error:
         raise type(error)(f"{type(owner).__name__}: {error}") from None
 
 
-def grown(owner: str, index: Tensor, length: int, max_size: int) -> int:
-    """Number of rows after writing at `index`.
+def length_after_write(owner: str, index: Tensor, length: int, max_size: int) -> int:
+    """Return the number of rows after writing at `index`.
 
     Raises:
-        IndexError: if an index is outside ``[0, max_size)`` or rows between would stay unwritten.
+        IndexError: If an index is outside ``[0, max_size)`` or rows between would stay unwritten.
     """
     least, most = index.aminmax()
     low, high = int(least), int(most)
@@ -626,7 +606,7 @@ def _check_nested(owner: str, cells: Cells) -> None:
 
 @cache
 def _writes(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether `index_copy_` supports `dtype`, which depends on device and torch version."""
+    """Return whether `index_copy_` supports `dtype`, which depends on device and torch version."""
     try:
         row = torch.empty(1, dtype=dtype, device=device)
         row.index_copy_(0, torch.zeros(1, dtype=torch.int64, device=device), row.clone())
@@ -639,7 +619,7 @@ def _check_writable(owner: str, columns: Mapping[NestedKey, Column], device: tor
     """Check that `index_copy_` supports the dtype of each column.
 
     Raises:
-        SpecError: naming the entry and a dtype to convert it to.
+        SpecError: Naming the entry and a dtype to convert it to.
     """
     device = torch.get_default_device() if device is None else device
     for key, column in columns.items():

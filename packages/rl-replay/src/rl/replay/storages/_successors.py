@@ -63,19 +63,19 @@ class TorchRowGather:
         return TorchRowGather, (self._tensors,)  # without views: each is pickled with all of its memory
 
     def rows(self, written: int, index: Tensor) -> list[Tensor]:
-        """Copies ``[n, ...]`` of the rows `index` ``[n]``, on the device of the tensors, of the first `written` rows.
+        """Return copies ``[n, ...]`` of the rows `index` ``[n]``, which are on the device of the tensors.
 
         Raises:
-            IndexError: if an index is outside ``[0, written)``.
+            IndexError: If an index is outside ``[0, written)``.
         """
         count = len(index)
         return [view.index_select(0, index).view(count, *row) for view, row in self._written_rows(written)]
 
     def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
-        """Copies ``[n * steps, ...]`` of `steps` adjacent rows from each of `begin` ``[n]``.
+        """Return copies ``[n * steps, ...]`` of `steps` adjacent rows from each of `begin` ``[n]``.
 
         Raises:
-            IndexError: if a run is outside of the first `written` rows.
+            IndexError: If a run is outside of the first `written` rows.
         """
         wanted = written, steps, begin.numel()
         known, views = self._runs
@@ -84,7 +84,7 @@ class TorchRowGather:
         return [view.index_select(0, begin).view(shape) for view, shape in views]
 
     def _written_rows(self, written: int) -> list[View]:
-        """Views of the written part, so that torch checks bounds."""
+        """Return views of the written part, so that torch checks bounds."""
         known, views = self._rows
         if known != written:
             views = [(flat_rows(tensor[:written]), tensor.shape[1:]) for tensor in self._tensors]
@@ -137,7 +137,7 @@ def repeated(columns: Mapping[NestedKey, Column]) -> dict[NestedKey, NestedKey]:
 
 
 @final
-class Successors:
+class NextObsStore:
     """For each row, where its entries under ``next`` are: in the row of the next step, or in a slot of their own.
 
     A row has a slot if the next step is not stored, or its entries differ by a bit: at the end of an episode and of
@@ -149,9 +149,9 @@ class Successors:
     be in the next batch. They are one piece of memory, which is copied and compared at once.
 
     Args:
-        keys: entries at the root, and theirs under ``next``.
-        roots: the entries at the root ``[capacity, ...]``.
-        capacity: number of rows.
+        keys: Entries at the root, and theirs under ``next``.
+        roots: Entries at the root ``[capacity, ...]``.
+        capacity: Number of rows.
     """
 
     def __init__(self, keys: Mapping[NestedKey, NestedKey], roots: Mapping[NestedKey, Tensor], capacity: int) -> None:
@@ -205,28 +205,30 @@ class Successors:
         """Record the entries under ``next`` of a batch, before its other entries are written.
 
         Args:
-            rows: those that are written, an int64 array ``[n]``, all different.
-            cells: the batch, on the device of the rows.
-            written: number of rows that were stored before.
+            rows: Indices of the rows that are written, an int64 array ``[n]``, all different.
+            cells: Batch, on the device of the rows.
+            written: Number of rows that were stored before.
         """
-        now = [_words(cells[key]) for key in self.keys]
-        after = [_words(cells[key]) for key in self.keys.values()]
+        now = [_words(cells[key]) for key in self.keys]  # [n, words]: the entries at the root, as integers
+        after = [_words(cells[key]) for key in self.keys.values()]  # [n, words]: those under ``next``
         self._release(rows[rows < written])
+        # The batch is cut into runs: within one, what is under ``next`` of a row is the root of the row after it.
         ends = np.ones(len(rows), dtype=bool)
         if len(rows) > 1:
             ends[:-1] = ~_equal([part[:-1] for part in after], [part[1:] for part in now])
         inside, tails, heads = (~ends).nonzero()[0], rows, rows
         if len(inside):
             self._link(rows[inside], rows[inside + 1])
-            begins = np.concatenate([ends[-1:], ends[:-1]])
+            begins = np.concatenate([ends[-1:], ends[:-1]])  # after an end; the last row always is one
             tails, heads, now = rows[ends], rows[begins], [part[begins] for part in now]
+        # The first row of a run may be the next step of a row that the batch before has left open.
         if len(self._open):
             self._close(heads, now)
         kept = self._tensor(ends.nonzero()[0]) if len(inside) else None
         self._reopen(tails, {key: _taken(cells[name], kept) for key, name in self.keys.items()})
 
     def state(self, written: int) -> dict[str, Any]:
-        """The successors of `written` rows, as tensors; slots are numbered by their rows."""
+        """Return the successors of `written` rows, as tensors; slots are numbered by their rows."""
         after = self._after[:written].copy()
         rows = (after < 0).nonzero()[0]
         slots = self._tensor(-1 - after[rows])
@@ -236,10 +238,10 @@ class Successors:
 
     @staticmethod
     def check_state(owner: str, state: Any, keys: Mapping[NestedKey, NestedKey], columns: Any, written: int) -> Any:
-        """The parts of a state: `after`, the slots by key, and `open`.
+        """Return the parts of a state: `after`, the slots by key, and `open`.
 
         Raises:
-            CheckpointError: if it is damaged.
+            CheckpointError: If it is damaged.
         """
         fields = Fields(owner, state, ("after", "ends", "open"))
         after = fields.tensor("after", torch.int64, 1)
@@ -298,13 +300,15 @@ class Successors:
         ended = after < 0
         if ended.any():
             slots = -1 - after[ended]
-            self._open[slots[slots < self._first]] = -1
+            self._open[slots[slots < self._first]] = -1  # slots of open rows are not reused one by one
             self._free += slots[slots >= self._first].tolist()
             after = after[~ended]
         self._before[after] = -1
         self._after[rows] = -1
+        # Rows that stay and read their next entries from overwritten rows get a copy. Overwritten readers were
+        # removed from `_before` above.
         readers = self._before[rows]
-        read = (readers >= 0).nonzero()[0]  # by rows that stay
+        read = (readers >= 0).nonzero()[0]
         if len(read):
             overwritten = self._tensor(rows[read])
             self._keep(readers[read], {key: root[overwritten] for key, root in self._roots.items()})
@@ -313,13 +317,13 @@ class Successors:
     def _close(self, heads: Any, now: list[Any]) -> None:
         """Let the open rows read from `heads`, the rows that begin a run of steps, where these are their next steps."""
         count = len(self._open)
-        ended = [words[:count] for words in self._words]
+        ended = [words[:count] for words in self._words]  # [count, words]: what is under ``next`` of the open rows
         if count == len(heads):  # the usual case: as many environments as before, in the same order
             same = _equal(ended, now)
             if same.all() and (self._open >= 0).all():
                 self._link(self._open, heads)
                 return
-            found = np.where(same, np.arange(count), -1)
+            found = np.where(same, np.arange(count), -1)  # [count]: position in `heads` of the next step, or -1
         else:
             found = np.full(count, -1)
         _match(ended, now, found)
@@ -333,7 +337,7 @@ class Successors:
     def _reopen(self, rows: Any, values: Cells) -> None:
         """Copy the entries under ``next`` of `rows` into the first slots."""
         more = len(rows) - self._first
-        if more > 0:
+        if more > 0:  # new slots in front: the number of each other slot increases, and -1 - slot decreases
             self._grow(front=more)
             self._after[self._after < 0] -= more
             self._free = [slot + more for slot in self._free]
@@ -392,6 +396,7 @@ def _match(ended: list[Any], now: list[Any], found: Any) -> None:
     """Set `found`, where it is -1, to the position of an equal entry of `now`, each at most once."""
     candidates, left = np.ones(now[0].shape[0], dtype=bool), (found < 0).nonzero()[0]
     candidates[found[found >= 0]] = False
+    # Rows with the same sample of bytes are candidates, found by a dict; then all words of these pairs are compared.
     free = candidates.nonzero()[0]
     places = dict(zip(_samples(now, free), free.tolist(), strict=True))
     guess = np.array([places.pop(name, -1) for name in _samples(ended, left)])
@@ -402,6 +407,6 @@ def _match(ended: list[Any], now: list[Any], found: Any) -> None:
 
 
 def _samples(parts: list[Any], rows: Any) -> list[bytes]:
-    """Some bytes of each of the `rows`, by which to find rows that may be equal."""
+    """Return some bytes of each of the `rows`, by which to find rows that may be equal."""
     few = [torch.as_tensor(part[:, :: 1 + part.shape[1] // _SAMPLE][rows]).cpu().numpy() for part in parts]
     return [row.tobytes() for row in np.concatenate([part.view(np.uint8) for part in few], 1)]

@@ -9,13 +9,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import BackendError, ContractError
+from rl.core.errors import ArgumentError, BackendError
 from rl.core.keys import NestedKey
 from rl.replay import _foreign
 from rl.replay._kinds import batch_shape
 from rl.replay._layout import Cells, Column, Layout, flatten
-from rl.replay.storages._memmap import FileRows, SharedTensorStorage
-from rl.replay.storages._rows import TensorRows, naming
+from rl.replay.storages._memmap import MemmapStorageBase, SharedTensorStorage
+from rl.replay.storages._rows import TensorStorageBase, naming
 from rl.replay.storages._successors import repeated
 
 _LINE: Final = 64
@@ -31,8 +31,8 @@ class Interleaved:
     """The short entries of all rows in one block ``[rows, pitch]`` of bytes.
 
     Args:
-        columns: entries of a row, all with a dtype.
-        rows: number of rows.
+        columns: Entries of a row, all with a dtype.
+        rows: Number of rows.
 
     Example:
         >>> columns = {"x": Column(torch.Size([3]), torch.float32), "flag": Column(torch.Size([]), torch.bool)}
@@ -97,25 +97,26 @@ def _pitch(columns: Mapping[NestedKey, Column]) -> int:
 
 @final
 @_foreign.lazy_tensor_storage
-class LazyTensorStorage(TensorRows):
+class LazyTensorStorage(TensorStorageBase):
     """Rows in memory that is allocated by the first batch.
 
     Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements.
-        device: device of the rows; batches are moved there, samples are on it. ``"auto"`` for that of the first batch.
-        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
+        max_size: Capacity in rows; with ``ndim > 1`` in elements.
+        device: Device of the rows; batches are moved there, samples are on it. ``"auto"`` for that of the first batch.
+        ndim: Number of leading dimensions of a batch that count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps each; with 2, ``B * T`` elements, which a buffer keeps in the order of steps.
-        compact: store the entries that rows have at the root and, with the same shape and dtype, under ``next`` once:
-            those under ``next`` are read from the row of the next step, or from a copy where that step is not stored or
-            differs. Samples are the same, bit by bit. Worth it for images.
-        allow_missing: fill entries that a later batch lacks: with NaN if they are floating-point or complex numbers,
-            else with 0, False or None. Otherwise the batch is refused.
-        allow_extra: drop entries that a later batch has and the first one did not have. Otherwise the batch is refused.
+        compact: Whether to store the entries that rows have at the root and, with the same shape and dtype, under
+            ``next`` once: those under ``next`` are read from the row of the next step, or from a copy where that step
+            is not stored or differs. Samples are the same, bit by bit. Worth it for images.
+        allow_missing: Whether to fill entries that a later batch lacks: with NaN if they are floating-point or complex
+            numbers, else with 0, False or None. Otherwise the batch is rejected.
+        allow_extra: Whether to drop entries that a later batch has and the first one did not have. Otherwise the batch
+            is rejected.
 
     A batch is a TensorDict, a tensor, a tensorclass, or a PyTree (dict, tuple, named tuple, registered class) of
     tensors ``[n, ...]``; samples are what the first batch was. A list is a list of rows, which are stacked.
 
-    The first batch fixes structure, keys, shapes and dtypes; a batch that differs is refused before anything is
+    The first batch fixes structure, keys, shapes and dtypes; a batch that differs is rejected before anything is
     written.
 
     Example:
@@ -143,12 +144,12 @@ class LazyTensorStorage(TensorRows):
         super().__init__(max_size, device=device, ndim=ndim, allow_missing=allow_missing, allow_extra=allow_extra)
         self.compact = compact
 
-    def share(self) -> FileRows:
-        """A storage of the same arguments whose rows several processes use.
+    def share(self) -> MemmapStorageBase:
+        """Create a storage of the same arguments whose rows several processes use.
 
         Raises:
-            ContractError: if it has rows already.
-            BackendError: if it is not on the CPU.
+            ArgumentError: If it has rows already.
+            BackendError: If it is not on the CPU.
         """
         if not self.on_cpu:
             raise BackendError(
@@ -156,9 +157,9 @@ class LazyTensorStorage(TensorRows):
                 " transform"
             )
         if self.compact:
-            raise ContractError("LazyTensorStorage: compact rows belong to one process; leave compact or shared out")
+            raise ArgumentError("LazyTensorStorage: compact rows belong to one process; leave compact or shared out")
         if self._len:
-            raise ContractError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
+            raise ArgumentError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
         return SharedTensorStorage(
             self.max_size, ndim=self.ndim, allow_missing=self.allow_missing, allow_extra=self.allow_extra
         )
@@ -211,13 +212,13 @@ class LazyTensorStorage(TensorRows):
 
 @final
 @_foreign.tensor_storage
-class TensorStorage(TensorRows):
+class TensorStorage(TensorStorageBase):
     """Rows in existing tensors, such as a dataset; the tensors are not copied.
 
     Args:
-        data: a TensorDict, a tensor, a tensorclass or a PyTree of tensors, ``[max_size, ...]``; every row counts as
+        data: TensorDict, a tensor, a tensorclass or a PyTree of tensors, ``[max_size, ...]``; every row counts as
             written.
-        ndim: how many leading dimensions count rows; see `LazyTensorStorage`.
+        ndim: Number of leading dimensions that count rows; see `LazyTensorStorage`.
 
     Example:
         >>> storage = TensorStorage(torch.arange(10))
@@ -240,7 +241,7 @@ class TensorStorage(TensorRows):
 
 
 def _device(data: Any, cells: Cells) -> torch.device | None:
-    """The device of a batch; None if its tensors are on several."""
+    """Return the device of a batch; None if its tensors are on several."""
     if isinstance(data, (TensorDictBase, Tensor)):
         return data.device
     devices = {cell.device for cell in cells.values() if isinstance(cell, Tensor)}

@@ -13,10 +13,13 @@
  *   LANES     of a vector
  *   TILE      rows that a product computes at once, see recurrent_product.h */
 
-/* e^y = s + s p, with s = 2^n and p = e^r - 1: what follows adds them in the order that loses least. */
+/* e^y = s + s p, with s = 2^n and p = e^r - 1, where n = round(y / ln 2) and r = y - n ln 2. Callers add the two terms
+ * in the order that loses the fewest digits. */
 TARGET RL_INLINE FN(vector) FN(powers)(FN(vector) y, FN(vector) *s) {
+  /* Adding a large number rounds y / ln 2 to an integer, which is then in the low bits of the mantissa. */
   const FN(vector) rounder = FN(all)(C(ROUNDER));
   const FN(vector) shifted = FN(times)(y, FN(all)(C(LOG2_E)), rounder), n = shifted - rounder;
+  /* ln 2 in two parts (Cody and Waite), so that r has all its digits; then a polynomial by Horner's rule. */
   const FN(vector) r = FN(times)(n, FN(all)(-C(LN2_LOW)), FN(times)(n, FN(all)(-C(LN2_HIGH)), y));
   FN(vector) q = FN(all)(C(TOP_POWER));
 #define NEXT(coefficient) q = FN(times)(q, r, FN(all)(coefficient));
@@ -27,6 +30,7 @@ TARGET RL_INLINE FN(vector) FN(powers)(FN(vector) y, FN(vector) *s) {
   return FN(times)(r * r, q, r);
 }
 
+/* 1 / (1 + e^-x); beyond SIGMOID_END the result no longer changes. */
 TARGET RL_INLINE FN(vector) FN(sigmoid)(FN(vector) x) {
   const FN(vector) end = FN(all)(C(SIGMOID_END));
   FN(vector) s;
@@ -34,7 +38,7 @@ TARGET RL_INLINE FN(vector) FN(sigmoid)(FN(vector) x) {
   return FN(all)(1) / (FN(all)(1) + FN(times)(s, p, s));
 }
 
-/* By e^2x - 1, which has all its digits where x is small. */
+/* (e^2x - 1) / (e^2x + 1), by e^2x - 1, which has all its digits where x is small. */
 TARGET RL_INLINE FN(vector) FN(tanh)(FN(vector) x) {
   const FN(vector) end = FN(all)(C(TANH_END));
   const FN(vector) bounded = FN(at_least)(FN(at_most)(x, end), -end);
@@ -45,6 +49,7 @@ TARGET RL_INLINE FN(vector) FN(tanh)(FN(vector) x) {
 
 /* Below, pointers are to the first of the units that a row is worked on at, slots of gates `hidden` apart. */
 
+/* c_t = f c_{t-1} + i g, h_t = o tanh(c_t), with i, f, o = sigmoid and g = tanh of the slots of `gates`. */
 TARGET RL_INLINE void FN(lstm_row_forward)(REAL *gates, int64_t hidden, const REAL *before_c, REAL *h, REAL *c,
                                            FN(part) part) {
   const FN(vector) i = FN(sigmoid)(FN(get)(gates, part));
@@ -60,6 +65,7 @@ TARGET RL_INLINE void FN(lstm_row_forward)(REAL *gates, int64_t hidden, const RE
   FN(put)(h, o * FN(tanh)(after), part);
 }
 
+/* r, z = sigmoid of their slots, n = tanh(n + r m) with m the recurrent part, h_t = n + z (h_{t-1} - n). */
 TARGET RL_INLINE void FN(gru_row_forward)(REAL *gates, int64_t hidden, const REAL *before_h, REAL *h, FN(part) part) {
   const FN(vector) r = FN(sigmoid)(FN(get)(gates + hidden, part));
   const FN(vector) z = FN(sigmoid)(FN(get)(gates + 2 * hidden, part));
@@ -71,13 +77,15 @@ TARGET RL_INLINE void FN(gru_row_forward)(REAL *gates, int64_t hidden, const REA
 }
 
 /* `dh` holds the gradient of h from the following step, `dc` that of c, which is replaced by that of c before; the
- * product with the weights replaces `dh` later. */
+ * product with the weights replaces `dh` later. The derivatives are written in terms of the outputs: s (1 - s) for the
+ * sigmoid s, 1 - t^2 for the tanh t. */
 TARGET RL_INLINE void FN(lstm_row_backward)(const REAL *gates, int64_t hidden, const REAL *before_c, const REAL *c,
                                             const REAL *grad_h, const REAL *grad_c, const REAL *dh, REAL *dc,
                                             REAL *grad_gates, FN(part) part) {
   const FN(vector) i = FN(get)(gates, part), f = FN(get)(gates + hidden, part);
   const FN(vector) g = FN(get)(gates + 2 * hidden, part), o = FN(get)(gates + 3 * hidden, part);
   const FN(vector) one = FN(all)(1), bounded = FN(tanh)(FN(get)(c, part));
+  /* Gradients of h_t and of c_t; through_o (1 - tanh(c)^2) is the part of the latter that comes by h_t. */
   const FN(vector) of_h = FN(get)(dh, part) + FN(get)(grad_h, part), through_o = of_h * o;
   FN(vector) of_c = FN(get)(dc, part) + FN(times)(-through_o * bounded, bounded, through_o);
   if (grad_c)
@@ -89,7 +97,8 @@ TARGET RL_INLINE void FN(lstm_row_backward)(const REAL *gates, int64_t hidden, c
   FN(put)(dc, of_c * f, part);
 }
 
-/* `dh` holds the gradient of h from the following step, and afterwards what passes by the gates to h before. */
+/* `dh` holds the gradient of h from the following step, and afterwards the part z dh_t of that of h_{t-1}; the product
+ * with the weights adds the rest. dm is the gradient of the recurrent part m, which only n = tanh(n + r m) uses. */
 TARGET RL_INLINE void FN(gru_row_backward)(const REAL *gates, int64_t hidden, const REAL *before_h, const REAL *grad_h,
                                            REAL *dh, REAL *grad_gates, FN(part) part) {
   const FN(vector) n = FN(get)(gates, part), r = FN(get)(gates + hidden, part);

@@ -32,6 +32,7 @@ static void FN(cut)(const rl_recurrent_job *job, int64_t t, REAL *grad, REAL *gr
   }
 }
 
+/* Set the rows of this call in a matrix [rows, hidden] to zero. */
 static void FN(clear)(const rl_recurrent_job *job, REAL *rows) {
   const int64_t count = (job->end_row - job->first_row) * job->hidden;
   memset(rows + job->first_row * job->hidden, 0, (size_t)count * sizeof(REAL));
@@ -39,6 +40,8 @@ static void FN(clear)(const rl_recurrent_job *job, REAL *rows) {
 
 RL_INLINE int64_t FN(least)(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* For each step: the gates of LANES units get the product with the state before, tile by tile, and are activated while
+ * they are in the cache. A panel of `packed` has the weights of these units for all four slots. */
 TARGET static void FN(lstm_forward)(const rl_recurrent_job *job, const REAL *packed, const REAL **before_h,
                                     const REAL **before_c) {
   const int64_t hidden = job->hidden, rows = job->rows;
@@ -64,6 +67,7 @@ TARGET static void FN(lstm_forward)(const rl_recurrent_job *job, const REAL *pac
   }
 }
 
+/* As for the LSTM. The product goes to the slots r, z and m; slot n has only the inputs, as r multiplies m before. */
 TARGET static void FN(gru_forward)(const rl_recurrent_job *job, const REAL *packed, const REAL **before_h) {
   const int64_t hidden = job->hidden, rows = job->rows;
   REAL *h = AT(REAL, h);
@@ -104,6 +108,8 @@ TARGET static void FN(product_backward)(const rl_recurrent_job *job, int64_t t, 
   }
 }
 
+/* Back through time. dh and dc are the gradients of the states before step t + 1: they end in grad_h0 and grad_c0, and at
+ * a reset in those of the states that were given. */
 TARGET static void FN(lstm_backward)(const rl_recurrent_job *job, const REAL *packed, const REAL **before_c,
                                      const REAL **a) {
   const int64_t hidden = job->hidden;
@@ -129,6 +135,7 @@ TARGET static void FN(lstm_backward)(const rl_recurrent_job *job, const REAL *pa
   }
 }
 
+/* As for the LSTM; the product adds to dh, which has the part that passes by the gate z. */
 TARGET static void FN(gru_backward)(const rl_recurrent_job *job, const REAL *packed, const REAL **before_h,
                                     const REAL **a) {
   const int64_t hidden = job->hidden;
@@ -149,6 +156,7 @@ TARGET static void FN(gru_backward)(const rl_recurrent_job *job, const REAL *pac
   }
 }
 
+/* Copy the weights into the scratch memory, in the order in which the products of this kind of job read them. */
 static void FN(pack)(const rl_recurrent_job *job) {
   const int64_t slots = job->kind == RL_LSTM_FORWARD || job->kind == RL_LSTM_BACKWARD ? 4 : 3;
   if (job->kind == RL_LSTM_FORWARD || job->kind == RL_GRU_FORWARD)
@@ -157,6 +165,7 @@ static void FN(pack)(const rl_recurrent_job *job) {
     FN(pack_along)(AT(REAL, weight), slots * job->hidden, job->hidden, AT(REAL, scratch));
 }
 
+/* Run a prepared job. The scratch memory has the packed weights, and then one or two addresses for each row. */
 static void FN(run)(const rl_recurrent_job *job) {
   const REAL *packed = AT(REAL, scratch);
   const REAL **rows = (const REAL **)(intptr_t)(job->scratch + packed_bytes(job->bits, job->hidden));
