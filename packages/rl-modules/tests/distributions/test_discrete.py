@@ -9,7 +9,14 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from rl.core.errors import ShapeError, SpecError
-from rl.modules import Categorical, MaskedCategorical, MaskedOneHotCategorical, OneHotCategorical
+from rl.modules import (
+    Categorical,
+    IndependentBernoulli,
+    IndependentCategorical,
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+)
 
 F64 = torch.float64
 BOTH = pytest.mark.parametrize("make", [Categorical, OneHotCategorical], ids=["integers", "one-hot"])
@@ -198,3 +205,28 @@ def test_misuse_is_named(make):
 def test_integers_given_to_one_hot_are_refused():
     with pytest.raises(ShapeError, match="for integers use Categorical"):
         OneHotCategorical(logits=torch.zeros(6, 3)).log_prob(torch.zeros(6, dtype=torch.int64))
+
+
+def test_independent_choices_agree_with_a_categorical_distribution_each():
+    torch.manual_seed(0)
+    logits, mask = torch.randn(5, 8), torch.tensor([[True, True, False, False], [True] * 4])
+    dist = IndependentCategorical(logits, mask)
+    parts = [D.Categorical(logits=part) for part in (logits[:, :2], logits[:, 4:])]
+    value = torch.stack([part.sample() for part in parts], -1)
+    assert_close(dist.log_prob(value), parts[0].log_prob(value[:, 0]) + parts[1].log_prob(value[:, 1]))
+    assert_close(dist.entropy(), parts[0].entropy() + parts[1].entropy())
+    assert (dist.sample((200,))[..., 0] < 2).all()
+    mode = torch.stack([part.mode for part in parts], -1)
+    assert torch.equal(dist.deterministic_sample, mode)
+
+
+def test_independent_bits_agree_with_a_bernoulli_distribution_each():
+    torch.manual_seed(0)
+    logits = torch.randn(5, 8)
+    dist, other = IndependentBernoulli(logits), D.Bernoulli(logits=logits)
+    value = dist.sample()
+    assert value.dtype is torch.int8
+    assert_close(dist.log_prob(value), other.log_prob(value.float()).sum(-1))
+    assert_close(dist.entropy(), other.entropy().sum(-1))
+    assert torch.equal(dist.deterministic_sample, (logits > 0).to(torch.int8))
+    assert IndependentBernoulli(logits, torch.bool).deterministic_sample.dtype is torch.bool

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rl.modules.distributions._bounded import TanhDelta, TanhNormal, TruncatedNormal, safeatanh, safetanh
     from rl.modules.distributions._discrete import (
         Categorical,
+        IndependentBernoulli,
+        IndependentCategorical,
         MaskedCategorical,
         MaskedOneHotCategorical,
         OneHotCategorical,
@@ -139,6 +141,8 @@ __all__ = [
     "GRUModule",
     "IdentityValueTransform",
     "ImpalaNet",
+    "IndependentBernoulli",
+    "IndependentCategorical",
     "IndependentNormal",
     "LSTMCell",
     "LSTMModule",

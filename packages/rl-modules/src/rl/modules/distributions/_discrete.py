@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import Bernoulli, Independent, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
 from rl.core.errors import ShapeError, SpecError
@@ -399,3 +399,56 @@ class OneHotOrdinal(OneHotCategorical):
 def _ordinal_logits(scores: Tensor) -> Tensor:
     below, above = logsigmoid(scores), logsigmoid(-scores)
     return below.cumsum(-1) + above.flip(-1).cumsum(-1).flip(-1) - above
+
+
+class IndependentCategorical(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
+    """Vectors of independent choices, int64 ``[*B, k]``; for the spec `MultiCategorical`.
+
+    Args:
+        logits: Unnormalized log-probabilities, ``[*B, k * n]``, where n is the largest number of classes.
+        mask: Classes of each choice, bool ``[k, n]``; False for padding of choices with fewer classes.
+
+    Example:
+        >>> dist = IndependentCategorical(torch.zeros(1, 6), torch.tensor([[True, True, False], [True, True, True]]))
+        >>> dist.log_prob(torch.tensor([[1, 2]])).exp()
+        tensor([0.1667])
+    """
+
+    def __init__(self, logits: Tensor, mask: Tensor) -> None:
+        masked = logits.unflatten(-1, mask.shape).masked_fill(~mask, -torch.inf)
+        super().__init__(Categorical(masked), 1, validate_args=False)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """Most likely class of each choice."""
+        return self.base_dist.mode
+
+
+class IndependentBernoulli(Independent):  # pyright: ignore[reportMissingTypeArgument]
+    """Vectors of independent zeros and ones, ``[*B, n]``; for the spec `Binary`.
+
+    Args:
+        logits: Log-odds of ones, ``[*B, n]``.
+        dtype: Dtype of the samples.
+
+    Example:
+        >>> IndependentBernoulli(torch.tensor([100.0, -100.0])).sample()
+        tensor([1, 0], dtype=torch.int8)
+    """
+
+    def __init__(self, logits: Tensor, dtype: torch.dtype = torch.int8) -> None:
+        super().__init__(Bernoulli(logits=logits, validate_args=False), 1, validate_args=False)
+        self._dtype = dtype
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  torch's signature
+        """Sample vectors of zeros and ones, ``[*sample_shape, *B, n]``."""
+        return super().sample(sample_shape).to(self._dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-probability of `value`, ``[*B]``, nats."""
+        return super().log_prob(value.to(self.base_dist.logits.dtype))
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The more likely of zero and one in each position; zero if both are equally likely."""
+        return (self.base_dist.logits > 0).to(self._dtype)
