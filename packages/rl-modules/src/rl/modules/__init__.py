@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         reset_noise,
     )
     from rl.modules.multi_agent import Mixer, MultiAgentConvNet, MultiAgentMLP, MultiAgentNetBase, QMixer, VDNMixer
-    from rl.modules.nets._conv import Conv3dNet, ConvNet, SquashDims
+    from rl.modules.nets._conv import Conv3dNet, ConvNet, ImageEncoder, SquashDims
     from rl.modules.nets._heads import (
         CategoricalHead,
         DdpgCnnActor,
@@ -140,6 +140,7 @@ __all__ = [
     "GRUCell",
     "GRUModule",
     "IdentityValueTransform",
+    "ImageEncoder",
     "ImpalaNet",
     "IndependentBernoulli",
     "IndependentCategorical",

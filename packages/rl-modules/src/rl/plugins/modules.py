@@ -24,6 +24,7 @@ _MODULES = (
     ("dueling-cnn", "DuelingCnnDQNet", "Dueling network on pixels"),
     ("distributional-dqn-net", "DistributionalDQNnet", "Log-softmax over the atoms of returns"),
     ("convnet-3d", "Conv3dNet", "Convolutions on volumes, flattened to features"),
+    ("image-encoder", "ImageEncoder", "Convolutions on images of any size, with channels first or last"),
     ("impala", "ImpalaNet", "Deep residual network on pixels"),
     ("ddpg-mlp-actor", "DdpgMlpActor", "Deterministic policy on vectors, as in DDPG"),
     ("ddpg-mlp-q-net", "DdpgMlpQNet", "Action value on vectors, as in DDPG"),

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.modules import _foreign
 from rl.modules.nets._mlp import MLP, Options, is_list, make_norm, per_layer
-
-__all__ = ["Conv3dNet", "ConvNet", "SquashDims"]
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 Size = int | tuple[int, ...]
@@ -225,6 +223,56 @@ class Conv3dNet(_Convolutions):
     _sizes: ClassVar[tuple[str, ...]] = ("D", "H", "W")
     _layer_class: ClassVar[Maker] = nn.Conv3d
     _lazy_class: ClassVar[Maker] = nn.LazyConv3d
+
+
+class ImageEncoder(nn.Module):
+    """Encoder of images of any size, of bytes or floats, with channels first or last.
+
+    Images of at least 36 x 36 pixels go through the convolutions of Mnih et al., "Human-level control through deep
+    reinforcement learning", 2015, smaller ones through two with kernels of 2 x 2, as of grid worlds.
+
+    Args:
+        shape: Shape of an image: ``(C, H, W)``, or ``(H, W, C)`` with `channels_last`.
+        channels_last: Whether the channels are the last dimension.
+        scale: Factor of the pixels before the first convolution: ``1 / 255`` for bytes.
+
+    Attributes:
+        out_features: Width F of the features.
+
+    Shapes: ``[*B, *shape]`` of any real dtype to float32 ``[*B, F]``.
+
+    Raises:
+        ArgumentError: if `shape` has not three dimensions, or a side is below 3.
+
+    Example:
+        >>> encoder = ImageEncoder((84, 84, 3), channels_last=True, scale=1 / 255)
+        >>> encoder(torch.zeros(5, 84, 84, 3, dtype=torch.uint8)).shape
+        torch.Size([5, 3136])
+    """
+
+    def __init__(self, shape: Sequence[int], *, channels_last: bool = False, scale: float = 1.0) -> None:
+        super().__init__()
+        sizes = [as_integer(size, "ImageEncoder", "an entry of shape", least=1) for size in shape]
+        if len(sizes) != 3 or min(sizes[:2] if channels_last else sizes[1:]) < 3:
+            layout = "(H, W, C)" if channels_last else "(C, H, W)"
+            raise ArgumentError(f"ImageEncoder: shape must be {layout} with H and W of at least 3, got {tuple(shape)}")
+        height, width, channels = sizes if channels_last else (*sizes[1:], sizes[0])
+        self.channels_last, self.scale = channels_last, scale
+        large = min(height, width) >= 36
+        self.conv = ConvNet(
+            channels,
+            num_cells=[32, 64, 64] if large else [16, 32],
+            kernel_sizes=[8, 4, 3] if large else [2, 2],
+            strides=[4, 2, 1] if large else [1, 1],
+            activation_class=nn.ReLU,
+        )
+        with torch.no_grad():
+            self.out_features = self.conv(torch.zeros(1, channels, height, width)).shape[-1]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the features of images."""
+        image = image.movedim(-1, -3) if self.channels_last else image
+        return self.conv(image.to(torch.float32) * self.scale)
 
 
 def _aligned(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
