@@ -14,8 +14,7 @@ from rl.core import BackendError, RecurrentOptions
 from rl.core.testing import check_recurrent_backend, recurrent_reference
 from rl.modules import GRU, LSTM, GRUModule, LSTMModule, PadBackend, ScanBackend
 from rl.modules.recurrent import _kernels
-from rl.modules.recurrent._gru import gru_layer
-from rl.modules.recurrent._lstm import lstm_layer
+from rl.modules.recurrent._operators import gru_layer, lstm_layer
 from rl.modules.recurrent.backends import PlainBackend
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}

@@ -86,7 +86,8 @@ if TYPE_CHECKING:
         TanhModule,
     )
     from rl.modules.recurrent._layout import get_recurrent_matmul_precision, set_recurrent_matmul_precision
-    from rl.modules.recurrent.backends import PadBackend, ScanBackend
+    from rl.modules.recurrent._pad import PadBackend
+    from rl.modules.recurrent.backends import ScanBackend
     from rl.modules.recurrent.cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules import GRUModule, LSTMModule
     from rl.modules.value_transforms import (

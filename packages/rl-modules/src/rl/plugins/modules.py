@@ -93,6 +93,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
         from rl.modules.recurrent.backends import PlainBackend
 
         return PlainBackend()
-    from rl.modules.recurrent.backends import PadBackend, ScanBackend
+    from rl.modules.recurrent._pad import PadBackend
+    from rl.modules.recurrent.backends import ScanBackend
 
     return PadBackend() if name == "pad" else ScanBackend()

@@ -176,6 +176,8 @@ def get_recurrent_matmul_precision() -> Precision:
 
 
 Cell = Literal["lstm", "gru"]
+States = tuple[Tensor, ...]
+"""h, or h and c."""
 DEFAULTS = RecurrentOptions()
 
 
