@@ -8,7 +8,7 @@ from torch import distributions as D
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import (
     Categorical,
     IndependentBernoulli,
@@ -154,9 +154,9 @@ def test_a_forbidden_action_scores_minus_infinity(make):
 
 @MASKED
 def test_a_mask_that_allows_nothing_or_does_not_fit_is_refused(make):
-    with pytest.raises(SpecError, match="allows no action"):
+    with pytest.raises(ArgumentError, match="allows no action"):
         make(logits=torch.zeros(2, 3), mask=torch.tensor([[True, True, True], [False, False, False]]))
-    with pytest.raises(SpecError, match="bool"):
+    with pytest.raises(ArgumentError, match="bool"):
         make(logits=torch.zeros(3), mask=torch.ones(3))
     with pytest.raises(ShapeError, match=r"\(2, 3\) and a mask \(4,\)"):
         make(logits=torch.zeros(2, 3), mask=torch.ones(4, dtype=torch.bool))
@@ -190,15 +190,15 @@ def test_expand(make):
 
 @BOTH
 def test_misuse_is_named(make):
-    with pytest.raises(SpecError, match="got neither"):
+    with pytest.raises(ArgumentError, match="got neither"):
         make()
-    with pytest.raises(SpecError, match="got both"):
+    with pytest.raises(ArgumentError, match="got both"):
         make(torch.zeros(2), torch.ones(2))
-    with pytest.raises(SpecError, match="not a number"):
+    with pytest.raises(ArgumentError, match="not a number"):
         make(torch.tensor([0.0, torch.nan]), validate_args=True)
-    with pytest.raises(SpecError, match="probability zero"):
+    with pytest.raises(ArgumentError, match="probability zero"):
         make(probs=torch.zeros(2), validate_args=True)
-    with pytest.raises(SpecError, match="values"):
+    with pytest.raises(ArgumentError, match="values"):
         make(torch.zeros(2), validate_args=True).log_prob(torch.tensor([2, 2]))
 
 

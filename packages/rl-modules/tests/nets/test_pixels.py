@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from rl.core.errors import ArgumentError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import Conv3dNet, ImageEncoder, ImpalaNet
 
 
@@ -24,7 +24,7 @@ def test_conv3d_equals_the_layers_by_hand(batch):
 def test_conv3d_names_itself():
     with pytest.raises(ShapeError, match=r"Conv3dNet expects pixels \[\*B, 3, D, H, W\], got \(4, 8, 8\)"):
         Conv3dNet(3)(torch.zeros(4, 8, 8))
-    with pytest.raises(SpecError, match="Conv3dNet: one entry per convolution"):
+    with pytest.raises(ArgumentError, match="Conv3dNet: one entry per convolution"):
         Conv3dNet(3, num_cells=[4, 4], strides=[1])
 
 
@@ -57,7 +57,7 @@ def test_impala_has_the_size_of_the_paper():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ImpalaNet(channels=()), SpecError, "at least one section"),
+        (lambda: ImpalaNet(channels=()), ArgumentError, "at least one section"),
         (lambda: ImpalaNet(3)(torch.zeros(2, 4, 8, 8)), ShapeError, r"\[\*B, 3, H, W\], got \(2, 4, 8, 8\)"),
         (lambda: ImpalaNet(3)(torch.zeros(3, 8, 8, dtype=torch.uint8)), ShapeError, "uint8"),
     ],

@@ -11,8 +11,6 @@ from torch import Tensor
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError, ShapeError, SpecError
 
-__all__ = ["WHO", "require_fitting", "require_known", "require_plain_tensors"]
-
 WHO = "the recurrent back end 'triton'"
 
 _PRECISIONS = (None, "ieee", "tf32", "tf32x3")
@@ -24,7 +22,7 @@ def require_known(options: RecurrentOptions) -> None:
     """Refuse options that stand for nothing.
 
     Args:
-        options: of a call.
+        options: Options of a call.
 
     Raises:
         BackendError: naming what is known.
@@ -51,11 +49,11 @@ def require_fitting(
     Args:
         cell: ``"lstm"`` or ``"gru"``.
         inputs: ``[B, T, I]``.
-        weights: by layer.
-        each: weights of a layer.
-        state: before the first step.
-        is_init: mask of the resets.
-        resets: the reset states.
+        weights: Weights by layer.
+        each: Weights of a layer.
+        state: State before the first step.
+        is_init: Mask of the resets.
+        resets: Stored states of the resets.
 
     Raises:
         ShapeError: if shapes do not agree.
@@ -127,7 +125,7 @@ def require_plain_tensors(tensors: Sequence[Tensor | None]) -> None:
     """Refuse tensors inside of `torch.func` transforms, which kernels cannot see.
 
     Args:
-        tensors: of a call, or gradients that it is given.
+        tensors: Tensors of a call, or its incoming gradients.
 
     Raises:
         BackendError: naming what else to do.

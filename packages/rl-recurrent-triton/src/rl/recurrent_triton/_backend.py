@@ -91,7 +91,7 @@ class TritonBackend:
 
 
 def _require_plain(module: nn.RNNBase) -> Cell:
-    """The cell of a module of which everything is computed here.
+    """Return the cell of a module that the kernels support.
 
     Raises:
         BackendError: for another one.
@@ -149,13 +149,13 @@ def _weights(module: nn.RNNBase) -> list[Tensor]:
 
 
 def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
-    """The back end if its kernels run on `device`; else None, with a warning for a CUDA device.
+    """Return the back end if its kernels run on `device`; else None, with a warning for a CUDA device.
 
     There is no warning if torch sees no GPU, for a CPU, and with ``RL_NATIVE=off``.
 
     Args:
-        device: device of weights and data.
-        by_name: whether the caller named this back end.
+        device: Device of weights and data.
+        by_name: Whether the caller named this back end.
 
     Raises:
         BackendError: if named, and unusable on a CUDA device, or on a CPU under Triton's interpreter.

@@ -19,10 +19,10 @@ class Wanted:
     """Which gradients are needed.
 
     Args:
-        inputs: that of the inputs.
-        first: those of the states before the first step.
-        resets: that of each reset state.
-        weights: by layer, in the order of its weights.
+        inputs: Gradient of the inputs.
+        first: Gradients of the states before the first step.
+        resets: Gradient of each stored state.
+        weights: Gradients of the weights, by layer, in the order of its weights.
     """
 
     inputs: bool
@@ -42,7 +42,7 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
     """Compute the states of all layers.
 
     Args:
-        layers: with the states to be written.
+        layers: Layers, with the states to be written.
         x: ``[B, T, I]``, inputs of the lowest one.
         gates: ``[layers, B, T, 4 * H]``, to be kept; a work buffer is taken if None.
     """
@@ -89,11 +89,11 @@ def run_backward(
     """Gradients of inputs and of reset states, the needed ones; the layers hold the others.
 
     Args:
-        layers: with their states.
-        x: as in the forward pass.
-        grads: of the states, ``[layers, B, T, H]`` each; None is zero.
-        gates: as they were kept; computed again if None.
-        wanted: which gradients.
+        layers: Layers, with their states.
+        x: Inputs of the forward pass.
+        grads: Gradients of the states, ``[layers, B, T, H]`` each; None is zero.
+        gates: Stored gates; recomputed if None.
+        wanted: Flags of the gradients that are computed.
     """
     batch, time = x.shape[:2]
     whole = (batch, time, len(layers), layers[0].hidden)
@@ -186,11 +186,11 @@ class How:
     """How to compute.
 
     Args:
-        kind: of layers.
-        biased: whether weights have biases among them.
-        dtype: of products and gates.
-        keep: whether gates are kept for the gradient, instead of being computed again.
-        precision: of products, see `rl.core.RecurrentOptions`.
+        kind: Kind of the layers.
+        biased: Whether the weights include biases.
+        dtype: Dtype of products and gates.
+        keep: Whether gates are stored for the gradient, instead of being recomputed.
+        precision: Precision of products, see `rl.core.RecurrentOptions`.
     """
 
     kind: type[Layer]
@@ -259,12 +259,12 @@ def differentiate(
     """ComputedGradients of all that is given.
 
     Args:
-        how: as in `compute`.
-        given: as in `compute`.
-        states: that it gave.
-        gates: that it gave.
-        grads: of the states; None is zero.
-        wanted: which gradients: of inputs, of first states, of reset states, of weights.
+        how: How to compute, as in `compute`.
+        given: Tensors of the call, as in `compute`.
+        states: States that `compute` returned.
+        gates: Gates that `compute` returned.
+        grads: Gradients of the states; None is zero.
+        wanted: Flags of the gradients that are computed: of inputs, of first states, of reset states, of weights.
     """
     asked = _asked(wanted, how.kind.parts, how.each)
     if not given.mask.numel():

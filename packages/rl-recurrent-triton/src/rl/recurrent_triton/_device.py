@@ -76,7 +76,7 @@ def why_not(device: torch.device | str | None = None) -> str:
     """Why the kernels do not run here, as a sentence that says what to do; empty if they do.
 
     Args:
-        device: on this one; if None, on any that the driver shows.
+        device: Device; any that the driver shows if None.
 
     Example:
         >>> from rl.recurrent_triton import why_not
@@ -92,7 +92,7 @@ def why_not(device: torch.device | str | None = None) -> str:
 
 
 def _missing() -> str:
-    """What keeps every device from the kernels."""
+    """Return the reason why no device can run the kernels; None if one can."""
     if settings().native == "off":
         return "the kernels of rl-recurrent-triton are switched off with RL_NATIVE=off; unset it to use them"
     return "" if has_triton() else _no_triton()
@@ -116,7 +116,7 @@ def _no_device() -> str:
 
 @cache
 def unfit(device: torch.device) -> str:
-    """What keeps one device from the kernels, where Triton is installed; found once for each."""
+    """Return the reason why a device cannot run the kernels, where Triton is installed; None if it can."""
     import torch
 
     if device.type == "cpu" and interpreted():
@@ -156,7 +156,7 @@ def _spoken(name: str, capability: tuple[int, int]) -> str:
 
 
 def notes() -> list[str]:
-    """What is missing, for ``rl doctor``; else the version of Triton and the devices."""
+    """Return what is missing, for ``rl doctor``; else the version of Triton and the devices."""
     reason = why_not()
     if reason:
         return [f"{reason}{_also()}"]

@@ -26,14 +26,14 @@ _PIECES = 4
 
 @cache
 def kernels() -> Any:
-    """The module that launches the kernels; Triton is imported with it, at first use."""
+    """Return the module that launches the kernels; Triton is imported with it, at first use."""
     from rl.recurrent_triton import _launch
 
     return _launch
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type of states and sums, where products and gates are of `dtype`."""
+    """Return the type of states and sums, where products and gates are of `dtype`."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
@@ -41,9 +41,9 @@ def pieces(batch: int, time: int, *, whole: bool) -> list[tuple[int, int]]:
     """Where time is cut, so that a work buffer holds the gates of one piece only.
 
     Args:
-        batch: rows.
-        time: steps.
-        whole: in one piece.
+        batch: Number of rows.
+        time: Number of steps.
+        whole: Whether all steps are one chunk.
 
     Example:
         >>> pieces(256, 100, whole=False), pieces(8, 100, whole=False)
@@ -62,7 +62,7 @@ def on_device(device: torch.device, precision: str | None) -> Generator[str]:
     Gives the precision for the kernels. Products outside of them are exact where it is ``"tf32x3"``.
 
     Args:
-        device: of all tensors.
+        device: Device of all tensors.
         precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; as torch's own recurrent layers if None.
     """
     with ExitStack() as entered:
@@ -92,7 +92,7 @@ def _products(precision: str | None) -> Generator[str]:
 
 
 def rows_of(sequence: Tensor, steps: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """These steps of ``[B, T, N]`` as rows of a matrix, in the type of the products."""
+    """Return these steps of ``[B, T, N]`` as rows of a matrix, in the dtype of the products."""
     return sequence[:, slice(*steps)].to(dtype).reshape(-1, sequence.shape[-1])
 
 
@@ -113,9 +113,9 @@ class Shared:
     """What the layers of one call have in common.
 
     Args:
-        mask: bool ``[B, T]``, true at resets.
-        dtype: of products and gates.
-        precision: of products in kernels.
+        mask: Mask of the resets, bool ``[B, T]``.
+        dtype: Dtype of products and gates.
+        precision: Precision of products in kernels.
     """
 
     mask: Tensor
@@ -129,7 +129,7 @@ class Gradients:
 
     Args:
         of_states: ``[B, n, H]`` each, of the states after each step; None is zero.
-        carry: whether the gradient of the states before the first of these steps is needed.
+        carry: Whether the gradient of the states before the first of these steps is needed.
         of_resets: ``[B, n, H]`` each, of reset states, written; None to skip them.
     """
 
@@ -143,10 +143,10 @@ class Layer(ABC):
 
     Args:
         weights: ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays them out.
-        first: before the first step, ``[B, H]`` each.
-        resets: reset states where the mask is true, ``[B, T, H]`` each; None is zero.
-        states: after each step, ``[B, T, H]`` each.
-        shared: what all layers have in common.
+        first: States before the first step, ``[B, H]`` each.
+        resets: Stored states, read where the mask is true, ``[B, T, H]`` each; None is zero.
+        states: States after each step, ``[B, T, H]`` each.
+        shared: Data that all layers share.
     """
 
     parts: ClassVar[int]
@@ -209,11 +209,11 @@ class Layer(ABC):
         self.incoming = tuple(torch.zeros_like(part) for part in self.first)
 
     def of_input(self, grad: Tensor) -> Tensor:
-        """The columns that the inputs fed, as a matrix."""
+        """Return the columns that belong to the inputs, as a matrix."""
         return grad.flatten(0, 1)[:, : self.fed * self.hidden]
 
     def of_state(self, grad: Tensor) -> Tensor:
-        """The columns that the states fed, as a matrix."""
+        """Return the columns that belong to the states, as a matrix."""
         return grad.flatten(0, 1)[:, -self.fed * self.hidden :]
 
     def _through_weights(self, grad: Tensor, own: Gradients, start: int) -> Tensor | None:
@@ -267,7 +267,7 @@ class Layer(ABC):
         ]
 
     def _from_slots(self, rows: Tensor) -> Tensor:
-        """The way back from `_in_slots`."""
+        """Invert `_in_slots`."""
         return rows
 
     @property

@@ -35,11 +35,11 @@ def run(how: How, x: Tensor, weights: list[Tensor], rest: tuple[Any, ...], *, di
     """States after each step.
 
     Args:
-        how: see `How`.
-        x: see `rl.recurrent_triton._ops`, as the following.
-        weights: of all layers.
-        rest: states before the first step, mask, reset states.
-        differentiated: whether there will be a gradient.
+        how: How to compute, see `How`.
+        x: Inputs; see `rl.recurrent_triton._ops` for this and the following.
+        weights: Weights of all layers.
+        rest: States before the first step, mask, reset states.
+        differentiated: Whether a gradient may be computed.
     """
     if not differentiated:
         return compute(how, Given.of(how, x, weights, rest))[0]
@@ -118,7 +118,7 @@ class _Operators:
     """The functions of both operators of one cell.
 
     Args:
-        kind: of layers.
+        kind: Kind of the layers.
     """
 
     def __init__(self, kind: type[Layer]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ArgumentError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import _foreign
 from rl.modules.nets._mlp import MLP, Options, is_list, make_norm, per_layer
 
@@ -24,7 +24,7 @@ class SquashDims(nn.Module):
         ndims_in: Number of dimensions.
 
     Raises:
-        SpecError: if `ndims_in` is below 1.
+        ArgumentError: if `ndims_in` is below 1.
         ShapeError: in the call, if the input has fewer dimensions.
 
     Example:
@@ -151,27 +151,27 @@ class ConvNet(_Convolutions):
     """Two-dimensional convolutions with activations, and one flat feature vector in the end.
 
     Args:
-        in_features: channels of the input; found out at the first call if None.
-        depth: number of convolutions, if it follows from no list.
-        num_cells: channels of each convolution.
-        kernel_sizes: of each, or one for all.
-        strides: of each, or one for all.
-        paddings: of each, or one for all.
-        activation_class: activation after each convolution.
+        in_features: Channels of the input; found out at the first call if None.
+        depth: Number of convolutions, if it follows from no list.
+        num_cells: Channels of each convolution.
+        kernel_sizes: Kernel size of each convolution, or one for all.
+        strides: Stride of each convolution, or one for all.
+        paddings: Padding of each convolution, or one for all.
+        activation_class: Class of the activation after each convolution.
         activation_kwargs: Arguments of the activations; a list has those of each.
-        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
-            the number of channels; a lazy class has none.
+        norm_class: Class of the normalization before each activation; none if None. The one required argument that
+            `norm_kwargs` leaves out is the number of channels; a lazy class has none.
         norm_kwargs: Further arguments of the normalization layers; a list has those of each.
-        bias_last_layer: whether the last convolution has a bias.
-        aggregator_class: from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
-        aggregator_kwargs: its arguments.
-        groups: of each convolution, as in `torch.nn.Conv2d`.
-        device: where the parameters are made.
+        bias_last_layer: Whether the last convolution has a bias.
+        aggregator_class: Class of the module from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
+        aggregator_kwargs: Arguments of the aggregator.
+        groups: Number of groups of each convolution, as in `torch.nn.Conv2d`.
+        device: Device of the parameters.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
 
     Raises:
-        SpecError: if the lists differ in length, or `depth` is negative.
+        ArgumentError: if the lists differ in length, or `depth` is negative.
 
     Example:
         >>> net = ConvNet(num_cells=[32, 64], kernel_sizes=[8, 4], strides=[4, 2])
@@ -212,7 +212,7 @@ class Conv3dNet(_Convolutions):
     Shapes: floating-point pixels ``[*B, C, D, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
 
     Raises:
-        SpecError: if the lists differ in length, or `depth` is negative.
+        ArgumentError: if the lists differ in length, or `depth` is negative.
 
     Example:
         >>> net = Conv3dNet(num_cells=[8, 16], kernel_sizes=3, strides=2)
@@ -282,7 +282,7 @@ def _aligned(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[
     if depth is not None:
         lengths["depth"] = as_integer(depth, owner, "depth", least=0)
     if len(set(lengths.values())) > 1:
-        raise SpecError(f"{owner}: one entry per convolution is needed, got {lengths}")
+        raise ArgumentError(f"{owner}: one entry per convolution is needed, got {lengths}")
     count = next(iter(lengths.values()), 3)
     return [
         [_sizes(owner, one, name) for one in (value if per_layer[name] else [value] * count)]
