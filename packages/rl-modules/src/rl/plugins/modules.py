@@ -65,12 +65,12 @@ _MODULES = (
     ("online-dt-actor", "OnlineDTActor", "Network of a decision transformer's stochastic policy"),
     ("dt-inference", "DecisionTransformerInferenceWrapper", "Acts with a decision transformer, step by step"),
     ("diffusion-actor", "DiffusionActor", "Policy that denoises random actions"),
-    ("lstm", "LSTMModule", "LSTM on named entries, step by step or whole sequences"),
-    ("gru", "GRUModule", "GRU on named entries, step by step or whole sequences"),
+    ("lstm", "LSTMModule", "LSTM on named entries, step by step or sequences"),
+    ("gru", "GRUModule", "GRU on named entries, step by step or sequences"),
 )
 _BACKENDS = (
-    ("scan", "ScanBackend", "Loop over time as an operator of our own; compiles whole"),
-    ("pad", "PadBackend", "Pieces between resets, padded, through torch's own LSTM and GRU"),
+    ("scan", "ScanBackend", "Loop over time as one operator, which compiles without a graph break"),
+    ("pad", "PadBackend", "Segments between resets, padded, through torch's own LSTM and GRU"),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.recurrent_triton._layers import Gradients, Layer, Shared, on_device, pieces, rows_of, state_dtype
+from rl.recurrent_triton._layers import Gradients, Layer, Shared, on_device, rows_of, state_dtype, time_chunks
 
 Steps = tuple[int, int]
 
@@ -47,7 +47,7 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
         gates: ``[layers, B, T, 4 * H]``, to be kept; a work buffer is taken if None.
     """
     batch, time = x.shape[:2]
-    cuts = pieces(batch, time, whole=gates is not None)
+    cuts = time_chunks(batch, time, single=gates is not None)
     work = _Work(x, layers[0], cuts, layers[0].slots)
     for steps in cuts:
         below = x
@@ -59,7 +59,7 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
 
 
 class _Work:
-    """Scratch buffer shared by the pieces of time."""
+    """Scratch buffer shared by the time chunks."""
 
     def __init__(self, x: Tensor, layer: Layer, cuts: list[Steps], slots: int) -> None:
         self._like, self._dtype = x, layer.shared.dtype
@@ -104,12 +104,12 @@ def run_backward(
     )
     for layer in layers:
         layer.begin_backward()
-    cuts = pieces(batch, time, whole=gates is not None)
+    cuts = time_chunks(batch, time, single=gates is not None)
     work = _Work(x, layers[0], cuts, 4)
     for steps in reversed(cuts):
         above: Tensor | None = None
         for place in reversed(range(wanted.lowest, len(layers))):
-            own = _own(grads, results, place, steps, above, carry=steps[0] > 0 or any(wanted.first))
+            own = _layer_gradients(grads, results, place, steps, above, carry=steps[0] > 0 or any(wanted.first))
             kept_gates = None if gates is None else gates[place]
             above = _layer_backward(layers, place, x, own, kept_gates, work, steps, wanted, results)
     return results.x, results.resets
@@ -122,7 +122,7 @@ def _write_product(left: Tensor, right: Tensor, out: Tensor) -> None:
         out.copy_(torch.mm(left, right).view_as(out))
 
 
-def _own(
+def _layer_gradients(
     grads: Sequence[Tensor | None],
     results: _Results,
     place: int,
@@ -131,7 +131,7 @@ def _own(
     *,
     carry: bool,
 ) -> Gradients:
-    """Gradients of the states of one layer: those that were given, and what the layer above adds to the first."""
+    """Return the gradients of the states of one layer: the incoming ones, plus that from the layer above for h."""
     here = slice(*steps)
     of_states = [None if grad is None else _in_rows(grad[place, :, here]) for grad in grads]
     if above is not None:
@@ -266,7 +266,7 @@ def differentiate(
         grads: Gradients of the states; None is zero.
         wanted: Flags of the gradients that are computed: of inputs, of first states, of reset states, of weights.
     """
-    asked = _asked(wanted, how.kind.parts, how.each)
+    asked = _split_flags(wanted, how.kind.parts, how.each)
     if not given.mask.numel():
         return _of_no_steps(given, wanted)
     with on_device(given.x.device, how.precision) as precision:
@@ -302,11 +302,11 @@ def _layers(how: How, given: Given, states: Sequence[Tensor], precision: str) ->
 
 
 def in_rows(part: Tensor) -> Tensor:
-    """With elements of a row side by side, as kernels read them."""
+    """Return the tensor with contiguous rows, as kernels read them."""
     return part if part.stride(-1) == 1 else part.contiguous()
 
 
-def _asked(wanted: Sequence[bool], parts: int, each: int) -> Wanted:
+def _split_flags(wanted: Sequence[bool], parts: int, each: int) -> Wanted:
     inputs, *rest = wanted
     first, resets, weights = rest[:parts], rest[parts : 2 * parts], rest[2 * parts :]
     by_layer = [list(weights[start : start + each]) for start in range(0, len(weights), each)]

@@ -65,7 +65,7 @@ def has_triton() -> bool:
 
 
 @cache
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Whether Triton interprets (``TRITON_INTERPRET=1``), so that tensors on the CPU will do. Imports Triton."""
     if not has_triton():
         return False
@@ -110,8 +110,8 @@ def _no_device() -> str:
         return "rl-recurrent-triton finds no NVIDIA driver here: its kernels run on CUDA devices"
     if any(capability >= NEEDED for _, capability in found):
         return ""
-    named = "; ".join(_spoken(name, capability) for name, capability in found) or "the driver shows none"
-    return f"rl-recurrent-triton needs a CUDA device of compute capability {_dotted(NEEDED)} or newer: {named}"
+    named = "; ".join(_describe(name, capability) for name, capability in found) or "the driver shows none"
+    return f"rl-recurrent-triton needs a CUDA device of compute capability {_version(NEEDED)} or newer: {named}"
 
 
 @cache
@@ -119,7 +119,7 @@ def unfit(device: torch.device) -> str:
     """Return the reason why a device cannot run the kernels, where Triton is installed; None if it can."""
     import torch
 
-    if device.type == "cpu" and interpreted():
+    if device.type == "cpu" and is_interpreted():
         return ""
     if device.type != "cuda":
         return (
@@ -133,9 +133,9 @@ def unfit(device: torch.device) -> str:
     capability = torch.cuda.get_device_capability(device)
     if capability >= NEEDED:
         return ""
-    named = _spoken(torch.cuda.get_device_name(device), capability)
+    named = _describe(torch.cuda.get_device_name(device), capability)
     return (
-        f"the kernels of rl-recurrent-triton need compute capability {_dotted(NEEDED)} or newer, and {device} is"
+        f"the kernels of rl-recurrent-triton need compute capability {_version(NEEDED)} or newer, and {device} is"
         f" {named}: take the recurrent back end 'scan' or 'pad'"
     )
 
@@ -147,12 +147,12 @@ def _blind() -> str:
     return "torch.cuda.is_available() is False" if built else "this torch is built without CUDA"
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def _version(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def _spoken(name: str, capability: tuple[int, int]) -> str:
-    return f"{name} ({_dotted(capability)})"
+def _describe(name: str, capability: tuple[int, int]) -> str:
+    return f"{name} ({_version(capability)})"
 
 
 def notes() -> list[str]:
@@ -160,7 +160,7 @@ def notes() -> list[str]:
     reason = why_not()
     if reason:
         return [f"{reason}{_also()}"]
-    shown = "; ".join(_spoken(name, capability) for name, capability in devices() or [])
+    shown = "; ".join(_describe(name, capability) for name, capability in devices() or [])
     return [f"Triton {_triton_version()}; devices: {shown}"]
 
 
@@ -177,7 +177,7 @@ def said() -> str:
     reason = _missing()
     if reason:
         raise BackendError(f"the recurrent back end 'triton': {reason}")
-    return f"Triton {_triton_version()}{', interpreted' if interpreted() else ''}"
+    return f"Triton {_triton_version()}{', interpreted' if is_interpreted() else ''}"
 
 
 def _triton_version() -> str:

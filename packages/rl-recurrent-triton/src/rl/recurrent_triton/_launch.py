@@ -55,7 +55,7 @@ _ROWS, _COLUMNS = 16, 64  # of a program of `states_before`
 _INTERPRETER = Device(multi_processor_count=1, shared_memory_per_block_optin=96 * 1024)
 
 
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Whether Triton interprets, so that tensors on the CPU will do."""
     return not isinstance(KERNELS["states_before"], triton.JITFunction)
 
@@ -236,11 +236,11 @@ def _choose(
     if isinstance(launch, Launch):
         return launch
     batch, _, hidden = state.shape
-    return _planned(cell, direction, batch, hidden, dtype, precision, state.device, launch)
+    return _plan_launch(cell, direction, batch, hidden, dtype, precision, state.device, launch)
 
 
 @lru_cache(maxsize=4096)
-def _planned(
+def _plan_launch(
     cell: Cell,
     direction: Direction,
     batch: int,

@@ -1,8 +1,8 @@
 """State of one layer during one call: weights, states, gradients, and its kernel calls.
 
-Gates lie in columns, one slot of ``H`` for each. An LSTM has i, f, g, o, which inputs and states feed alike. A GRU has
-n, r, z, m, where m is what the states add to n: inputs feed the columns n, r, z and states r, z, m, so that each
-product reads or writes columns that lie side by side.
+Gates lie in columns, one slot of ``H`` for each. An LSTM has i, f, g, o; inputs and states contribute to all. A GRU
+has n, r, z, m, where m is what the states add to n: inputs contribute to n, r, z and states to r, z, m, so that each
+product reads or writes adjacent columns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 _ROWS = 4096
-"""Rows of a product below which pieces of time gain nothing: products would be too small for the device."""
+"""Rows of a product below which time chunks gain nothing: products would be too small for the device."""
 
-_PIECES = 4
+_CHUNKS = 4
 """At most; the work buffer of gates is then as large as the states of an LSTM are, in two."""
 
 
@@ -37,19 +37,19 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def pieces(batch: int, time: int, *, whole: bool) -> list[tuple[int, int]]:
-    """Where time is cut, so that a work buffer holds the gates of one piece only.
+def time_chunks(batch: int, time: int, *, single: bool) -> list[tuple[int, int]]:
+    """Return the chunks of time, such that a work buffer holds the gates of one chunk only.
 
     Args:
         batch: Number of rows.
         time: Number of steps.
-        whole: Whether all steps are one chunk.
+        single: Whether all steps are one chunk.
 
     Example:
-        >>> pieces(256, 100, whole=False), pieces(8, 100, whole=False)
+        >>> time_chunks(256, 100, single=False), time_chunks(8, 100, single=False)
         ([(0, 25), (25, 50), (50, 75), (75, 100)], [(0, 100)])
     """
-    shortest = time if whole else max(-(-time // _PIECES), -(-_ROWS // batch))
+    shortest = time if single else max(-(-time // _CHUNKS), -(-_ROWS // batch))
     count = -(-time // min(shortest, time))
     length = -(-time // count)
     return [(start, min(start + length, time)) for start in range(0, time, length)]
@@ -59,7 +59,7 @@ def pieces(batch: int, time: int, *, whole: bool) -> list[tuple[int, int]]:
 def on_device(device: torch.device, precision: str | None) -> Generator[str]:
     """Launch on `device`, with matrix products in `precision`, whatever autocast says.
 
-    Gives the precision for the kernels. Products outside of them are exact where it is ``"tf32x3"``.
+    Yields the precision of the kernels. Products outside of them are exact where it is ``"tf32x3"``.
 
     Args:
         device: Device of all tensors.
@@ -97,7 +97,7 @@ def rows_of(sequence: Tensor, steps: tuple[int, int], dtype: torch.dtype) -> Ten
 
 
 def project(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """``rows @ weight^T + bias`` into `out`."""
+    """Compute ``rows @ weight^T + bias`` into `out`."""
     if bias is None:
         torch.mm(rows, weight.t(), out=out)
     else:
@@ -110,7 +110,7 @@ States = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Shared:
-    """What the layers of one call have in common.
+    """Data that the layers of one call share.
 
     Args:
         mask: Mask of the resets, bool ``[B, T]``.
@@ -125,7 +125,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Where kernels and products read and write gradients of one layer, during one piece of time of n steps.
+    """Tensors in which kernels and products read and write gradients of one layer, during one time chunk of n steps.
 
     Args:
         of_states: ``[B, n, H]`` each, of the states after each step; None is zero.
@@ -234,7 +234,7 @@ class Layer(ABC):
         return product.to(self.first[0].dtype).masked_fill(self.shared.mask[:, start, None], 0.0)
 
     def add_weight_gradients(self, grad: Tensor, rows: Tensor, before: Tensor | None, wanted: Sequence[bool]) -> None:
-        """Add the parts of one piece of time to those gradients that are wanted, in the order of the weights."""
+        """Add the parts of one time chunk to those gradients that are wanted, in the order of the weights."""
         if wanted[0]:
             self._add("ih", self.of_input(grad), rows)
         if wanted[1] and before is not None:

@@ -95,7 +95,7 @@ def split_shape(shape: Size, event_dims: int) -> tuple[Size, Size]:
 
 
 def check_bounds(owner: str, low: float | Tensor, high: float | Tensor, *, validate_args: bool) -> None:
-    """Refuse bounds that are infinite or out of order; tensors are only looked at with `validate_args`.
+    """Reject bounds that are infinite or out of order; tensors are checked only with `validate_args`.
 
     Raises:
         ArgumentError: if so.

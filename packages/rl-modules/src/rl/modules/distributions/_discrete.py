@@ -279,7 +279,7 @@ class MaskedCategorical(Categorical):
     ) -> None:
         if logits is None:
             logits, probs = _logits_of(probs, type(self).__name__), None
-        super().__init__(_masked(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args)
+        super().__init__(_mask_logits(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args)
         self.mask = mask
 
 
@@ -316,7 +316,7 @@ class MaskedOneHotCategorical(OneHotCategorical):
     ) -> None:
         if logits is None:
             logits, probs = _logits_of(probs, type(self).__name__), None
-        logits = _masked(logits, mask, neg_inf, type(self).__name__)
+        logits = _mask_logits(logits, mask, neg_inf, type(self).__name__)
         super().__init__(logits, probs, dtype=dtype, validate_args=validate_args)
         self.mask = mask
 
@@ -328,8 +328,8 @@ def _logits_of(probs: Tensor | None, owner: str) -> Tensor:
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log().masked_fill(probs <= 0, -torch.inf)
 
 
-def require_allowed(mask: Tensor, owner: str, group_sizes: Sequence[int] | None = None) -> None:
-    """Refuse a mask that allows no action somewhere.
+def check_mask(mask: Tensor, owner: str, group_sizes: Sequence[int] | None = None) -> None:
+    """Reject a mask that allows no action somewhere.
 
     Raises:
         ArgumentError: if the mask is not bool, or allows nothing in some row (on a CPU; other devices assert it
@@ -346,10 +346,10 @@ def require_allowed(mask: Tensor, owner: str, group_sizes: Sequence[int] | None 
             raise ArgumentError(f"{message}: allow at least one, also in states that end an episode")
 
 
-def _masked(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
+def _mask_logits(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
     if mask.shape[-1:] != logits.shape[-1:]:
         raise ShapeError(f"{owner} got logits {tuple(logits.shape)} and a mask {tuple(mask.shape)}")
-    require_allowed(mask, owner)
+    check_mask(mask, owner)
     return torch.where(mask, logits, neg_inf)
 
 

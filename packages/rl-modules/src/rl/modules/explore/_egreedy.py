@@ -17,7 +17,7 @@ from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Composite, TensorSpec
 from rl.modules import _foreign
 from rl.modules._keys import key_list
-from rl.modules.distributions._discrete import require_allowed
+from rl.modules.distributions._discrete import check_mask
 from rl.modules.policy._fit import action_leaf, action_shape, action_space, spec_by_key
 
 
@@ -78,8 +78,8 @@ def exploring() -> bool:
     return how is None or how is InteractionType.RANDOM
 
 
-def require_spec(module: Any) -> None:
-    """Refuse to explore without a spec.
+def check_spec(module: Any) -> None:
+    """Reject a module without a spec.
 
     Raises:
         SpecError: if the module has none.
@@ -205,7 +205,7 @@ class EGreedyModule(TensorDictModuleBase):
         return Lowered(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
-        require_spec(self)
+        check_spec(self)
         own = 0 if self._space == "categorical" else min(1, len(self._leaf.shape))
         batch = action.shape[: action.ndim - own]
         device = action.device
@@ -219,7 +219,7 @@ class EGreedyModule(TensorDictModuleBase):
         spec, device = self._leaf, action.device
         one_hot = self._space == "one-hot"
         if mask is not None:
-            require_allowed(mask, "EGreedyModule")
+            check_mask(mask, "EGreedyModule")
             index = torch.where(mask, torch.rand(mask.shape, device=device), -1.0).argmax(-1)
         elif self._space in {"one-hot", "categorical"} and self._fast:
             index = torch.randint(spec.n, action.shape[:-1] if one_hot else action.shape, device=device)

@@ -19,7 +19,7 @@ from rl.core.recurrent import State
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.modules import _foreign
 from rl.modules._keys import key_list
-from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, exploring, require_spec
+from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, check_spec, exploring
 from rl.modules.policy._fit import action_leaf, spec_by_key
 
 
@@ -147,7 +147,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         return Lowered(lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor) -> Tensor:
-        require_spec(self)
+        check_spec(self)
         noise = torch.randn_like(action)
         if self.std != 1.0 or self.mean:
             noise = noise * self.std + self.mean
@@ -290,7 +290,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
             SpecError: if there is no spec.
             UnknownComponentError: if rl-envs is not installed.
         """
-        require_spec(self)
+        check_spec(self)
         specs = {state.name: Unbounded(state.shape, dtype=state.dtype) for state in self.states}
         return load("transform", "tensordict-primer")(specs, default_value={_NOISE: self.x0})
 
@@ -307,7 +307,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
             SpecError: if there is no spec.
         """
         if exploring():
-            require_spec(self)
+            check_spec(self)
             leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
             for key, leaf in zip(self.in_keys, leaves, strict=True):
                 if leaf is None:
@@ -327,7 +327,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         return Lowered(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, noise: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        require_spec(self)
+        check_spec(self)
         if noise.shape != action.shape:
             raise ShapeError(
                 f"OrnsteinUhlenbeckProcessModule got actions {list(action.shape)} and noise {list(noise.shape)}: its"

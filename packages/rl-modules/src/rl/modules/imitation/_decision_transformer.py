@@ -206,7 +206,7 @@ def _as_config(given: Any, default: DTConfig, owner: str) -> DTConfig:
 
 
 #: limits of the logarithm of a standard deviation
-LEAST, MOST = -5.0, 2.0
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
 
 class _DTNetwork(nn.Module):
@@ -315,7 +315,7 @@ class OnlineDTActor(_DTNetwork):
         """Means and standard deviations, each ``[*B, T, action_dim]``."""
         features = self.transformer(observation, action, return_to_go)
         share = (self.action_layer_logstd(features).tanh() + 1) / 2
-        return self.action_layer_mean(features), (LEAST + (MOST - LEAST) * share).exp()
+        return self.action_layer_mean(features), (LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) * share).exp()
 
 
 _GROUP = "context"

@@ -86,7 +86,7 @@ class _Convolutions(nn.Sequential):
             "strides": strides,
             "paddings": paddings,
         }
-        cells, kernels, steps, pads = _aligned(owner, lists, depth)
+        cells, kernels, steps, pads = _align(owner, lists, depth)
         norms = per_layer(owner, "norm_kwargs", norm_kwargs, len(cells))
         activations = per_layer(owner, "activation_kwargs", activation_kwargs, len(cells))
         layers: list[nn.Module] = []
@@ -275,7 +275,7 @@ class ImageEncoder(nn.Module):
         return self.conv(image.to(torch.float32) * self.scale)
 
 
-def _aligned(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
+def _align(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
     """Each as a list of one length; a tuple of kernel sizes, strides or paddings has one entry for each dimension."""
     per_layer = {name: is_list(v) and (name == "num_cells" or not isinstance(v, tuple)) for name, v in lists.items()}
     lengths = {name: len(value) for name, value in lists.items() if per_layer[name]}

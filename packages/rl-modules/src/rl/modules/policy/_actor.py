@@ -159,7 +159,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             out_keys = _part_keys(out_keys, distribution_kwargs or {})
         outputs = key_list([ACTION] if out_keys is None else out_keys)
         leaf = action_leaf(spec, outputs[0], "ProbabilisticActor") if len(outputs) == 1 else None
-        kwargs = _completed(distribution_class, distribution_kwargs, spec if composite else leaf)
+        kwargs = _complete_kwargs(distribution_class, distribution_kwargs, spec if composite else leaf)
         _check_params(module, in_keys, distribution_class, kwargs, leaf)
         head = ActionHead(
             leaf,
@@ -228,7 +228,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
         See `rl.core.lowering`.
         """
-        if _changed(self, "forward", "get_dist_params") or not self._lowers():
+        if _is_overridden(self, "forward", "get_dist_params") or not self._lowers():
             return None
         head = self.head.lowered()
         body = self._body()
@@ -247,7 +247,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
     def lowered_distribution(self) -> LoweredDistribution | None:
         """`get_dist` as a plain call on leaves; None if the policy was changed or hooked."""
-        if _changed(self, "get_dist", "get_dist_params", "build_dist_from_params") or not self._lowers():
+        if _is_overridden(self, "get_dist", "get_dist_params", "build_dist_from_params") or not self._lowers():
             return None
         build, body = self.head.builder(), self._body()
         if build is None or body is None:
@@ -297,7 +297,7 @@ def reads_of(keys: Sequence[Any]) -> tuple[Key, ...]:
     return tuple(Key(key, doc="input of the network", remedy=remedy) for key in key_list(keys))
 
 
-def _changed(actor: ProbabilisticActor, *methods: str) -> bool:
+def _is_overridden(actor: ProbabilisticActor, *methods: str) -> bool:
     base = ProbabilisticTensorDictSequential
     return any(getattr(type(actor), name) is not getattr(base, name) for name in methods)
 
@@ -328,7 +328,7 @@ def _part_keys(out_keys: NestedKey | Sequence[NestedKey] | None, kwargs: Mapping
     return given
 
 
-def _completed(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:
+def _complete_kwargs(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:
     return distribution_kwargs("ProbabilisticActor", distribution, kwargs, leaf)
 
 
@@ -443,7 +443,7 @@ class ActorValueOperator(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """Trunk and policy, without the value."""
-        return _joined(parts(self)[0], parts(self)[1])
+        return _join(parts(self)[0], parts(self)[1])
 
     def get_value_operator(self) -> TensorDictModuleBase:
         """Trunk and value, without the policy."""
@@ -500,7 +500,7 @@ class ActorCriticOperator(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """Trunk and policy, without the critic."""
-        return _joined(parts(self)[0], parts(self)[1])
+        return _join(parts(self)[0], parts(self)[1])
 
     def get_critic_operator(self) -> TensorDictModuleBase:
         """Trunk and critic: the value of the action in the batch; the policy does not run."""
@@ -543,7 +543,7 @@ class ActorCriticWrapper(_Joint):
         return parts(self)[1]
 
 
-def _joined(trunk: TensorDictModuleBase, policy: TensorDictModuleBase) -> TensorDictModuleBase:
+def _join(trunk: TensorDictModuleBase, policy: TensorDictModuleBase) -> TensorDictModuleBase:
     if isinstance(policy, ProbabilisticActor):
         return ProbabilisticActor.from_parts(trunk, policy)
     return TensorDictSequential(trunk, policy)

@@ -126,7 +126,7 @@ def output_width(module: Any, key: NestedKey | None = None) -> int | None:
 
 
 def check_width(owner: str, module: Any, key: NestedKey, expected: int | None) -> None:
-    """Refuse a module whose output visibly has another width than expected.
+    """Reject a module whose output visibly has another width than expected.
 
     Raises:
         ShapeError: if so.
@@ -140,7 +140,7 @@ def check_width(owner: str, module: Any, key: NestedKey, expected: int | None) -
 
 
 def check_params(owner: str, distribution: Any, names: Sequence[str], kwargs: Mapping[str, Any]) -> None:
-    """Refuse parameters that the distribution does not take.
+    """Reject parameters that the distribution does not take.
 
     Raises:
         ArgumentError: if the distribution is a spec.
@@ -253,7 +253,7 @@ def expected_width(distribution: Any, spec: TensorSpec | None) -> int | None:
 
 
 def missing_params(owner: str, module: Any, keys: Sequence[NestedKey]) -> None:
-    """Refuse distribution parameters that the module does not write, unless it is read from elsewhere.
+    """Reject distribution parameters that the module does not write, unless it is read from elsewhere.
 
     Raises:
         ContractError: if none of `keys` is among the module's ``out_keys``.

@@ -72,7 +72,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         event = dist.event_shape
         if spec is not None and event and tuple(spec.shape[-len(event) :]) != tuple(event):
             raise ShapeError(
-                f"{type(dist).__name__} gives actions of shape {tuple(event)}, the spec of"
+                f"{type(dist).__name__} has actions of shape {tuple(event)}, the spec of"
                 f" {'.'.join(as_tuple(key_list(self.dist_sample_keys)[0]))!r} has {tuple(spec.shape)}:"
                 " change the width of the network's last layer"
             )
@@ -84,7 +84,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         self._seen = True
 
     def _check_score(self, dist: Distribution, params: Sequence[Any], several: bool) -> None:  # noqa: FBT001
-        """Refuse a log-probability of each number of an action; `several` is whether an action has several numbers."""
+        """Reject a log-probability of each number of an action; `several` is whether an action has several numbers."""
         elementwise = not dist.event_shape and any(
             isinstance(p, Tensor) and p.shape == dist.batch_shape for p in params
         )
@@ -136,7 +136,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         def draw(dist: Any) -> tuple[Tensor, ...]:
             if (interaction_type() or self.default_interaction_type) is random:
                 return (dist.rsample() if dist.has_rsample else dist.sample(),)
-            return (self._chosen(dist),)
+            return (self._choose(dist),)
 
         return draw
 
@@ -151,12 +151,12 @@ class ActionHead(ProbabilisticTensorDictModule):
                     return fused(torch.Size())
                 action = dist.rsample() if dist.has_rsample else dist.sample()
             else:
-                action = self._chosen(dist)
+                action = self._choose(dist)
             return action, dist.log_prob(action)
 
         return draw
 
-    def _chosen(self, dist: Any) -> Tensor:
+    def _choose(self, dist: Any) -> Tensor:
         how = interaction_type() or self.default_interaction_type
         if how is InteractionType.DETERMINISTIC and isinstance(dist, LeanDistribution):
             return dist.deterministic_sample

@@ -18,7 +18,7 @@ from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
-from rl.modules.distributions._discrete import require_allowed
+from rl.modules.distributions._discrete import check_mask
 from rl.modules.nets._heads import DistributionalDQNnet
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import (
@@ -141,7 +141,7 @@ class QValueModule(TensorDictModuleBase):
                 f" {self._expected} actions: change the width of the network's last layer"
             )
         if mask is not None:
-            require_allowed(mask, str(type(self).__name__), self.group_sizes)
+            check_mask(mask, str(type(self).__name__), self.group_sizes)
             values = torch.where(mask, values, torch.finfo(values.dtype).min)
         action, chosen = self._choose(values)
         return action, values, chosen

@@ -106,7 +106,7 @@ class TorchKernels:
         self, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, resets: Resets | None, h: Tensor, c: Tensor
     ) -> None:
         width = h.shape[-1]
-        transposed = _transposed(weight, *h.shape[:2])
+        transposed = _transpose(weight, *h.shape[:2])
         # Views of the gates: all four, i and f together, and each; then of one step each.
         i_f_s, g_s, o_s = gates.split((2 * width, width, width), -1)
         i_s, f_s = i_f_s.chunk(2, -1)
@@ -170,7 +170,7 @@ class TorchKernels:
 
     def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: Resets | None, h: Tensor) -> None:
         width = h.shape[-1]
-        transposed = _transposed(weight, *h.shape[:2])
+        transposed = _transpose(weight, *h.shape[:2])
         # Views of the slots n, r, z, m: r, z, m together, r and z together, and each; then of one step each.
         r_z_m_s, r_z_s = gates[..., width:], gates[..., width : 3 * width]
         n_s, r_s, z_s, m_s = gates.chunk(4, -1)
@@ -217,7 +217,7 @@ class TorchKernels:
         grad_h0.copy_(dh)
 
 
-def _transposed(weight: Tensor, steps: int, rows: int) -> Tensor:
+def _transpose(weight: Tensor, steps: int, rows: int) -> Tensor:
     """Return `weight` transposed; as a contiguous copy where the products of all steps are worth it."""
     few = rows == 2 or (rows == 1 and 4 * steps <= weight.shape[1])
     return weight.t() if few else weight.t().contiguous()

@@ -143,7 +143,7 @@ class ScanBackend:
     """A loop over time that takes resets as they come: nothing is split or padded.
 
     It builds no autograd graph in the loop, computes each weight's gradient as one product, and is a single node for
-    the compiler, so that `torch.compile` keeps a whole graph. It differentiates once. ``recompute="full"`` keeps only
+    the compiler, so that `torch.compile` keeps one graph. It differentiates once. ``recompute="full"`` keeps only
     the states and computes all gates again in one product. ``compute_dtype`` holds for states between the steps too;
     ``matmul_precision`` is the least that is allowed, and has no effect on a CPU.
 

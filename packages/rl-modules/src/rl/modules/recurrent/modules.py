@@ -37,7 +37,7 @@ def recurrent_keys(
     out_key: NestedKey | None,
     out_keys: Sequence[NestedKey] | None,
 ) -> tuple[list[NestedKey], list[NestedKey]]:
-    """All input keys and all output keys.
+    """Return all input keys and all output keys.
 
     Args:
         owner: Component that messages name.
@@ -62,11 +62,11 @@ def recurrent_keys(
         reads = [*reads, IS_INIT]
     if len(reads) != len(parts) + 2 or as_tuple(reads[-1])[-1] != IS_INIT:
         raise ArgumentError(
-            f"{owner} reads its input, {_listed(parts)}, and {IS_INIT!r}: in_keys has {len(parts) + 1} or"
+            f"{owner} reads its input, {_list_states(parts)}, and {IS_INIT!r}: in_keys has {len(parts) + 1} or"
             f" {len(parts) + 2} entries, the last of the longer form ending in {IS_INIT!r}; got {in_keys}"
         )
     states = reads[1:-1]
-    _refuse_twice(owner, "in_keys", reads)
+    _check_distinct(owner, "in_keys", reads)
     writes = [*key_list([out_key]), *map(next_key, states)] if out_keys is None else key_list(out_keys)
     if writes[1:] != [next_key(state) for state in states]:
         expected = ", ".join(key_str(next_key(state)) for state in states)
@@ -82,7 +82,7 @@ def recurrent_keys(
     return reads, writes
 
 
-def _refuse_twice(owner: str, what: str, keys: Sequence[NestedKey]) -> None:
+def _check_distinct(owner: str, what: str, keys: Sequence[NestedKey]) -> None:
     for place, key in enumerate(keys):
         if key in keys[:place]:
             raise ArgumentError(
@@ -97,7 +97,7 @@ def _root(key: NestedKey, owner: str) -> NestedKey:
     return tuple(rest) if len(rest) > 1 else rest[0]
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _list_states(parts: Sequence[str]) -> str:
     return f"{'states' if len(parts) > 1 else 'the state'} {' and '.join(parts)}"
 
 
@@ -132,7 +132,7 @@ def lstm_step(module: nn.RNNBase, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tens
     hs: list[Tensor] = []
     cs: list[Tensor] = []
     for layer in range(module.num_layers):
-        x = _dropped(module, layer, x)
+        x = _drop(module, layer, x)
         x, cell = torch.lstm_cell(x, (h[:, layer], c[:, layer]), *_weights(module, layer))
         hs.append(x)
         cs.append(cell)
@@ -146,13 +146,13 @@ def gru_step(module: nn.RNNBase, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
         return x, torch.stack([x], 1)
     hs: list[Tensor] = []
     for layer in range(module.num_layers):
-        x = _dropped(module, layer, x)
+        x = _drop(module, layer, x)
         x = torch.gru_cell(x, h[:, layer], *_weights(module, layer))
         hs.append(x)
     return x, torch.stack(hs, 1)
 
 
-def _dropped(module: nn.RNNBase, layer: int, x: Tensor) -> Tensor:
+def _drop(module: nn.RNNBase, layer: int, x: Tensor) -> Tensor:
     return dropout(x, module.dropout) if layer and module.dropout and module.training else x
 
 
@@ -298,7 +298,7 @@ class RecurrentModule(TensorDictModuleBase):
             check_time_last(tensordict, self._owner)
         leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
         if any(leaf is None for leaf in leaves):
-            leaves = self._completed(tensordict, leaves)
+            leaves = self._add_initial_states(tensordict, leaves)
         for key, value in zip(self.out_keys_source, self._function(*leaves), strict=True):
             tensordict.set(key, value)
         return tensordict
@@ -374,13 +374,15 @@ class RecurrentModule(TensorDictModuleBase):
     def _check(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> None:
         network, batch = self.network, is_init.shape[:-1]
         if is_init.dtype is not torch.bool or is_init.shape[-1:] != (1,):
-            self._refuse(self.in_keys[-1], is_init, "bool [*B, 1]")
+            self._raise_shape(self.in_keys[-1], is_init, "bool [*B, 1]")
         if x.shape != (*batch, network.input_size):
-            self._refuse(self.in_keys[0], x, f"{[*batch, network.input_size]}, as is_init has the batch {list(batch)}")
+            self._raise_shape(
+                self.in_keys[0], x, f"{[*batch, network.input_size]}, as is_init has the batch {list(batch)}"
+            )
         size = (*batch, network.num_layers, network.hidden_size)
         for key, state in zip(self.in_keys[1:], states, strict=False):
             if state.shape != size:
-                self._refuse(key, state, str(list(size)))
+                self._raise_shape(key, state, str(list(size)))
         dtype, device = self._weight.dtype, self._weight.device
         if any(tensor.device != device for tensor in (x, *states, is_init)):
             found = ", ".join(
@@ -394,10 +396,10 @@ class RecurrentModule(TensorDictModuleBase):
                 " .to(dtype=...), or the data"
             )
 
-    def _refuse(self, key: NestedKey, found: Tensor, expected: str) -> None:
+    def _raise_shape(self, key: NestedKey, found: Tensor, expected: str) -> None:
         raise ShapeError(f"{self._owner}: {key_str(key)} is {found.dtype} {list(found.shape)}, expected {expected}")
 
-    def _completed(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
+    def _add_initial_states(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
         """Complete entries by initial states if these are absent and each row begins with a reset.
 
         Raises:
@@ -483,10 +485,10 @@ def _network(
         bidirectional=given.bidirectional,
         proj_size=given.proj_size,
     )
-    return given if isinstance(given, kind) else _adopted(kind, given)
+    return given if isinstance(given, kind) else _adopt(kind, given)
 
 
-def _adopted(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
+def _adopt(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
     """Return a layer with the parameters of `given` that can be compiled; `given` itself if it is parametrized."""
     parameters = dict(given.named_parameters())
     sizes = given.input_size, given.hidden_size, given.num_layers, given.bias
@@ -518,7 +520,7 @@ class LSTMModule(RecurrentModule):
         bias: Whether the layers have biases.
         batch_first: True.
         dropout: Probability of dropping a feature between layers, in training.
-        proj_size: 0; others are refused.
+        proj_size: 0; other values raise.
         bidirectional: False; a policy cannot read the future.
         in_key: Key of the input; the states are under ``("recurrent_state", "h")`` and ``("recurrent_state", "c")``.
         in_keys: Instead of `in_key`, keys of input, h, c, and of ``is_init`` where it is nested.
