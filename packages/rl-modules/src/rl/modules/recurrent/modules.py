@@ -315,16 +315,17 @@ class RecurrentModule(TensorDictModuleBase):
 
     def _compute_agents(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *states, is_init = rest
-        place = is_init.ndim - 1  # of the agents, which become the first dimension of the batch
-        if any(one.ndim <= place or one.shape[place] != self.n_agents for one in (x, *states)):
+        (n_agents,) = self._agents
+        place = is_init.ndim - 1  # dimension of the agents, which become the first one of the batch
+        if any(one.ndim <= place or one.shape[place] != n_agents for one in (x, *states)):
             found = ", ".join(
                 f"{key_str(key)} {list(one.shape)}" for key, one in zip(self.in_keys, (x, *states), strict=False)
             )
             raise ShapeError(
-                f"{self._owner} has n_agents={self.n_agents} after the batch {list(is_init.shape[:-1])}, got {found}"
+                f"{self._owner} has n_agents={n_agents} after the batch {list(is_init.shape[:-1])}, got {found}"
             )
         moved = [one.movedim(place, 0) for one in (x, *states)]
-        done = self._compute(*moved, is_init.expand(self.n_agents, *is_init.shape))
+        done = self._compute(*moved, is_init.expand(n_agents, *is_init.shape))
         return tuple(one.movedim(0, place) for one in done)
 
     def _compute(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
