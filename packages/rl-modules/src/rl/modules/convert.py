@@ -30,8 +30,8 @@ class Part:
     """One network.
 
     Args:
-        kind: ``"stochastic"`` (logits, or a normal with a standard deviation of its own), ``"squashed"`` (a normal
-            squashed into bounds), ``"deterministic"`` (squashed into bounds), ``"values"`` (of all actions),
+        kind: Kind: ``"stochastic"`` (logits, or a normal with a standard deviation of its own), ``"squashed"`` (a
+            normal squashed into bounds), ``"deterministic"`` (squashed into bounds), ``"values"`` (of all actions),
             ``"value"`` (of a state) or ``"state_action_value"``.
         layers: Names of its linear layers in order; one that ends in ``*`` stands for those of a
             `torch.nn.Sequential` in which layers and activations alternate.
@@ -276,8 +276,8 @@ class LogScaleHead(nn.Module):
     Args:
         in_features: Width of the features.
         action_features: Number of action dimensions.
-        bound: ``"clamp"`` keeps the logarithm of the standard deviation within -20 and 2, ``"tanh"`` squashes it to -5
-            and 2.
+        bound: Bound: ``"clamp"`` keeps the logarithm of the standard deviation within -20 and 2, ``"tanh"`` squashes it
+            to -5 and 2.
     """
 
     def __init__(self, in_features: int, action_features: int, bound: str) -> None:

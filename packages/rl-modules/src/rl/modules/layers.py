@@ -50,8 +50,8 @@ class BatchRenorm1d(nn.Module):
         num_features: Size of the last dimension of the input.
         momentum: Weight of the batch in the running statistics.
         eps: Added to variances.
-        max_r: `r` stays within ``1 / max_r`` and ``max_r``.
-        max_d: `d` stays within ``-max_d`` and ``max_d``.
+        max_r: Limit of `r`, which stays within ``1 / max_r`` and ``max_r``.
+        max_d: Limit of `d`, which stays within ``-max_d`` and ``max_d``.
         warmup_steps: Number of first training batches that are normalized by their own statistics alone (``r = 1, d =
             0``).
         smooth: Whether the correction grows in a straight line during these, instead of starting after them.

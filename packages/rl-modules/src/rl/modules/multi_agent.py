@@ -65,7 +65,8 @@ class MultiAgentNetBase(nn.Module):
         """Compute the outputs of all agents.
 
         Args:
-            inputs: ``[*B, n_agents, *input]``; several are concatenated on the first dimension after the agents.
+            inputs: Inputs, ``[*B, n_agents, *input]``; several are concatenated on the first dimension after the
+                agents.
 
         Raises:
             ShapeError: if there is no input, another number of agents or width, inputs differ in other dimensions, or

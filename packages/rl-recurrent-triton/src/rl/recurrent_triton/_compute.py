@@ -43,8 +43,8 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
 
     Args:
         layers: Layers, with the states to be written.
-        x: ``[B, T, I]``, inputs of the lowest one.
-        gates: ``[layers, B, T, 4 * H]``, to be kept; a work buffer is taken if None.
+        x: Inputs of the lowest layer, ``[B, T, I]``.
+        gates: Stored gates, ``[layers, B, T, 4 * H]``; a work buffer is allocated if None.
     """
     batch, time = x.shape[:2]
     cuts = time_chunks(batch, time, single=gates is not None)

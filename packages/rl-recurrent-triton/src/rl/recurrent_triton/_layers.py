@@ -63,7 +63,7 @@ def on_device(device: torch.device, precision: str | None) -> Generator[str]:
 
     Args:
         device: Device of all tensors.
-        precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; as torch's own recurrent layers if None.
+        precision: Precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; as torch's own recurrent layers if None.
     """
     with ExitStack() as entered:
         if torch.is_autocast_enabled(device.type):
@@ -128,9 +128,9 @@ class Gradients:
     """Tensors in which kernels and products read and write gradients of one layer, during one time chunk of n steps.
 
     Args:
-        of_states: ``[B, n, H]`` each, of the states after each step; None is zero.
+        of_states: Gradients of the states after each step, ``[B, n, H]`` each; None is zero.
         carry: Whether the gradient of the states before the first of these steps is needed.
-        of_resets: ``[B, n, H]`` each, of reset states, written; None to skip them.
+        of_resets: Gradients of the stored states, ``[B, n, H]`` each, written; None to skip them.
     """
 
     of_states: tuple[Tensor | None, ...]
@@ -142,7 +142,8 @@ class Layer(ABC):
     """One layer; see the module.
 
     Args:
-        weights: ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays them out.
+        weights: Weights ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays
+            them out.
         first: States before the first step, ``[B, H]`` each.
         resets: Stored states, read where the mask is true, ``[B, T, H]`` each; None is zero.
         states: States after each step, ``[B, T, H]`` each.

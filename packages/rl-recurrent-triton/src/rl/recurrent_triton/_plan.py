@@ -68,7 +68,7 @@ class Launch:
     """A launch shape and its tiles.
 
     Args:
-        shape: "resident" or "group".
+        shape: Shape, "resident" or "group".
         rows: Number of rows of the batch of a tile.
         columns: Columns of the hidden size of a tile; a power of two, not below it, for "resident".
         depth: Number of terms of a product that are added at once.
@@ -97,7 +97,7 @@ class _Task:
     """Problem for which a launch is planned.
 
     Args:
-        direction: "forward" or "backward".
+        direction: Direction, "forward" or "backward".
         slots: Number of matrices of H by H.
         batch: Number of rows.
         hidden: H.
@@ -140,12 +140,12 @@ def plan(
     """Choose the launch of one recurrence.
 
     Args:
-        cell: "lstm" or "gru".
-        direction: "forward" or "backward".
+        cell: Cell, "lstm" or "gru".
+        direction: Direction, "forward" or "backward".
         batch: Number of rows, >= 1.
         hidden: Hidden size, >= 1.
         dtype: Compute dtype.
-        precision: "ieee", "tf32" or "tf32x3".
+        precision: Precision, "ieee", "tf32" or "tf32x3".
         device: Properties of the device.
         shape: Shape of the launch; chosen if None.
 

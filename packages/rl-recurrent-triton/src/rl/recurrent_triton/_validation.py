@@ -47,7 +47,7 @@ def check_arguments(
     """Check that tensors fit together; see `rl.core.interfaces.RecurrentBackend` for shapes.
 
     Args:
-        cell: ``"lstm"`` or ``"gru"``.
+        cell: Cell, ``"lstm"`` or ``"gru"``.
         inputs: Inputs, ``[B, T, I]``.
         weights: Weights by layer.
         each: Weights of a layer.

@@ -111,7 +111,7 @@ def scale_mapping(name: str) -> Callable[[Tensor], Tensor]:
     """Return a function from real numbers to positive ones.
 
     Args:
-        name: ``"exp"``, ``"softplus"``, ``"relu"``, ``"expln"``, ``"biased_softplus"`` (0 becomes 1),
+        name: Name: ``"exp"``, ``"softplus"``, ``"relu"``, ``"expln"``, ``"biased_softplus"`` (0 becomes 1),
             ``"biased_softplus_V"`` (0 becomes V) or ``"biased_softplus_V_M"`` (and nothing becomes less than M,
             otherwise 0.01).
 

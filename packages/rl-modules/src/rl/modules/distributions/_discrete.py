@@ -224,7 +224,8 @@ class OneHotCategorical(Categorical):
         """Log-probability of one-hot vectors, ``[*B]``, nats.
 
         Args:
-            value: ``[*sample_shape, *B, n]``, of any dtype; of floating point, the largest entry counts.
+            value: One-hot vectors, ``[*sample_shape, *B, n]``, of any dtype; of floating point, the largest entry
+                counts.
 
         Raises:
             ShapeError: if the last dimension is not `num_actions`.
@@ -367,7 +368,7 @@ class Ordinal(Categorical):
     the logistic function of the scores, the logit of action `i` is ``sum_{j <= i} log s_j + sum_{j > i} log(1 - s_j)``.
 
     Args:
-        scores: ``[*B, n]``, what a network writes.
+        scores: Scores ``[*B, n]``, the output of a network.
         validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Example:
@@ -383,7 +384,7 @@ class OneHotOrdinal(OneHotCategorical):
     """Actions as one-hot vectors ``[*B, n]``, of which neighbours have similar probabilities; see `Ordinal`.
 
     Args:
-        scores: ``[*B, n]``, what a network writes.
+        scores: Scores ``[*B, n]``, the output of a network.
         dtype: Dtype of the samples.
         validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 

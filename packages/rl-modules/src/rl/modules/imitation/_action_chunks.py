@@ -119,7 +119,7 @@ class ACTModel(nn.Module):
         """Predicted actions, and mean and logarithm of the variance of the style.
 
         Args:
-            observation: ``[*B, obs_dim]``.
+            observation: Observation, ``[*B, obs_dim]``.
             action_chunk: Actions of the demonstration, ``[*B, H, action_dim]``; the style is 0 without them.
 
         Raises:
@@ -299,7 +299,7 @@ class _Diffusion(nn.Module):
         Both in the dtype of the score network. Ho et al., 2020, eq. 4.
 
         Args:
-            action: ``[*B, *shape]``, units of the environment.
+            action: Action, ``[*B, *shape]``, units of the environment.
             t: Number of the diffusion step, int64 ``[*B]``, from 0.
 
         Raises:

@@ -306,7 +306,7 @@ class DuelingMlpDQNet(_DuelingNet):
     Args:
         out_features: Number of actions, or the shape ``(atoms, n)`` of a distributional network, whose last dimension
             is that of the actions.
-        out_features_value: 1, or ``(atoms, 1)``.
+        out_features_value: Width of the value head: 1, or ``(atoms, 1)``.
         mlp_kwargs_feature: Arguments of the `MLP` of the features that differ from the defaults: two hidden layers of
             256, the last one activated.
         mlp_kwargs_output: Arguments of the `MLP` of each head that differ from the defaults: one hidden layer of 512.
@@ -345,7 +345,7 @@ class DuelingCnnDQNet(_DuelingNet):
     Args:
         out_features: Number of actions, or the shape ``(atoms, n)`` of a distributional network, whose last dimension
             is that of the actions.
-        out_features_value: 1, or ``(atoms, 1)``.
+        out_features_value: Width of the value head: 1, or ``(atoms, 1)``.
         cnn_kwargs: Arguments of the `ConvNet` of the features that differ from the defaults: 32, 64 and 64 channels,
             kernels of 8, 4 and 3, strides of 4, 2 and 1.
         mlp_kwargs: Arguments of the `MLP` of each head that differ from the defaults: one hidden layer of 512.

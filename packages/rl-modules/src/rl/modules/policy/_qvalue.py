@@ -39,8 +39,8 @@ class QValueModule(TensorDictModuleBase):
     """From action values to the action of the highest value.
 
     Args:
-        action_space: ``"one-hot"``, ``"categorical"``, ``"multi-one-hot"`` or ``"multi-categorical"``, or a spec;
-            that of `spec` if None.
+        action_space: Action space: ``"one-hot"``, ``"categorical"``, ``"multi-one-hot"`` or ``"multi-categorical"``, or
+            a spec; that of `spec` if None.
         action_value_key: Key of the values ``[*B, n]``; ``action_value`` if None.
         action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
         out_keys: Keys of the action, the values and the chosen value; ``action``, `action_value_key` and

@@ -30,7 +30,7 @@ class Resets:
     Args:
         at: Positions in the flattened mask ``[T * B]``, int64 ``[n]``, ascending.
         rows: Row of the batch of each reset, int64 ``[n]``.
-        starts: ``T + 1`` offsets; the resets ``starts[t]:starts[t + 1]`` belong to step t.
+        starts: Offsets, ``T + 1``; the resets ``starts[t]:starts[t + 1]`` belong to step t.
         h: Stored states, ``[n, H]``.
         c: Stored cell states of an LSTM, ``[n, H]``.
     """

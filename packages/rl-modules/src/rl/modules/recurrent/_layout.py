@@ -131,9 +131,9 @@ def set_recurrent_matmul_precision(mode: Precision) -> None:
     A device or a back end without such products computes exact ones instead; a CPU always does.
 
     Args:
-        mode: ``"auto"`` leaves it to torch (`torch.set_float32_matmul_precision`); ``"ieee"`` is exact; ``"tf32"``, or
-            ``"fast"``, allows rounded factors on tensor cores; ``"tf32x3"``, or ``"high-prec"``, three such products
-            for one, which lose a bit or two.
+        mode: Precision: ``"auto"`` leaves it to torch (`torch.set_float32_matmul_precision`); ``"ieee"`` is exact;
+            ``"tf32"``, or ``"fast"``, allows rounded factors on tensor cores; ``"tf32x3"``, or ``"high-prec"``, three
+            such products for one, which lose a bit or two.
 
     Raises:
         ArgumentError: if there is no such mode.
@@ -155,7 +155,7 @@ def products(device: torch.device, precision: str | None) -> Generator[None]:
 
     Args:
         device: Device of the layers.
-        precision: ``"tf32"``; exact products for other names; None leaves the setting of torch.
+        precision: Precision: ``"tf32"``; exact products for other names; None leaves the setting of torch.
     """
     cuda = precision is not None and device.type == "cuda"
     settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn] if cuda else []

@@ -37,7 +37,7 @@ class LSTM(nn.RNNBase):
         batch_first: True; time is the second dimension.
         dropout: Probability of dropping a feature between layers, in training.
         bidirectional: False; a policy cannot read the future.
-        proj_size: 0.
+        proj_size: Width of a projection: 0.
         device: Device of the weights.
         dtype: Dtype of the weights.
 
@@ -75,7 +75,7 @@ class LSTM(nn.RNNBase):
         """Compute the outputs of the last layer, and the states of all layers after the last step.
 
         Args:
-            input: ``[B, T, input_size]`` or ``[T, input_size]``.
+            input: Inputs, ``[B, T, input_size]`` or ``[T, input_size]``.
             hx: States before the first step, ``[layers, B, hidden]`` or ``[layers, hidden]`` each; zero if None.
             is_init: Steps before which the state is reset to zero, bool ``[B, T]`` or ``[T]``.
 
@@ -246,7 +246,7 @@ class LSTMCell(nn.LSTMCell):
         """States after one step.
 
         Args:
-            input: ``[*B, input_size]``.
+            input: Inputs, ``[*B, input_size]``.
             hx: States before it, ``[*B, hidden_size]`` each; zero if None.
             is_init: Rows whose states are reset to zero before the step, bool ``[*B, 1]``.
 

@@ -521,7 +521,7 @@ class LSTMModule(RecurrentModule):
         bias: Whether the layers have biases.
         batch_first: True.
         dropout: Probability of dropping a feature between layers, in training.
-        proj_size: 0; other values raise.
+        proj_size: Width of a projection: 0; other values raise.
         bidirectional: False; a policy cannot read the future.
         in_key: Key of the input; the states are under ``("recurrent_state", "h")`` and ``("recurrent_state", "c")``.
         in_keys: Instead of `in_key`, keys of input, h, c, and of ``is_init`` where it is nested.
@@ -531,7 +531,7 @@ class LSTMModule(RecurrentModule):
         lstm: Layers of `torch.nn.LSTM` or `LSTM` whose weights are used, instead of sizes.
         recurrent_backend: Back end for sequences: ``"auto"``, ``"scan"``, ``"pad"``, ``"triton"``, or one of another
             plugin. `backend` reports the selection and the reason.
-        recurrent_recompute: ``"full"`` recomputes the gates in the backward pass instead of keeping them.
+        recurrent_recompute: Whether the backward pass recomputes the gates, ``"full"``, or they are stored, ``"none"``.
         recurrent_compute_dtype: Dtype in which sequences are computed; that of the weights if None.
         recurrent_matmul_precision: Precision, see `set_recurrent_matmul_precision`; the global mode if None.
         default_recurrent_mode: True for sequences where no `set_recurrent_mode` is active.
