@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, OneHot
 from rl.modules import (
     MLP,
@@ -29,8 +29,8 @@ from rl.modules import (
             lambda: EGreedyModule("one-hot"),
             "EGreedyModule needs the spec of the action, got 'one-hot'",
         ),
-        (lambda: NormalParamExtractor(scale_lb=-0.1), "NormalParamExtractor got scale_lb=-0.1; it is at least 0"),
-        (lambda: NormalParamExtractor(scale_lb=float("nan")), "scale_lb=nan; it is at least 0"),
+        (lambda: NormalParamExtractor(scale_lb=-0.1), "NormalParamExtractor: scale_lb must be at least 0, got -0.1"),
+        (lambda: NormalParamExtractor(scale_lb=float("nan")), "scale_lb must be at least 0, got nan"),
         (lambda: TanhNormal(torch.zeros(1), torch.ones(1), low=-torch.inf), "needs finite low <= high, got low=-inf"),
         (lambda: TanhNormal(torch.zeros(1), torch.ones(1), high=torch.inf), "needs finite low <= high"),
         (lambda: QValueModule(torch.zeros(3)), "an action space is a spec or one of .*, got tensor"),
@@ -54,13 +54,13 @@ from rl.modules import (
     ],
 )
 def test_arguments_out_of_range(make, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         make()
 
 
 def test_infinite_bounds_in_tensors_are_refused_where_arguments_are_checked():
     low = torch.tensor([-1.0, -torch.inf])
-    with pytest.raises(SpecError, match="needs finite low <= high"):
+    with pytest.raises(ArgumentError, match="needs finite low <= high"):
         TanhNormal(torch.zeros(2), torch.ones(2), low=low, validate_args=True)
 
 
@@ -75,7 +75,7 @@ def test_tanh_normal_scores_integers_as_floats():
 def test_exploration_does_not_go_back(explore):
     explore.step(100)
     before = explore.schedule.value.clone()
-    with pytest.raises(SpecError, match=f"{type(explore).__name__}.step got -50, expected at least 0"):
+    with pytest.raises(ArgumentError, match=f"{type(explore).__name__}.step got -50, expected at least 0"):
         explore.step(-50)
     assert torch.equal(explore.schedule.value, before)
     assert explore.schedule.done == 100

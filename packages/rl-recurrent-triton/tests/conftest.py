@@ -32,7 +32,7 @@ def _load(name):
     return module
 
 
-if support.interpreted():
+if support.is_interpreted():
     _load("quick_interpreter").install()
 
 

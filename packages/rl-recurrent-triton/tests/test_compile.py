@@ -21,7 +21,7 @@ from rl.core.errors import BackendError  # noqa: E402
 from rl.recurrent_triton import _launch  # noqa: E402
 from rl.recurrent_triton._plan import Device, Launch, plan  # noqa: E402
 
-pytestmark = pytest.mark.skipif(_launch.interpreted(), reason="TRITON_INTERPRET is set: nothing is compiled")
+pytestmark = pytest.mark.skipif(_launch.is_interpreted(), reason="TRITON_INTERPRET is set: nothing is compiled")
 
 # Compute capability, processors, shared memory of a program: A100, RTX 4090, H200, B200.
 DEVICES = {

@@ -17,11 +17,11 @@ from rl.testing import check_recurrent_backend, recurrent_reference
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from rl.recurrent_triton import TritonBackend
-from rl.recurrent_triton._device import interpreted
+from rl.recurrent_triton._device import is_interpreted
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(interpreted(), reason="this is for kernels that are compiled"),
+    pytest.mark.skipif(is_interpreted(), reason="this is for kernels that are compiled"),
     # Torch warns of what is experimental on a GPU, or could be faster, in words of each version.
     pytest.mark.filterwarnings("default", "error::rl.core.errors.SlowBackendWarning"),
 ]

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from rl.recurrent_triton._launch import interpreted
+from rl.recurrent_triton._launch import is_interpreted
 from rl.recurrent_triton._plan import Launch
 
 # The interpreter computes with numpy, which warns of masked places.
@@ -28,7 +28,7 @@ def _load(name):
 naive, kernels = _load("naive"), _load("test_kernels")
 
 
-@pytest.mark.skipif(interpreted(), reason="this is the process that interprets")
+@pytest.mark.skipif(is_interpreted(), reason="this is the process that interprets")
 @pytest.mark.parametrize("which", ["not gpu", pytest.param("slow and not gpu", marks=pytest.mark.slow)])
 def test_in_the_interpreter(which):
     environ = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -37,7 +37,7 @@ def test_in_the_interpreter(which):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-in_the_interpreter = pytest.mark.skipif(not interpreted(), reason="test_in_the_interpreter starts such a process")
+in_the_interpreter = pytest.mark.skipif(not is_interpreted(), reason="test_in_the_interpreter starts such a process")
 each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
 CPU = torch.device("cpu")
 

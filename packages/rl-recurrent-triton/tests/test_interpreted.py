@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
 from rl.core.errors import BackendError
 from rl.recurrent_triton import TritonBackend, _layers
-from rl.recurrent_triton._device import interpreted
+from rl.recurrent_triton._device import is_interpreted
 from rl.testing import check_recurrent_backend, recurrent_reference
 
 # The interpreter computes with numpy, which warns of masked places.
@@ -26,7 +26,7 @@ CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 each_cell = pytest.mark.parametrize("cell", CELLS)
 
 
-@pytest.mark.skipif(interpreted(), reason="this is the process that interprets")
+@pytest.mark.skipif(is_interpreted(), reason="this is the process that interprets")
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_in_the_interpreter(which):
     environ = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -39,7 +39,7 @@ def test_in_the_interpreter(which):
 @pytest.fixture
 def inside():
     """Only where Triton interprets."""
-    if not interpreted():
+    if not is_interpreted():
         pytest.skip("TRITON_INTERPRET is not set; test_in_the_interpreter starts a process where it is")
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 import itertools
 
 from rl.recurrent_triton import _launch
-from rl.recurrent_triton._launch import interpreted
+from rl.recurrent_triton._launch import is_interpreted
 from rl.recurrent_triton._plan import Launch
 
 # The interpreter computes with numpy, which warns of masked places.
@@ -34,7 +34,7 @@ def _load(name):
 naive = _load("naive")
 
 
-@pytest.mark.skipif(interpreted(), reason="this is the process that interprets")
+@pytest.mark.skipif(is_interpreted(), reason="this is the process that interprets")
 @pytest.mark.parametrize("which", ["not gpu", pytest.param("slow and not gpu", marks=pytest.mark.slow)])
 def test_in_the_interpreter(which):
     environ = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -49,7 +49,7 @@ def device(request):
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device: torch.cuda.is_available() is False")
         return torch.device("cuda", torch.cuda.current_device())
-    if not interpreted():
+    if not is_interpreted():
         pytest.skip("TRITON_INTERPRET is not set; test_in_the_interpreter starts a process where it is")
     return torch.device("cpu")
 
@@ -61,7 +61,7 @@ def _wide(hidden):
 def launches(shape, hidden):
     """Small tiles, so that small sizes have many of them. Interpreted, groups of several programs are in test_group."""
     streamed = shape == "streamed"
-    columns = _wide(hidden) if shape == "resident" or interpreted() else 16
+    columns = _wide(hidden) if shape == "resident" or is_interpreted() else 16
     shape = "group" if streamed else shape
     return Launch(shape, rows=16, columns=columns, depth=16, warps=4, stages=2, ahead=0 if streamed else 1)
 

@@ -379,8 +379,8 @@ def test_autocast_has_no_effect(backend):
 
 @pytest.mark.parametrize(("batch", "time", "cuts"), [(1, 100, 1), (256, 128, 4), (10_000, 3, 3), (64, 130, 3)])
 def test_pieces_are_whole_short_and_enough(batch, time, cuts):
-    found = _layers.pieces(batch, time, whole=False)
+    found = _layers.time_chunks(batch, time, single=False)
     assert len(found) == cuts
     assert [step for start, stop in found for step in range(start, stop)] == list(range(time))
     assert max(stop - start for start, stop in found) == found[0][1]
-    assert _layers.pieces(batch, time, whole=True) == [(0, time)]
+    assert _layers.time_chunks(batch, time, single=True) == [(0, time)]

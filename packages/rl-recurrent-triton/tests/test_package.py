@@ -17,7 +17,7 @@ from rl.recurrent_triton import _device, why_not
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 OURS = "back ends", "rl-recurrent-triton"
-not_interpreted = pytest.mark.skipif(_device.interpreted(), reason="the interpreter answers on the CPU")
+not_interpreted = pytest.mark.skipif(_device.is_interpreted(), reason="the interpreter answers on the CPU")
 
 
 @pytest.mark.parametrize("name", rl.recurrent_triton.__all__)

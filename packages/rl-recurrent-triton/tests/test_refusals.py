@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rl.core import RecurrentOptions
-from rl.core.errors import BackendError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, BackendError, ShapeError
 from rl.recurrent_triton import TritonBackend
 from rl.recurrent_triton import _device as support
 from rl.recurrent_triton._backend import _require_dtype
@@ -65,7 +65,7 @@ def test_data_elsewhere_than_the_weights_is_refused(backend):
         run(backend, nn.LSTM(3, 4, batch_first=True), device="meta")
 
 
-@pytest.mark.skipif(support.interpreted(), reason="the interpreter takes tensors of the CPU")
+@pytest.mark.skipif(support.is_interpreted(), reason="the interpreter takes tensors of the CPU")
 def test_tensors_of_the_cpu_are_refused():
     pytest.importorskip("triton")
     with pytest.raises(BackendError, match=r"run on CUDA devices, not on cpu: move.*'scan'"):
@@ -152,7 +152,7 @@ def test_arguments_of_another_type_are_named(backend, in_torch, kind):
     place, change, what = KINDS[kind]
     given = fitting()
     each_of(place, change)(given)
-    with pytest.raises(SpecError, match=f"'triton': {what}"):
+    with pytest.raises(ArgumentError, match=f"'triton': {what}"):
         backend(*given)
     assert in_torch.calls == []
 
@@ -162,9 +162,9 @@ def test_too_few_or_too_many_states_are_named(backend, place, name):
     for found, said in (((torch.zeros(5, 2, 4),), "tuple of 1"), (torch.zeros(5, 2, 4), "a Tensor")):
         given = fitting()
         given[place] = found
-        with pytest.raises(SpecError, match=rf"{name} of lstm is a tuple of 2 tensors \(h and c\), got {said}"):
+        with pytest.raises(ArgumentError, match=rf"{name} of lstm is a tuple of 2 tensors \(h and c\), got {said}"):
             backend(*given)
-    with pytest.raises(SpecError, match=r"state of gru is a tuple of 1 tensors \(h\), got tuple of 2"):
+    with pytest.raises(ArgumentError, match=r"state of gru is a tuple of 1 tensors \(h\), got tuple of 2"):
         backend(fitting(1)[0], *fitting(2)[1:])
 
 

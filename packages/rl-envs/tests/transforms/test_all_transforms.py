@@ -11,6 +11,7 @@ from torch import nn
 from rl.core.errors import RLError, SpecError
 from rl.envs import (
     ActionChunkTransform,
+    ActionClipping,
     ActionDiscretizer,
     ActionMask,
     ActionScaling,
@@ -33,6 +34,7 @@ from rl.envs import (
     LineariseRewards,
     ModuleTransform,
     NextStateReconstructor,
+    ObservationIndices,
     ObservationNorm,
     PendulumEnv,
     PermuteTransform,
@@ -78,6 +80,8 @@ def nested(*keys):
 
 
 PENDULUM = {
+    "action-clipping": ActionClipping,
+    "action-clipping-renamed": lambda: ActionClipping(["action"], ["unbounded"]),
     "action-discretizer": lambda: ActionDiscretizer(5),
     "action-discretizer-one-hot": lambda: ActionDiscretizer([5], sampling="low", categorical=False),
     "action-scaling": ActionScaling,
@@ -98,6 +102,7 @@ PENDULUM = {
     "linearise": lambda: LineariseRewards(["reward"], weights=[2.0]),
     "hash": lambda: Hash(["observation"], ["hash"]),
     "module": lambda: ModuleTransform(module=scale(), no_grad=True),
+    "observation-indices": lambda: ObservationIndices([2, 0]),
     "observation-norm": lambda: ObservationNorm(1.0, 2.0, standard_normal=True),
     "observation-norm-inverse": lambda: ObservationNorm(1.0, 2.0, in_keys_inv=["action"]),
     "permute": lambda: Compose(UnsqueezeTransform(-1), PermuteTransform([-1, -2])),
@@ -188,7 +193,7 @@ REFUSED_ON_BATCHES |= {"target", "target-constant", "rnd"}
 BATCHES = {
     name: make for name, make in {**PENDULUM, **BOTH_WAYS, **SEQUENCES}.items() if name not in REFUSED_ON_BATCHES
 }
-NEEDS_BOUNDS = {"action-discretizer", "action-discretizer-one-hot", "action-scaling"}
+NEEDS_BOUNDS = {"action-clipping", "action-discretizer", "action-discretizer-one-hot", "action-scaling"}
 
 
 def rollout():

@@ -27,6 +27,7 @@ from rl.envs import (
     GrayScale,
     Hash,
     LineariseRewards,
+    ObservationIndices,
     ObservationNorm,
     ObservationTransform,
     PendulumEnv,
@@ -67,6 +68,7 @@ MAKE = {
     "GrayScale": ("image", GrayScale),
     "Hash": ("observation", lambda keys: Hash(keys, [(*as_tuple(k)[:-1], "h") for k in keys])),
     "LineariseRewards": ("reward", lambda keys: LineariseRewards(keys, weights=[3.0])),
+    "ObservationIndices": ("observation", lambda keys: ObservationIndices([2, 0], keys)),
     "ObservationNorm": ("observation", lambda keys: ObservationNorm(1.0, 2.0, keys)),
     "PermuteTransform": ("image", lambda keys: PermuteTransform([-1, -2], keys)),
     "RenameTransform": ("observation", lambda keys: RenameTransform(keys, [(*as_tuple(k)[:-1], "o") for k in keys])),
@@ -115,7 +117,7 @@ def test_the_table_has_every_transform_with_in_keys():
         and issubclass(one, rl.envs.Transform)
         and "in_keys" in inspect.signature(one).parameters
     }
-    assert found - WITHOUT_KEYS - {"ActionScaling", "NextObservationDelta"} == set(MAKE) | set(REFUSED)
+    assert found - WITHOUT_KEYS - {"ActionScaling", "NextObservationDelta", "TeamReward"} == set(MAKE) | set(REFUSED)
 
 
 @pytest.mark.parametrize("where", ["batch", "buffer"])

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.envs import (
+    ActionClipping,
     ActionMask,
     ActionScaling,
     CartPoleEnv,
@@ -22,6 +23,7 @@ from rl.envs import (
     GymEnv,
     GymWrapper,
     InitTracker,
+    ObservationIndices,
     PendulumEnv,
     RenameTransform,
     RewardSum,
@@ -30,6 +32,7 @@ from rl.envs import (
     Stack,
     StepCounter,
     TargetReturn,
+    TeamReward,
     TicTacToeEnv,
     Transform,
     TransformedEnv,
@@ -615,3 +618,84 @@ def test_the_hooks_of_a_chain_are_those_of_its_transforms_in_order(hook):
     td = TensorDict(x=torch.zeros(2))
     assert getattr(Compose(Spy("a"), Spy("b")), hook)(*[td] * (2 if hook == "_step" else 1)) is td
     assert calls == (["b", "a"] if hook == "_inv" else ["a", "b"])
+
+
+def test_clipped_actions_have_no_bounds_and_have_the_effect_of_the_bound():
+    env = TransformedEnv(PendulumEnv(seed=0), ActionClipping())
+    assert type(env.action_spec) is Unbounded
+    start, plain = env.reset(), PendulumEnv(seed=0)
+    plain.reset()
+    start["action"] = torch.tensor([5.0])
+    beyond = env.step(start.clone())
+    start["action"] = torch.tensor([2.0])
+    assert torch.equal(beyond["next", "observation"], plain.step(start)["next", "observation"])
+    assert beyond["action"].item() == 5.0
+
+
+def test_action_clipping_names_an_action_without_bounds():
+    with pytest.raises(SpecError, match=r"clips bounded floats, and 'action' is int64"):
+        TransformedEnv(CartPoleEnv(categorical_action_encoding=True), ActionClipping())
+    with pytest.raises(ArgumentError, match="clips one action"):
+        ActionClipping(["a", "b"])
+
+
+def test_observation_indices_select_elements_in_their_order():
+    env, plain = TransformedEnv(CartPoleEnv([2], seed=0), ObservationIndices([2, 0])), CartPoleEnv([2], seed=0)
+    assert torch.equal(env.reset()["observation"], plain.reset()["observation"][:, [2, 0]])
+    high = plain.observation_spec["observation"].space.high
+    assert torch.equal(env.observation_spec["observation"].space.high, high[:, [2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        pytest.param(lambda: ObservationIndices([-1]), ArgumentError, "must be at least 0, got -1", id="negative"),
+        pytest.param(
+            lambda: TransformedEnv(CartPoleEnv(), ObservationIndices([4])), SpecError, "4 elements", id="too-large"
+        ),
+        pytest.param(
+            lambda: TransformedEnv(TransformedEnv(CartPoleEnv(), UnsqueezeTransform(-1)), ObservationIndices([0])),
+            SpecError,
+            r"a vector, got Bounded \[4, 1\]",
+            id="matrix",
+        ),
+    ],
+)
+def test_observation_indices_need_a_vector_that_has_them(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+class Teams(Pair):
+    """Two groups, of two agents and of one, with a reward of each agent and one end of the episode for all."""
+
+    def __init__(self):
+        super().__init__()
+        self.reward_spec = Composite(a={"reward": Unbounded((2, 1))}, b={"reward": Unbounded((1, 1))})
+        self.done_spec = Categorical(2, shape=(1,), dtype=torch.bool)
+
+    def _step(self, td):
+        a = TensorDict(x=torch.ones(1), reward=torch.tensor([[1.0], [2.0]]))
+        b = TensorDict(x=torch.ones(1), reward=torch.tensor([[6.0]]))
+        return TensorDict(a=a, b=b, done=torch.tensor([False]))
+
+    def _set_seed(self, seed):
+        pass
+
+
+def test_the_reward_of_a_team_is_the_mean_over_its_agents():
+    keys = [("a", "reward"), ("b", "reward")]
+    data = TransformedEnv(Teams(), Compose(TeamReward(keys), TeamReward(keys[:1], "first"))).rollout(2)
+    assert data["next", "reward"].tolist() == [[3.0], [3.0]]
+    assert data["next", "first"].tolist() == [[1.5], [1.5]]
+    assert data["next", "a", "reward"].shape == (2, 2, 1)
+    again = TeamReward(keys).forward(data.exclude(("next", "reward")))
+    assert torch.equal(again["next", "reward"], data["next", "reward"])
+    check_transform(TeamReward(keys), wrap=lambda t: TransformedEnv(Teams(), t))
+
+
+def test_the_reward_of_a_team_needs_rewards_of_agents():
+    with pytest.raises(ArgumentError, match="at least one group"):
+        TeamReward([])
+    with pytest.raises(SpecError, match=r"reads rewards \[n_agents, 1\], and \('a', 'reward'\) is \[1\]"):
+        TransformedEnv(Pair(), TeamReward([("a", "reward")]))

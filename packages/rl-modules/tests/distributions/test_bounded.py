@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded
 from rl.modules import MLP, NormalParamExtractor, ProbabilisticActor, TanhDelta, TruncatedNormal
 
@@ -154,7 +154,7 @@ def test_tanh_delta_is_a_point_within_bounds(low, high):
 @pytest.mark.parametrize("make", [TruncatedNormal, TanhDelta])
 @pytest.mark.parametrize("bounds", [{"low": 2.0}, {"high": torch.inf}])
 def test_bounds_out_of_order_are_refused(make, bounds):
-    with pytest.raises(SpecError, match="needs finite low <= high"):
+    with pytest.raises(ArgumentError, match="needs finite low <= high"):
         make(torch.zeros(1), **bounds, **({"scale": 1.0} if make is TruncatedNormal else {}))
 
 

@@ -6,7 +6,7 @@ from torch import distributions as D
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import Delta, IndependentNormal, TanhNormal, safeatanh, safetanh
 
 F64 = torch.float64
@@ -145,7 +145,7 @@ def test_a_number_stands_for_every_element_of_a_parameter(make):
     for dist in (make(torch.zeros(3, 2, dtype=F64), 0.5), make(0, torch.full((3, 2), 0.5, dtype=F64))):
         assert_close(dist.log_prob(value), plain.log_prob(value))
         assert dist.sample().dtype is F64
-    with pytest.raises(SpecError, match=f"{make.__name__} needs loc and scale as tensors or numbers, got .*'1'"):
+    with pytest.raises(ArgumentError, match=f"{make.__name__} needs loc and scale as tensors or numbers, got .*'1'"):
         make(torch.zeros(2), "1")
 
 
@@ -271,7 +271,7 @@ def test_divergence_agrees_with_torch(make):
 
 def test_divergence_of_tanh_normals_with_other_bounds_is_refused():
     p, q = TanhNormal(torch.zeros(2), torch.ones(2)), TanhNormal(torch.zeros(2), torch.ones(2), high=2.0)
-    with pytest.raises(SpecError, match="bounds"):
+    with pytest.raises(ArgumentError, match="bounds"):
         kl_divergence(p, q)
 
 
@@ -306,7 +306,7 @@ def test_validation_is_off_unless_asked_for():
 
 
 def test_bounds_must_be_in_order_and_parameters_long_enough():
-    with pytest.raises(SpecError, match="low <= high"):
+    with pytest.raises(ArgumentError, match="low <= high"):
         TanhNormal(torch.zeros(1), torch.ones(1), 2.0, 1.0)
     with pytest.raises(ShapeError, match="event_dims=1"):
         TanhNormal(torch.tensor(0.0), torch.tensor(1.0))

@@ -8,8 +8,15 @@ from torch import distributions as D
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
-from rl.core.errors import ShapeError, SpecError
-from rl.modules import Categorical, MaskedCategorical, MaskedOneHotCategorical, OneHotCategorical
+from rl.core.errors import ArgumentError, ShapeError
+from rl.modules import (
+    Categorical,
+    IndependentBernoulli,
+    IndependentCategorical,
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+)
 
 F64 = torch.float64
 BOTH = pytest.mark.parametrize("make", [Categorical, OneHotCategorical], ids=["integers", "one-hot"])
@@ -147,9 +154,9 @@ def test_a_forbidden_action_scores_minus_infinity(make):
 
 @MASKED
 def test_a_mask_that_allows_nothing_or_does_not_fit_is_refused(make):
-    with pytest.raises(SpecError, match="allows no action"):
+    with pytest.raises(ArgumentError, match="allows no action"):
         make(logits=torch.zeros(2, 3), mask=torch.tensor([[True, True, True], [False, False, False]]))
-    with pytest.raises(SpecError, match="bool"):
+    with pytest.raises(ArgumentError, match="bool"):
         make(logits=torch.zeros(3), mask=torch.ones(3))
     with pytest.raises(ShapeError, match=r"\(2, 3\) and a mask \(4,\)"):
         make(logits=torch.zeros(2, 3), mask=torch.ones(4, dtype=torch.bool))
@@ -183,18 +190,43 @@ def test_expand(make):
 
 @BOTH
 def test_misuse_is_named(make):
-    with pytest.raises(SpecError, match="got neither"):
+    with pytest.raises(ArgumentError, match="got neither"):
         make()
-    with pytest.raises(SpecError, match="got both"):
+    with pytest.raises(ArgumentError, match="got both"):
         make(torch.zeros(2), torch.ones(2))
-    with pytest.raises(SpecError, match="not a number"):
+    with pytest.raises(ArgumentError, match="not a number"):
         make(torch.tensor([0.0, torch.nan]), validate_args=True)
-    with pytest.raises(SpecError, match="probability zero"):
+    with pytest.raises(ArgumentError, match="probability zero"):
         make(probs=torch.zeros(2), validate_args=True)
-    with pytest.raises(SpecError, match="values"):
+    with pytest.raises(ArgumentError, match="values"):
         make(torch.zeros(2), validate_args=True).log_prob(torch.tensor([2, 2]))
 
 
 def test_integers_given_to_one_hot_are_refused():
     with pytest.raises(ShapeError, match="for integers use Categorical"):
         OneHotCategorical(logits=torch.zeros(6, 3)).log_prob(torch.zeros(6, dtype=torch.int64))
+
+
+def test_independent_choices_agree_with_a_categorical_distribution_each():
+    torch.manual_seed(0)
+    logits, mask = torch.randn(5, 8), torch.tensor([[True, True, False, False], [True] * 4])
+    dist = IndependentCategorical(logits, mask)
+    parts = [D.Categorical(logits=part) for part in (logits[:, :2], logits[:, 4:])]
+    value = torch.stack([part.sample() for part in parts], -1)
+    assert_close(dist.log_prob(value), parts[0].log_prob(value[:, 0]) + parts[1].log_prob(value[:, 1]))
+    assert_close(dist.entropy(), parts[0].entropy() + parts[1].entropy())
+    assert (dist.sample((200,))[..., 0] < 2).all()
+    mode = torch.stack([part.mode for part in parts], -1)
+    assert torch.equal(dist.deterministic_sample, mode)
+
+
+def test_independent_bits_agree_with_a_bernoulli_distribution_each():
+    torch.manual_seed(0)
+    logits = torch.randn(5, 8)
+    dist, other = IndependentBernoulli(logits), D.Bernoulli(logits=logits)
+    value = dist.sample()
+    assert value.dtype is torch.int8
+    assert_close(dist.log_prob(value), other.log_prob(value.float()).sum(-1))
+    assert_close(dist.entropy(), other.entropy().sum(-1))
+    assert torch.equal(dist.deterministic_sample, (logits > 0).to(torch.int8))
+    assert IndependentBernoulli(logits, torch.bool).deterministic_sample.dtype is torch.bool

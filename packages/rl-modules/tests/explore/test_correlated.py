@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch.testing import assert_close
 
 from rl.core import lower, states_of
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, OneHot, Unbounded
 from rl.modules import (
     AdditiveGaussianModule,
@@ -77,16 +77,16 @@ def test_the_process_stays_within_bounds_and_out_of_evaluation():
         (lambda: OrnsteinUhlenbeckProcessModule(OneHot(3)), SpecError, "continuous"),
         (
             lambda: OrnsteinUhlenbeckProcessModule(Unbounded(2), sigma=0.1, sigma_min=0.2),
-            SpecError,
+            ArgumentError,
             "sigma >= sigma_min",
         ),
-        (lambda: OrnsteinUhlenbeckProcessModule(Unbounded(2), 0.1, 0.5), SpecError, "start >= end"),
+        (lambda: OrnsteinUhlenbeckProcessModule(Unbounded(2), 0.1, 0.5), ArgumentError, "start >= end"),
         (
             lambda: OrnsteinUhlenbeckProcessModule(Unbounded(2))(TensorDict(action=torch.zeros(2))),
             ContractError,
             "ornstein_uhlenbeck.*make_tensordict_primer",
         ),
-        (lambda: gSDEModule(2, 3, scale_min=0.0), SpecError, "scale_min"),
+        (lambda: gSDEModule(2, 3, scale_min=0.0), ArgumentError, "scale_min"),
         (
             lambda: gSDEModule(2, 3)(torch.zeros(5, 2), torch.zeros(5, 4), torch.zeros(5, 2, 3)),
             ShapeError,

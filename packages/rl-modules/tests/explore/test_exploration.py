@@ -3,7 +3,7 @@ import torch
 from tensordict import TensorDict
 from torch.testing import assert_close
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from rl.core.specs import Categorical as CategoricalSpec
 from rl.modules import (
@@ -89,7 +89,7 @@ def test_only_allowed_actions_are_drawn(name):
     assert_close((index == 0).double().mean(), share.mean(), atol=0.03, rtol=0)
     with pytest.raises(ContractError, match="'mask'"):
         explore(batch(action))
-    with pytest.raises(SpecError, match="allows no action"):
+    with pytest.raises(ArgumentError, match="allows no action"):
         explore(batch(action).set("mask", mask & False))
 
 
@@ -135,18 +135,20 @@ def test_gaussian_noise_stays_within_bounds_and_out_of_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "error", "message"),
     [
-        pytest.param(lambda: EGreedyModule(OneHot(2), 1.5), "probability", id="eps"),
-        pytest.param(lambda: EGreedyModule(OneHot(2), 0.1, 0.5), "start >= end", id="rising"),
-        pytest.param(lambda: EGreedyModule(Unbounded((2,)), action_mask_key="mask"), "masks one-hot", id="mask"),
-        pytest.param(lambda: EGreedyModule(Composite(act=OneHot(2))), "'action'.*act", id="entry"),
-        pytest.param(lambda: AdditiveGaussianModule(OneHot(2)), "continuous", id="discrete"),
-        pytest.param(lambda: AdditiveGaussianModule(Unbounded(2), 0.1, 0.5), "start >= end", id="sigma"),
+        pytest.param(lambda: EGreedyModule(OneHot(2), 1.5), ArgumentError, "probability", id="eps"),
+        pytest.param(lambda: EGreedyModule(OneHot(2), 0.1, 0.5), ArgumentError, "start >= end", id="rising"),
+        pytest.param(
+            lambda: EGreedyModule(Unbounded((2,)), action_mask_key="mask"), SpecError, "masks one-hot", id="mask"
+        ),
+        pytest.param(lambda: EGreedyModule(Composite(act=OneHot(2))), SpecError, "'action'.*act", id="entry"),
+        pytest.param(lambda: AdditiveGaussianModule(OneHot(2)), SpecError, "continuous", id="discrete"),
+        pytest.param(lambda: AdditiveGaussianModule(Unbounded(2), 0.1, 0.5), ArgumentError, "start >= end", id="sigma"),
     ],
 )
-def test_what_does_not_fit_is_refused(make, message):
-    with pytest.raises(SpecError, match=message):
+def test_what_does_not_fit_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
         make()
 
 
@@ -186,9 +188,9 @@ def test_each_dimension_has_noise_of_its_own_width(kind):
 @pytest.mark.parametrize("sigma", [torch.tensor([0.1, -0.1]), torch.tensor([0.1, torch.nan])])
 def test_widths_by_dimension_are_checked(sigma):
     spec = Bounded(-1.0, 1.0, (2,))
-    with pytest.raises(SpecError, match="needs start >= end >= 0"):
+    with pytest.raises(ArgumentError, match="needs start >= end >= 0"):
         AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma)
-    with pytest.raises(SpecError, match="needs sigma >= sigma_min >= 0"):
+    with pytest.raises(ArgumentError, match="needs sigma >= sigma_min >= 0"):
         OrnsteinUhlenbeckProcessModule(spec, sigma=sigma)
 
 

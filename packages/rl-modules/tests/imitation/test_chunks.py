@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import nn
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.specs import Bounded
 from rl.modules import ACTModel, DiffusionActor
 from rl.testing import check_module
@@ -62,15 +62,17 @@ def test_a_style_is_sampled_around_its_mean():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(SpecError, match="hidden_dim=18; it is even, and nheads=4 divides it"):
+    with pytest.raises(ArgumentError, match="hidden_dim=18; it is even, and nheads=4 divides it"):
         model(hidden_dim=18, nheads=4)
     with pytest.raises(ShapeError, match=r"action_chunk \[2, 3, 2\], expected \[2, 4, 2\]"):
         model()(torch.zeros(2, OBS), torch.zeros(2, 3, ACT))
     with pytest.raises(ShapeError, match=r"observation \[2, 2\], expected \[\*B, 3\]"):
         model()(torch.zeros(2, 2))
-    for options in ({"num_steps": 0}, {"sampling_steps": 200}, {"beta_end": 1.5}, {"spec": Bounded(-1, 1, (3,))}):
-        with pytest.raises(SpecError, match="DiffusionActor"):
+    for options in ({"num_steps": 0}, {"sampling_steps": 200}, {"beta_end": 1.5}):
+        with pytest.raises(ArgumentError, match="DiffusionActor"):
             DiffusionActor(ACT, OBS, **options)
+    with pytest.raises(SpecError, match="DiffusionActor"):
+        DiffusionActor(ACT, OBS, spec=Bounded(-1, 1, (3,)))
     with pytest.raises(ShapeError, match="a chunk of 4 actions"):
         DiffusionActor(ACT, OBS, chunk_size=CHUNK).module.add_noise(torch.zeros(5, ACT), torch.zeros(5).long())
 

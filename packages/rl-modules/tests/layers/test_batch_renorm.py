@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import MLP, BatchRenorm1d
 
 F64 = torch.float64
@@ -108,9 +108,9 @@ def test_it_is_a_norm_of_mlp_and_compiles_whole():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: BatchRenorm1d(0), SpecError, "num_features"),
-        (lambda: BatchRenorm1d(3, momentum=0), SpecError, "0 < momentum <= 1"),
-        (lambda: BatchRenorm1d(3, max_r=0.5), SpecError, "max_r >= 1"),
+        (lambda: BatchRenorm1d(0), ArgumentError, "num_features"),
+        (lambda: BatchRenorm1d(3, momentum=0), ArgumentError, "0 < momentum <= 1"),
+        (lambda: BatchRenorm1d(3, max_r=0.5), ArgumentError, "max_r >= 1"),
         (lambda: BatchRenorm1d(3)(torch.zeros(5, 4)), ShapeError, r"\[\*B, 3\], got \(5, 4\)"),
         (lambda: BatchRenorm1d(3)(torch.zeros(3)), ShapeError, r"got \(3,\)"),
     ],

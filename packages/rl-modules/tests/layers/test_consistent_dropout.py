@@ -4,7 +4,7 @@ from tensordict import TensorDict
 from torch.testing import assert_close
 
 from rl.core import lower
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.modules import ConsistentDropout, ConsistentDropoutModule
 from rl.testing import check_module
 
@@ -44,10 +44,10 @@ def test_a_mask_is_drawn_where_there_is_none_and_kept_elsewhere():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ConsistentDropout(1.0), SpecError, "p=1.0"),
-        (lambda: ConsistentDropoutModule(["a", "b", "c"]), ContractError, "an input and a mask"),
-        (lambda: ConsistentDropoutModule(["a", "m"], ["a", "n"]), ContractError, "the same mask"),
-        (lambda: ConsistentDropoutModule("hidden").make_tensordict_primer(), SpecError, "input_shape="),
+        (lambda: ConsistentDropout(1.0), ArgumentError, "p must be .*, got 1.0"),
+        (lambda: ConsistentDropoutModule(["a", "b", "c"]), ArgumentError, "an input and a mask"),
+        (lambda: ConsistentDropoutModule(["a", "m"], ["a", "n"]), ArgumentError, "the same mask"),
+        (lambda: ConsistentDropoutModule("hidden").make_tensordict_primer(), ArgumentError, "input_shape="),
         (
             lambda: ConsistentDropoutModule("hidden")(TensorDict(hidden=torch.zeros(3))),
             ContractError,

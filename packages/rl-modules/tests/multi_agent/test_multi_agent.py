@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from rl.core.errors import ArgumentError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import (
     MLP,
     ConvNet,
@@ -94,7 +94,7 @@ def test_wrong_inputs_are_refused():
     net = MultiAgentMLP(4, 2, 3, centralized=False, share_params=True)
     with pytest.raises(ShapeError, match=r"expects inputs \[\*B, n_agents=3, features=4\], got \(5, 2, 4\)"):
         net(torch.zeros(5, 2, 4))
-    with pytest.raises(SpecError, match="needs in_features"):
+    with pytest.raises(ArgumentError, match="needs in_features"):
         MultiAgentConvNet(3, centralized=False, share_params=False)
     with pytest.raises(ShapeError, match=r"expects a state \[5, 7\] beside the values, got \(5, 6\)"):
         QMixer((7,), 8, 3)(torch.zeros(5, 3, 1), torch.zeros(5, 6))
@@ -130,7 +130,7 @@ def test_images_of_other_sizes_and_of_integers_are_refused():
 @pytest.mark.parametrize("kind", [lambda **kw: MultiAgentMLP(4, 2, 3, **kw), lambda **kw: MultiAgentConvNet(3, **kw)])
 def test_switches_are_bools(kind, options):
     ((name, value),) = options.items()
-    with pytest.raises(SpecError, match=f"MultiAgent.*: {name} must be True or False, got {value!r}"):
+    with pytest.raises(ArgumentError, match=f"MultiAgent.*: {name} must be True or False, got {value!r}"):
         kind(**{"centralized": False, "share_params": True, **options})
 
 
@@ -158,7 +158,7 @@ def test_another_width_is_refused_in_the_shapes_of_the_input(centralized, share_
     ],
 )
 def test_sizes_of_a_mixer_are_checked(options, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         QMixer(n_agents=3, **options)
 
 

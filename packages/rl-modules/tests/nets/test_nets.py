@@ -5,7 +5,7 @@ from tensordict.nn import NormalParamExtractor as Theirs
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import (
     GRU,
     LSTM,
@@ -83,7 +83,7 @@ def test_mlp_details():
     ],
 )
 def test_contradictions_are_refused(make, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         make()
 
 
@@ -171,7 +171,7 @@ def test_orthogonal_init():
     assert_close(first.weight.T @ first.weight, 4 * torch.eye(4), atol=1e-5, rtol=0)
     assert_close(last.weight @ last.weight.T, 0.25 * torch.eye(3), atol=1e-5, rtol=0)
     assert not first.bias.any()
-    with pytest.raises(SpecError, match=r"LazyLinear.*call the network once"):
+    with pytest.raises(ArgumentError, match=r"LazyLinear.*call the network once"):
         orthogonal_init(MLP(None, 2))
 
 
@@ -179,7 +179,7 @@ def test_kwargs_of_each_layer():
     net = MLP(4, 2, [8], layer_kwargs=[{"bias": False}, {"dtype": torch.float32}])
     assert net[0].bias is None
     assert net[-1].bias is not None
-    with pytest.raises(SpecError, match="MLP got 1 layer_kwargs for 2 layers"):
+    with pytest.raises(ArgumentError, match="MLP got 1 layer_kwargs for 2 layers"):
         MLP(4, 2, [8], layer_kwargs=[{}])
 
 
@@ -212,7 +212,7 @@ def test_a_lazy_norm_of_a_convnet_has_the_usual_eps():
 
 
 def test_a_norm_with_two_open_arguments_is_refused():
-    with pytest.raises(SpecError, match=r"MLP: GroupNorm needs \['num_groups', 'num_channels'\].*norm_kwargs"):
+    with pytest.raises(ArgumentError, match=r"MLP: GroupNorm needs \['num_groups', 'num_channels'\].*norm_kwargs"):
         MLP(3, 2, [5], norm_class=nn.GroupNorm)
 
 
@@ -306,7 +306,7 @@ def test_integers_of_other_libraries_are_widths(n):
 )
 @pytest.mark.parametrize("n", [True, 2.0, "2"], ids=repr)
 def test_what_is_no_integer_is_no_width(make, n):
-    with pytest.raises(SpecError, match="must be an integer, got"):
+    with pytest.raises(ArgumentError, match="must be an integer, got"):
         make(n)
 
 

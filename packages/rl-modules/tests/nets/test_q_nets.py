@@ -4,7 +4,7 @@ from tensordict import TensorDict
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.modules import DistributionalDQNnet, DuelingCnnDQNet, DuelingMlpDQNet
 
 
@@ -50,10 +50,10 @@ def test_log_softmax_over_atoms():
         DistributionalDQNnet()(TensorDict(action_value=torch.zeros(3)))
     with pytest.raises(ContractError, match="'action_value'"):
         DistributionalDQNnet()(TensorDict(x=torch.zeros(3)))
-    with pytest.raises(ContractError, match="one entry for each"):
+    with pytest.raises(ArgumentError, match="one entry for each"):
         DistributionalDQNnet(in_keys=["a", "b"])
 
 
 def test_a_contradiction_in_the_arguments_of_a_part_is_named():
-    with pytest.raises(SpecError, match="depth=1 and 2 num_cells"):
+    with pytest.raises(ArgumentError, match="depth=1 and 2 num_cells"):
         DuelingMlpDQNet(3, mlp_kwargs_output={"num_cells": [4, 4], "depth": 1})

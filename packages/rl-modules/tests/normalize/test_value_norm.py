@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import PopArtValueNorm, RunningValueNorm
 
 F64 = torch.float64
@@ -85,9 +85,9 @@ def test_statistics_are_saved_and_start_as_identity(make):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: RunningValueNorm(0), SpecError, "shape"),
-        (lambda: RunningValueNorm(1, epsilon=0.0), SpecError, "epsilon=0.0"),
-        (lambda: PopArtValueNorm(1, beta=1.0), SpecError, "beta=1.0"),
+        (lambda: RunningValueNorm(0), ArgumentError, "shape"),
+        (lambda: RunningValueNorm(1, epsilon=0.0), ArgumentError, "epsilon must be above 0, got 0.0"),
+        (lambda: PopArtValueNorm(1, beta=1.0), ArgumentError, "beta must be .*, got 1.0"),
         (lambda: RunningValueNorm(2).update(torch.zeros(3, 1)), ShapeError, r"\[2\]\], got \(3, 1\)"),
         (lambda: RunningValueNorm(2).normalize(torch.zeros(())), ShapeError, r"got \(\)"),
         (lambda: RunningValueNorm(2).update(torch.zeros(0, 2)), ShapeError, "no targets"),

@@ -5,7 +5,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.specs import Categorical as CategoricalSpec
 from rl.core.specs import MultiCategorical, OneHot
 from rl.modules import (
@@ -95,11 +95,15 @@ def test_values_under_another_key():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        pytest.param(lambda: DistributionalQValueModule("one-hot"), SpecError, "support as a vector.*None", id="none"),
         pytest.param(
-            lambda: DistributionalQValueModule("one-hot", torch.zeros(2, 2)), SpecError, r"\[2, 2\]", id="matrix"
+            lambda: DistributionalQValueModule("one-hot"), ArgumentError, "support as a vector.*None", id="none"
         ),
-        pytest.param(lambda: DistributionalQValueModule("one-hot", torch.arange(5)), SpecError, "int64", id="integers"),
+        pytest.param(
+            lambda: DistributionalQValueModule("one-hot", torch.zeros(2, 2)), ArgumentError, r"\[2, 2\]", id="matrix"
+        ),
+        pytest.param(
+            lambda: DistributionalQValueModule("one-hot", torch.arange(5)), ArgumentError, "int64", id="integers"
+        ),
         pytest.param(
             lambda: module_of("atoms", "one-hot")(TensorDict(action_value=torch.zeros(4, 3))),
             ShapeError,

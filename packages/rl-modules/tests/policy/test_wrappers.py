@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core import lower, states_of
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.modules import Actor, MultiStepActorWrapper, TanhModule, VmapModule
 from rl.testing import check_module
@@ -46,11 +46,11 @@ def test_tanh_module_clamps_and_takes_several_entries():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: TanhModule(["a"], ["b", "c"]), ContractError, "one entry for each"),
+        (lambda: TanhModule(["a"], ["b", "c"]), ArgumentError, "one entry for each"),
         (lambda: TanhModule(["a"], spec=Unbounded((2,))), SpecError, "(?s)needs bounds.*low="),
         (lambda: TanhModule(["a"], spec=Bounded(-1.0, torch.inf, (2,))), SpecError, "TanhModule.*finite bounds"),
-        (lambda: TanhModule(["a"], low=2.0), SpecError, "low <= high"),
-        (lambda: TanhModule(["a"], spec=Bounded(-1.0, 1.0, (2,)), low=0.0), SpecError, "leave one of them out"),
+        (lambda: TanhModule(["a"], low=2.0), ArgumentError, "low <= high"),
+        (lambda: TanhModule(["a"], spec=Bounded(-1.0, 1.0, (2,)), low=0.0), ArgumentError, "leave one of them out"),
         (lambda: TanhModule(["a"])(TensorDict(b=torch.zeros(2))), ContractError, "'a'"),
     ],
 )
@@ -97,7 +97,7 @@ def test_vmap_module_refuses():
     with pytest.raises(ContractError, match="'x'"):
         module(TensorDict(z=torch.zeros(4, 3), batch_size=[4, 3]))
     hooked.register_forward_hook(lambda *_: None)
-    with pytest.raises(ContractError, match="no lowered form"):
+    with pytest.raises(ArgumentError, match="no lowered form"):
         VmapModule(hooked)
 
 
@@ -162,8 +162,12 @@ def test_a_wrapped_policy_conforms():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: MultiStepActorWrapper(planner(), 0, spec=Unbounded((1,))), SpecError, "n_steps"),
-        (lambda: MultiStepActorWrapper(planner(), 2, spec=Unbounded(1), replan_interval=3), SpecError, "interval=3"),
+        (lambda: MultiStepActorWrapper(planner(), 0, spec=Unbounded((1,))), ArgumentError, "n_steps"),
+        (
+            lambda: MultiStepActorWrapper(planner(), 2, spec=Unbounded(1), replan_interval=3),
+            ArgumentError,
+            "interval=3",
+        ),
         (
             lambda: MultiStepActorWrapper(planner(), 3, spec=Unbounded(1), action_keys=["move"]),
             ContractError,

@@ -13,8 +13,7 @@ from torch.testing import assert_close
 from rl.core import BackendError, RecurrentOptions
 from rl.modules import GRU, LSTM, GRUModule, LSTMModule, PadBackend, ScanBackend
 from rl.modules.recurrent import _kernels
-from rl.modules.recurrent._gru import gru_layer
-from rl.modules.recurrent._lstm import lstm_layer
+from rl.modules.recurrent._operators import gru_layer, lstm_layer
 from rl.modules.recurrent.backends import PlainBackend
 from rl.testing import check_recurrent_backend, recurrent_reference
 

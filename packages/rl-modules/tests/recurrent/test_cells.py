@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core import ShapeError, SpecError
+from rl.core import ArgumentError, ShapeError
 from rl.modules import GRU, LSTM, GRUCell, LSTMCell
 from rl.modules.tensordict_module import rnn
 
@@ -62,7 +62,7 @@ def test_layers_are_copied_and_sent_around(ours, theirs):
 def test_layers_refuse_what_cannot_run_step_by_step(ours, theirs, options, what):
     if ours is GRU and "proj_size" in options:
         pytest.skip("torch's has no such argument either")
-    with pytest.raises(SpecError, match=what):
+    with pytest.raises(ArgumentError, match=what):
         ours(3, 4, **options)
 
 
@@ -129,14 +129,14 @@ def test_layers_refuse_what_would_broadcast_or_be_cut(kind, arguments, what):
     hx = arguments.get("hx")
     if kind is GRU and hx is not None and len(hx) == 2:
         arguments = {"hx": hx[0]}
-    with pytest.raises((ShapeError, SpecError), match=what):
+    with pytest.raises((ShapeError, ArgumentError), match=what):
         kind(3, 4, num_layers=2)(torch.zeros(2, 5, 3), **arguments)
 
 
 def test_layers_refuse_what_has_no_step_or_another_type():
     with pytest.raises(ShapeError, match="without steps"):
         LSTM(3, 4)(torch.zeros(2, 0, 3))
-    with pytest.raises(SpecError, match=r"weights are torch.float32"):
+    with pytest.raises(ArgumentError, match=r"weights are torch.float32"):
         GRU(3, 4)(torch.zeros(2, 5, 3).double())
     with pytest.raises(ShapeError, match=r"a pair \(h, c\)"):
         LSTM(3, 4)(torch.zeros(2, 5, 3), torch.zeros(1, 2, 4))

@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core import BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
+from rl.core import ArgumentError, BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
 from rl.core.lowering import lower
 from rl.core.registry import Registry
 from rl.modules import (
@@ -98,7 +98,7 @@ def test_two_with_one_state_key_are_refused():
     ],
 )
 def test_keys_that_do_not_fit_are_refused(keys, what):
-    with pytest.raises(ContractError, match=what):
+    with pytest.raises(ArgumentError, match=what):
         LSTMModule(3, 4, **keys)
 
 
@@ -118,7 +118,7 @@ def test_keys_that_do_not_fit_are_refused(keys, what):
     ],
 )
 def test_what_cannot_be_built_is_refused(options, what):
-    with pytest.raises(SpecError, match=what):
+    with pytest.raises(ArgumentError, match=what):
         LSTMModule(in_key="o", out_key="f", **options)
 
 
@@ -405,7 +405,7 @@ def test_precision_is_of_the_module_or_of_all():
     finally:
         set_recurrent_matmul_precision("auto")
     assert concrete("high-prec") == "tf32x3"
-    with pytest.raises(SpecError, match="got 'exact'"):
+    with pytest.raises(ArgumentError, match="got 'exact'"):
         set_recurrent_matmul_precision("exact")
 
 
@@ -554,12 +554,12 @@ def test_a_state_of_more_layers_is_named(key):
 @pytest.mark.parametrize(
     ("options", "error", "what"),
     [
-        ({"default_recurrent_mode": "sequential"}, SpecError, "default_recurrent_mode is True, False or None"),
-        ({"recurrent_compute_dtype": torch.int32}, SpecError, "floating torch.dtype"),
-        ({"recurrent_compute_dtype": "bfloat16"}, SpecError, "floating torch.dtype"),
-        ({"in_keys": ["x", "h", "h"]}, ContractError, "'h' twice"),
-        ({"in_keys": ["h", "h", "c"]}, ContractError, "'h' twice"),
-        ({"in_keys": ["x", "out", "c"]}, ContractError, "would write its output over 'out'"),
+        ({"default_recurrent_mode": "sequential"}, ArgumentError, "default_recurrent_mode must be True, False or None"),
+        ({"recurrent_compute_dtype": torch.int32}, ArgumentError, "floating torch.dtype"),
+        ({"recurrent_compute_dtype": "bfloat16"}, ArgumentError, "floating torch.dtype"),
+        ({"in_keys": ["x", "h", "h"]}, ArgumentError, "'h' twice"),
+        ({"in_keys": ["h", "h", "c"]}, ArgumentError, "'h' twice"),
+        ({"in_keys": ["x", "out", "c"]}, ArgumentError, "would write its output over 'out'"),
     ],
 )
 def test_options_that_would_mean_something_else_are_refused(options, error, what):

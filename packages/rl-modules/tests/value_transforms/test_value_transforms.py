@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.modules import (
     ComposeValueTransform,
     IdentityValueTransform,
@@ -60,5 +60,5 @@ def test_derivatives_agree_with_differences_also_at_zero(transform):
 def test_order_of_a_composition():
     both = ComposeValueTransform(SignedHyperbolicValueTransform(0.1), SymLogValueTransform())
     assert_close(both(X), symlog(signed_hyperbolic(X, 0.1)))
-    with pytest.raises(SpecError, match="eps=-1"):
+    with pytest.raises(ArgumentError, match="eps must be at least 0, got -1"):
         SignedHyperbolicValueTransform(-1)

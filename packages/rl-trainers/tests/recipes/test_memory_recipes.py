@@ -171,7 +171,7 @@ def test_velocities_can_be_hidden(tmp_path):
 @pytest.mark.parametrize(
     ("indices", "message"),
     [
-        pytest.param((0, 4), r"an observation with 4: they are numbered from 0 to 3", id="too-large"),
+        pytest.param((0, 4), r"a vector with 4 elements, which are numbered from 0 to 3", id="too-large"),
         pytest.param((1, 1), "different numbers of 0 or more", id="twice"),
         pytest.param((-1,), "different numbers of 0 or more", id="negative"),
     ],
@@ -183,5 +183,5 @@ def test_entries_that_are_not_there_are_refused(indices, message, tmp_path):
 
 
 def test_hiding_needs_a_vector():
-    with pytest.raises(SpecError, match=r"has Categorical \[\]: leave observation_indices out"):
+    with pytest.raises(SpecError, match=r"got Categorical \[\]: leave observation_indices out"):
         make_env("FrozenLake-v1", 1, seed=0, observation_indices=(0,))

@@ -14,7 +14,6 @@ from rl.trainers import DQNConfig, Evaluator, PPOConfig, evaluate, load_policy, 
 from rl.trainers import evaluation as _evaluation
 from rl.trainers import run as _run
 from rl.trainers._device import seeds_of
-from rl.trainers.actions import BinaryVector, CategoricalVector
 from rl.trainers.algorithms.dqn import dqn_policy
 from rl.trainers.algorithms.ppo import policy as ppo_policy
 from rl.trainers.config import config_fields
@@ -195,22 +194,6 @@ def test_how_an_observation_is_read_follows_from_its_spec_and_the_option(spec, l
 def test_observations_that_the_rule_does_not_cover_are_refused_with_the_layouts_that_fit(spec, layout, remedy):
     with pytest.raises(SpecError, match=rf"Set --observation-layout to {remedy}$"):
         ppo_policy(PPOConfig(observation_layout=layout), FakeEnv(Categorical(2), spec))
-
-
-def test_vectors_of_choices_score_as_independent_distributions():
-    logits = torch.randn(5, 8)
-    allowed = torch.tensor([[True, True, False, False], [True] * 4])
-    both = CategoricalVector(logits, allowed)
-    parts = [torch.distributions.Categorical(logits=part) for part in (logits[:, :2], logits[:, 4:])]
-    value = torch.stack([part.sample() for part in parts], -1)
-    expected = parts[0].log_prob(value[:, 0]) + parts[1].log_prob(value[:, 1])
-    torch.testing.assert_close(both.log_prob(value), expected)
-    torch.testing.assert_close(both.entropy(), parts[0].entropy() + parts[1].entropy())
-    assert (both.sample((200,))[..., 0] < 2).all()
-    bits = BinaryVector(logits, torch.int8)
-    value = bits.sample()
-    expected = torch.distributions.Bernoulli(logits=logits).log_prob(value.float()).sum(-1)
-    torch.testing.assert_close(bits.log_prob(value), expected)
 
 
 @pytest.mark.parametrize("env", ["Doubles-v0", "Choices-v0", "Bits-v0"])

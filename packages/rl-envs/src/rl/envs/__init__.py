@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms._transformed_env import Compose, TransformedEnv
     from rl.envs.transforms.action import (
         ActionChunkTransform,
+        ActionClipping,
         ActionDiscretizer,
         ActionMask,
         ActionScaling,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         Hash,
         NextObservationDelta,
         NextStateReconstructor,
+        ObservationIndices,
         ObservationTransform,
         TimeMaxPool,
         UnaryTransform,
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
         SignTransform,
         SuccessReward,
         TargetReturn,
+        TeamReward,
     )
     from rl.envs.transforms.shape import (
         BatchSizeTransform,
@@ -107,6 +110,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AcrobotEnv",
     "ActionChunkTransform",
+    "ActionClipping",
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
@@ -179,6 +183,7 @@ __all__ = [
     "NextObservationDelta",
     "NextStateReconstructor",
     "NoopResetEnv",
+    "ObservationIndices",
     "ObservationNorm",
     "ObservationTransform",
     "OpenSpielEnv",
@@ -211,6 +216,7 @@ __all__ = [
     "StepCounter",
     "SuccessReward",
     "TargetReturn",
+    "TeamReward",
     "TensorDictPrimer",
     "TerminateTransform",
     "ThreadingAsyncEnvPool",

@@ -7,6 +7,7 @@ from rl.core.hookspecs import hookimpl
 
 _TRANSFORMS = {
     "action-chunk": ("ActionChunkTransform", "Writes the next actions of each step."),
+    "action-clipping": ("ActionClipping", "Accepts actions without bounds, and clips them to the bounds."),
     "action-discretizer": (
         "ActionDiscretizer",
         "Gives the caller a choice among intervals in place of each element of a bounded action.",
@@ -56,6 +57,7 @@ _TRANSFORMS = {
         "Writes the next observations of sampled sequences.",
     ),
     "noop-reset-env": ("NoopResetEnv", "Takes a number of steps with action 0 after each reset."),
+    "observation-indices": ("ObservationIndices", "Selects elements of a vector."),
     "observation-norm": ("ObservationNorm", "Affine map of observations."),
     "permute": ("PermuteTransform", "Permutes the last dimensions."),
     "pin-memory": ("PinMemoryTransform", "Copies a batch to page-locked memory."),
@@ -76,6 +78,7 @@ _TRANSFORMS = {
     "step-counter": ("StepCounter", "Writes how many steps the episode has had, and truncates it after max_steps."),
     "success-reward": ("SuccessReward", "Writes a sparse reward."),
     "target-return": ("TargetReturn", "Writes the return that is still to be achieved in an episode."),
+    "team-reward": ("TeamReward", "Writes the mean of the rewards of all agents as the reward of the team."),
     "tensordict-primer": ("TensorDictPrimer", "Writes entries at the root when an episode begins."),
     "terminate": ("TerminateTransform", "Terminates episodes when a condition on the outcome of a step holds."),
     "time-max-pool": ("TimeMaxPool", "Takes the elementwise maximum of the last T frames of an episode."),

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rl.modules.distributions._bounded import TanhDelta, TanhNormal, TruncatedNormal, safeatanh, safetanh
     from rl.modules.distributions._discrete import (
         Categorical,
+        IndependentBernoulli,
+        IndependentCategorical,
         MaskedCategorical,
         MaskedOneHotCategorical,
         OneHotCategorical,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
         reset_noise,
     )
     from rl.modules.multi_agent import Mixer, MultiAgentConvNet, MultiAgentMLP, MultiAgentNetBase, QMixer, VDNMixer
-    from rl.modules.nets._conv import Conv3dNet, ConvNet, SquashDims
+    from rl.modules.nets._conv import Conv3dNet, ConvNet, ImageEncoder, SquashDims
     from rl.modules.nets._heads import (
         CategoricalHead,
         DdpgCnnActor,
@@ -84,7 +86,8 @@ if TYPE_CHECKING:
         TanhModule,
     )
     from rl.modules.recurrent._layout import get_recurrent_matmul_precision, set_recurrent_matmul_precision
-    from rl.modules.recurrent.backends import PadBackend, ScanBackend
+    from rl.modules.recurrent._pad import PadBackend
+    from rl.modules.recurrent.backends import ScanBackend
     from rl.modules.recurrent.cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules import GRUModule, LSTMModule
     from rl.modules.value_transforms import (
@@ -138,7 +141,10 @@ __all__ = [
     "GRUCell",
     "GRUModule",
     "IdentityValueTransform",
+    "ImageEncoder",
     "ImpalaNet",
+    "IndependentBernoulli",
+    "IndependentCategorical",
     "IndependentNormal",
     "LSTMCell",
     "LSTMModule",

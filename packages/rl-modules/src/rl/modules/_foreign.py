@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from rl.core.arguments import foreign_arguments, module_arguments
 
-__all__ = [
-    "actor",
-    "conv_net",
-    "dt_inference",
-    "explorer",
-    "mixer",
-    "mlp",
-    "multi_agent_net",
-    "multi_step_actor",
-    "ornstein_uhlenbeck",
-    "probabilistic_actor",
-    "q_value_actor",
-    "q_value_module",
-    "recurrent_layer",
-    "recurrent_module",
-]
-
 _SAFE = "not available yet: use spec.project(action)"
 _RESTARTS = "needless: a Collector, or the transform of make_tensordict_primer(), restarts the state at each episode"
 _STRICT = "needless: shapes never broadcast", True

@@ -6,8 +6,6 @@ from typing import Any
 
 from rl.core.keys import unwrap
 
-__all__ = ["key_list", "parts"]
-
 
 def key_list(keys: Any) -> list[Any]:
     """One key or several, each in its shortest form.
@@ -20,6 +18,6 @@ def key_list(keys: Any) -> list[Any]:
 
 
 def parts(sequence: Any) -> list[Any]:
-    """The modules of a `TensorDictSequential`, in order."""
+    """Return the modules of a `TensorDictSequential`, in order."""
     inner = sequence.module
     return list(inner.values() if hasattr(inner, "values") else inner)

@@ -11,7 +11,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._bounded import TanhDelta, TanhNormal
 from rl.modules.distributions._discrete import Categorical, OneHotCategorical
@@ -30,14 +30,14 @@ class Part:
     """One network.
 
     Args:
-        kind: ``"stochastic"`` (logits, or a normal with a standard deviation of its own), ``"squashed"`` (a normal
-            squashed into bounds), ``"deterministic"`` (squashed into bounds), ``"values"`` (of all actions),
+        kind: Kind: ``"stochastic"`` (logits, or a normal with a standard deviation of its own), ``"squashed"`` (a
+            normal squashed into bounds), ``"deterministic"`` (squashed into bounds), ``"values"`` (of all actions),
             ``"value"`` (of a state) or ``"state_action_value"``.
-        layers: names of its linear layers in order; one that ends in ``*`` stands for those of a
+        layers: Names of its linear layers in order; one that ends in ``*`` stands for those of a
             `torch.nn.Sequential` in which layers and activations alternate.
-        log_scale: name of the parameter of a normal, if it has one.
-        bounds: whether there are ``action_scale`` and ``action_bias``.
-        optional: whether a state may lack it.
+        log_scale: Name of the parameter of a normal, if it has one.
+        bounds: Whether there are ``action_scale`` and ``action_bias``.
+        optional: Whether a state may lack it.
     """
 
     kind: str
@@ -52,10 +52,10 @@ class Layout:
     """All networks of a file, by the name that they get here.
 
     Args:
-        parts: the networks.
-        activation: between their layers.
-        scale: how a squashed normal bounds the logarithm of its standard deviation: ``"clamp"`` within -20 and 2, or
-            ``"tanh"`` within -5 and 2.
+        parts: Networks.
+        activation: Activation between their layers.
+        scale: Method by which a squashed normal bounds the logarithm of its standard deviation: ``"clamp"`` within -20
+            and 2, or ``"tanh"`` within -5 and 2.
     """
 
     parts: dict[str, Part]
@@ -133,12 +133,12 @@ def layer_names(part: Part, state: Iterable[str] | None = None, count: int | Non
     """Names of the linear layers of a network, in order.
 
     Args:
-        part: the network.
-        state: names of all parameters, from which the number of layers follows.
-        count: instead, the number of layers.
+        part: Network.
+        state: Names of all parameters, from which the number of layers follows.
+        count: Instead, the number of layers.
 
     Raises:
-        SpecError: if layers and activations do not alternate, or their number does not fit.
+        ArgumentError: if layers and activations do not alternate, or their number does not fit.
     """
     names: list[str] = []
     for pattern in part.layers:
@@ -152,10 +152,10 @@ def layer_names(part: Part, state: Iterable[str] | None = None, count: int | Non
         else:
             places = list(range(0, 2 * (_given(count) - len(part.layers) + 1), 2))
         if places != list(range(0, 2 * len(places), 2)):
-            raise SpecError(f"expected linear layers {prefix}0, {prefix}2, ..., got the numbers {places}")
+            raise ArgumentError(f"expected linear layers {prefix}0, {prefix}2, ..., got the numbers {places}")
         names += [f"{prefix}{place}" for place in places]
     if count is not None and len(names) != count:
-        raise SpecError(f"expected {len(names)} linear layers {names}, the network has {count}")
+        raise ArgumentError(f"expected {len(names)} linear layers {names}, the network has {count}")
     return names
 
 
@@ -174,20 +174,20 @@ def load_networks(layout: str, state: Mapping[str, Any], spec: TensorSpec | None
     Their outputs are the same. Actions are unclipped, where a normal without bounds is: clip them as that library does.
 
     Args:
-        layout: one of `LAYOUTS`, such as ``"sb3/ppo"`` or ``"cleanrl/sac_continuous_action"``. Of Stable-Baselines3,
+        layout: One of `LAYOUTS`, such as ``"sb3/ppo"`` or ``"cleanrl/sac_continuous_action"``. Of Stable-Baselines3,
             the `MlpPolicy` with its default activation.
-        state: parameters by name: ``model.policy.state_dict()`` or the file ``policy.pth`` of Stable-Baselines3;
+        state: Parameters by name: ``model.policy.state_dict()`` or the file ``policy.pth`` of Stable-Baselines3;
             ``agent.state_dict()`` of CleanRL, or of a script with several networks ``{"actor":
             actor.state_dict(), "qf1": qf1.state_dict(), ...}``.
-        spec: of the action; it tells one-hot from integer actions (integers if None), and has the bounds of squashed
-            actions (from the state, or -1 and 1, if None).
+        spec: Spec of the action; it tells one-hot from integer actions (integers if None), and has the bounds of
+            squashed actions (from the state, or -1 and 1, if None).
 
     Returns:
         A `ProbabilisticActor` or `QValueActor` under ``actor``, and critics and target networks under ``critic``,
         ``critic_0``, ``target_critic_0``, ``target_actor``, ``target``; all read ``observation``.
 
     Raises:
-        SpecError: if the layout is unknown, or has other parameters than the state.
+        ArgumentError: if the layout is unknown, or has other parameters than the state.
 
     Example:
         >>> agent = nn.ModuleDict({"actor": nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))})
@@ -206,7 +206,7 @@ def load_networks(layout: str, state: Mapping[str, Any], spec: TensorSpec | None
             continue
         missing = [one for one in needed if one not in flat]
         if missing or not names:
-            raise SpecError(
+            raise ArgumentError(
                 f"load_networks: the layout {layout!r} has {missing or list(part.layers)}, the state {sorted(flat)}:"
                 " choose the layout of the algorithm that made the file"
             )
@@ -222,22 +222,22 @@ def load_networks(layout: str, state: Mapping[str, Any], spec: TensorSpec | None
         networks[name] = network
     unknown = sorted(set(flat) - used)
     if unknown:
-        raise SpecError(f"load_networks: the layout {layout!r} has no parameters {unknown}: another policy was saved")
+        raise ArgumentError(f"load_networks: the layout {layout!r} has no {unknown}: another policy was saved")
     return networks
 
 
 def export_state(layout: str, networks: Mapping[str, Any] | nn.ModuleDict) -> dict[str, Tensor]:
-    """The parameters of networks, named as another library names them; the inverse of `load_networks`.
+    """Return the parameters of networks, named as another library names them; the inverse of `load_networks`.
 
     Args:
-        layout: one of `LAYOUTS`.
-        networks: by name, as `load_networks` returns them.
+        layout: One of `LAYOUTS`.
+        networks: Networks by name, as `load_networks` returns them.
 
     Returns:
         Copies by name. Of CleanRL's scripts with several networks, names start with that of the network.
 
     Raises:
-        SpecError: if the layout is unknown, or a network is missing or has another number of linear layers.
+        ArgumentError: if the layout is unknown, or a network is missing or has another number of linear layers.
 
     Example:
         >>> policy = nn.ModuleDict({"network": nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))})
@@ -252,7 +252,7 @@ def export_state(layout: str, networks: Mapping[str, Any] | nn.ModuleDict) -> di
         if name not in given:
             if part.optional:
                 continue
-            raise SpecError(f"export_state: the layout {layout!r} has {list(known.parts)}, got networks {list(given)}")
+            raise ArgumentError(f"export_state: the layout {layout!r} has {list(known.parts)}, got {list(given)}")
         layers = _linear(given[name])
         for theirs, layer in zip(layer_names(part, count=len(layers)), layers, strict=True):
             state[f"{theirs}.weight"] = layer.weight.detach().clone()
@@ -274,10 +274,10 @@ class LogScaleHead(nn.Module):
     """Features to the mean and the standard deviation of a squashed normal.
 
     Args:
-        in_features: width of the features.
-        action_features: number of action dimensions.
-        bound: ``"clamp"`` keeps the logarithm of the standard deviation within -20 and 2, ``"tanh"`` squashes it to -5
-            and 2.
+        in_features: Width of the features.
+        action_features: Number of action dimensions.
+        bound: Bound: ``"clamp"`` keeps the logarithm of the standard deviation within -20 and 2, ``"tanh"`` squashes it
+            to -5 and 2.
     """
 
     def __init__(self, in_features: int, action_features: int, bound: str) -> None:
@@ -295,7 +295,7 @@ class LogScaleHead(nn.Module):
 def _build(
     part: Part, layout: Layout, weights: list[Tensor], state: Mapping[str, Tensor], spec: TensorSpec | None
 ) -> nn.Module:
-    """A network of the kind, with the widths of the weights."""
+    """Build a network of the kind, with the widths of the weights."""
     heads = 2 if part.kind == "squashed" else 1
     cells, width_in = [len(one) for one in weights[:-heads]], weights[0].shape[1]
     width_out = len(weights[-1])
@@ -353,7 +353,7 @@ def _log_scale(network: nn.Module) -> nn.Parameter | None:
 
 def _layout(name: str) -> Layout:
     if name not in LAYOUTS:
-        raise SpecError(f"no layout is called {name!r}: use one of {sorted(LAYOUTS)}")
+        raise ArgumentError(f"no layout is called {name!r}: use one of {sorted(LAYOUTS)}")
     return LAYOUTS[name]
 
 

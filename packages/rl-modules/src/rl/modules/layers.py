@@ -17,9 +17,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from rl.core import load
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, as_tuple
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Unbounded
@@ -47,21 +47,21 @@ class BatchRenorm1d(nn.Module):
     in its critics.
 
     Args:
-        num_features: size of the last dimension of the input.
-        momentum: weight of the batch in the running statistics.
-        eps: added to variances.
-        max_r: `r` stays within ``1 / max_r`` and ``max_r``.
-        max_d: `d` stays within ``-max_d`` and ``max_d``.
-        warmup_steps: number of first training batches that are normalized by their own statistics alone (``r = 1, d =
+        num_features: Size of the last dimension of the input.
+        momentum: Weight of the batch in the running statistics.
+        eps: Added to variances.
+        max_r: Limit of `r`, which stays within ``1 / max_r`` and ``max_r``.
+        max_d: Limit of `d`, which stays within ``-max_d`` and ``max_d``.
+        warmup_steps: Number of first training batches that are normalized by their own statistics alone (``r = 1, d =
             0``).
-        smooth: whether the correction grows in a straight line during these, instead of starting after them.
-        device: where the parameters are made.
-        dtype: of the parameters.
+        smooth: Whether the correction grows in a straight line during these, instead of starting after them.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Shapes: ``[*B, num_features]`` to the same; statistics are over all batch dimensions.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
         ShapeError: in the call, if the last dimension is not `num_features`.
 
     Example:
@@ -93,7 +93,7 @@ class BatchRenorm1d(nn.Module):
         self.num_features = as_integer(num_features, "BatchRenorm1d", "num_features", least=1)
         self.warmup_steps = as_integer(warmup_steps, "BatchRenorm1d", "warmup_steps", least=0)
         if not (0 < momentum <= 1 and eps >= 0 and max_r >= 1 and max_d >= 0):
-            raise SpecError(
+            raise ArgumentError(
                 "BatchRenorm1d needs 0 < momentum <= 1, eps >= 0, max_r >= 1 and max_d >= 0, got"
                 f" {momentum}, {eps}, {max_r} and {max_d}"
             )
@@ -156,13 +156,13 @@ class ConsistentDropout(nn.Module):
     was used while acting, an update scores actions by the policy that chose them.
 
     Args:
-        p: probability of dropping a feature, in [0, 1).
+        p: Probability of dropping a feature, in [0, 1).
 
     Shapes: ``[*B, F]`` to ``[*B, F]`` and, in training mode, a mask of the same shape, whose entries are 0 or ``1 / (1
     - p)``. In evaluation mode the input comes back alone.
 
     Raises:
-        SpecError: if `p` is no probability below 1.
+        ArgumentError: if `p` is no probability below 1.
 
     Example:
         >>> drop = ConsistentDropout(0.5)
@@ -174,9 +174,7 @@ class ConsistentDropout(nn.Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise SpecError(f"ConsistentDropout got p={p}; it is a probability below 1")
-        self.p = float(p)
+        self.p = as_number(p, "ConsistentDropout", "p", least=0, below=1)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Drop features; with the mask if one is given, else with a new one."""
@@ -186,7 +184,7 @@ class ConsistentDropout(nn.Module):
         return x * mask, mask
 
     def make_mask(self, x: Tensor) -> Tensor:
-        """A new mask for an input ``[*B, F]``."""
+        """Sample a mask for an input ``[*B, F]``."""
         return torch.empty_like(x).bernoulli_(1 - self.p).div_(1 - self.p)
 
     def extra_repr(self) -> str:
@@ -201,16 +199,17 @@ class ConsistentDropoutModule(TensorDictModuleBase):
     its place, where following steps and updates find it.
 
     Args:
-        in_keys: of the input, or of the input and the mask, whose key is otherwise ``("dropout_mask", *input)``.
-        out_keys: of the output, or of the output and the mask; those of `in_keys` if None.
-        input_shape: of the input without batch dimensions; needed by `make_tensordict_primer` alone.
-        input_dtype: of the input; needed by `make_tensordict_primer` alone.
-        p: probability of dropping a feature, in [0, 1).
+        in_keys: Keys of the input, or of the input and the mask, whose key is otherwise ``("dropout_mask", *input)``.
+        out_keys: Keys of the output, or of the output and the mask; those of `in_keys` if None.
+        input_shape: Shape of the input without batch dimensions; only `make_tensordict_primer` needs it.
+        input_dtype: Dtype of the input; only `make_tensordict_primer` needs it.
+        p: Probability of dropping a feature, in [0, 1).
 
     Raises:
-        ContractError: if the keys are none of these forms; in the call, if an entry is absent.
+        ArgumentError: if the keys are none of these forms.
+        ContractError: in the call, if an entry is absent.
         ShapeError: in the call, if the mask has not the shape of the input.
-        SpecError: if `p` is no probability below 1.
+        ArgumentError: if `p` is no probability below 1.
 
     Example:
         >>> from tensordict import TensorDict
@@ -238,7 +237,7 @@ class ConsistentDropoutModule(TensorDictModuleBase):
         if len(writes) == 1:
             writes = [writes[0], *reads[1:]]
         if len(reads) != 2 or len(writes) != 2 or reads[1] != writes[1] or reads[1] in (reads[0], writes[0]):
-            raise ContractError(
+            raise ArgumentError(
                 "ConsistentDropoutModule reads an input and a mask, and writes an output and the same mask, got in_keys"
                 f" {key_list(in_keys)} and out_keys {writes}"
             )
@@ -258,14 +257,14 @@ class ConsistentDropoutModule(TensorDictModuleBase):
         return Contract(reads, (Key(self.out_keys[0], doc="input with features dropped"), Key(mask, doc=doc)))
 
     def make_tensordict_primer(self) -> Any:
-        """The transform that adds the mask to an environment, not drawn at the start of each episode.
+        """Return the transform that adds the mask to an environment, not drawn at the start of each episode.
 
         Raises:
-            SpecError: if `input_shape` was not given.
+            ArgumentError: if `input_shape` was not given.
             UnknownComponentError: if rl-envs is not installed.
         """
         if self.input_shape is None:
-            raise SpecError("ConsistentDropoutModule.make_tensordict_primer needs the module's input_shape=")
+            raise ArgumentError("ConsistentDropoutModule.make_tensordict_primer needs the module's input_shape=")
         key, spec = self.in_keys[1], Unbounded(self.input_shape, dtype=self.input_dtype or torch.get_default_dtype())
         return load("transform", "tensordict-primer")({key: spec}, default_value={key: _UNDRAWN})
 
@@ -285,7 +284,7 @@ class ConsistentDropoutModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not ConsistentDropoutModule or not unhooked(self):
             return None
         return Lowered(self._drop, self.in_keys, self.out_keys)
@@ -306,14 +305,14 @@ class NoisyLinear(nn.Linear):
     ``f(x) = sign(x) sqrt(|x|)``. The noise stays the same until `reset_noise` is called; it is off in evaluation mode.
 
     Args:
-        in_features: width of the input.
-        out_features: width of the output.
-        bias: whether there is a bias, noisy, too.
-        device: where the parameters are made.
-        dtype: of the parameters.
-        std_init: scale of the noise at the start, times ``1 / sqrt(in_features)`` for weights and
+        in_features: Width of the input.
+        out_features: Width of the output.
+        bias: Whether there is a bias, which is noisy too.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+        std_init: Scale of the noise at the start, times ``1 / sqrt(in_features)`` for weights and
             ``1 / sqrt(out_features)`` for biases; 0.5 in the paper.
-        use_exploration_type: whether noise is on in `set_exploration_type` ``"random"`` only, in both modes of the
+        use_exploration_type: Whether noise is on in `set_exploration_type` ``"random"`` only, in both modes of the
             module, instead of in training mode.
 
     Shapes: ``[*B, in_features]`` to ``[*B, out_features]``.
@@ -406,12 +405,12 @@ class NoisyLazyLinear(LazyModuleMixin, NoisyLinear):
     """`NoisyLinear` that finds out the width of its input at the first call.
 
     Args:
-        out_features: width of the output.
-        bias: whether there is a bias, noisy, too.
-        device: where the parameters are made.
-        dtype: of the parameters.
-        std_init: scale of the noise at the start, see `NoisyLinear`.
-        use_exploration_type: what turns the noise on, see `NoisyLinear`.
+        out_features: Width of the output.
+        bias: Whether there is a bias, which is noisy too.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+        std_init: Scale of the noise at the start, see `NoisyLinear`.
+        use_exploration_type: Whether the exploration type turns the noise on, see `NoisyLinear`.
 
     Example:
         >>> layer = NoisyLazyLinear(2)
@@ -469,7 +468,7 @@ def reset_noise(layer: nn.Module) -> None:
     """Draw new noise in a layer that has some; for ``network.apply(reset_noise)``.
 
     Args:
-        layer: a module; one without a method ``reset_noise`` stays as it is.
+        layer: Module; one without a method ``reset_noise`` stays as it is.
 
     Example:
         >>> from rl.modules import MLP
@@ -490,12 +489,12 @@ class StackedLinear(nn.Module):
     """A linear layer for each of n agents: ``[n, N, in_features]`` to ``[n, N, out_features]``.
 
     Args:
-        count: number of agents.
-        in_features: width of the input.
-        out_features: width of the output.
-        bias: whether there is a bias.
-        device: where the parameters are made.
-        dtype: of the parameters.
+        count: Number of agents.
+        in_features: Width of the input.
+        out_features: Width of the output.
+        bias: Whether there is a bias.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     bias: nn.Parameter | None
@@ -525,7 +524,7 @@ class StackedLinear(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layers of all agents, each on its input."""
+        """Apply the layer of each agent to its input."""
         return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
 
     def extra_repr(self) -> str:
@@ -556,7 +555,7 @@ class LayerMaker:
     """Makes layers of `count` agents, called like `torch.nn.Linear`.
 
     Args:
-        count: number of agents.
+        count: Number of agents.
     """
 
     __name__ = "StackedLinear"
@@ -568,7 +567,7 @@ class LayerMaker:
         return StackedLinear(self.count, in_features, out_features, **options)
 
     def lazy(self, out_features: int, **options: Any) -> LazyStackedLinear:
-        """A layer that finds out the width of its input."""
+        """Return a layer that finds out the width of its input."""
         return LazyStackedLinear(self.count, out_features, **options)
 
 
@@ -580,7 +579,7 @@ class _PerAgent(nn.ModuleList):
 
 
 def stacked_norm(norm_class: Any, count: int) -> Any:
-    """A function with the arguments of `norm_class` that makes one for each agent."""
+    """Return a function with the arguments of `norm_class` that makes one for each agent."""
 
     @functools.wraps(norm_class, updated=())
     def make(*args: Any, **kwargs: Any) -> nn.Module:

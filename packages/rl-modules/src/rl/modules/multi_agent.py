@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import _foreign
 from rl.modules.layers import LayerMaker, stacked_norm
 from rl.modules.nets._conv import ConvNet
@@ -28,16 +28,16 @@ class MultiAgentNetBase(nn.Module):
     of all if it is centralized, to one output, for any batch dimensions.
 
     Args:
-        n_agents: number of agents.
-        centralized: whether each agent's output depends on the inputs of all.
-        share_params: whether all agents have the same parameters. If the network is centralized, too, all have the
+        n_agents: Number of agents.
+        centralized: Whether each agent's output depends on the inputs of all.
+        share_params: Whether all agents have the same parameters. If the network is centralized, too, all have the
             same output.
-        n_inputs: size of the first dimension of the input of one agent; not checked if None.
+        n_inputs: Size of the first dimension of the input of one agent; not checked if None.
 
     Shapes: ``[*B, n_agents, *input]`` to ``[*B, n_agents, output]``.
 
     Raises:
-        SpecError: if `n_agents` is no positive integer, or `centralized` or `share_params` is no bool.
+        ArgumentError: if `n_agents` is no positive integer, or `centralized` or `share_params` is no bool.
     """
 
     _input_dims: ClassVar[int]
@@ -54,8 +54,7 @@ class MultiAgentNetBase(nn.Module):
         owner = type(self).__name__
         self.n_agents = as_integer(n_agents, owner, "n_agents", least=1)
         for name, value in (("centralized", centralized), ("share_params", share_params)):
-            if not isinstance(value, bool):
-                raise SpecError(f"{owner}: {name} must be True or False, got {value!r:.100}")
+            one_of(value, owner, name, (True, False))
         self.centralized, self.share_params, self.n_inputs = centralized, share_params, n_inputs
 
     @abstractmethod
@@ -63,10 +62,11 @@ class MultiAgentNetBase(nn.Module):
         """Output ``[N, n_agents, output]`` for inputs ``[N, n_agents, *input]``, with parameters for each agent."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Outputs of all agents.
+        """Compute the outputs of all agents.
 
         Args:
-            inputs: ``[*B, n_agents, *input]``; several are concatenated on the first dimension after the agents.
+            inputs: Inputs, ``[*B, n_agents, *input]``; several are concatenated on the first dimension after the
+                agents.
 
         Raises:
             ShapeError: if there is no input, another number of agents or width, inputs differ in other dimensions, or
@@ -116,23 +116,23 @@ class MultiAgentConvNet(MultiAgentNetBase):
     """Convolutions for each agent, of its own image or, centralized, of the images of all.
 
     Args:
-        n_agents: number of agents.
-        centralized: whether each agent's output depends on the images of all, which are concatenated as channels.
-        share_params: whether all agents have the same parameters; else the convolutions of all are one grouped
+        n_agents: Number of agents.
+        centralized: Whether each agent's output depends on the images of all, which are concatenated as channels.
+        share_params: Whether all agents have the same parameters; else the convolutions of all are one grouped
             convolution.
-        in_features: channels of the image of one agent; found out at the first call if None, with shared parameters.
-        num_cells: channels of each convolution.
-        kernel_sizes: of each, or one for all.
-        strides: of each, or one for all.
-        paddings: of each, or one for all.
-        activation_class: activation after each convolution.
-        device: where the parameters are made.
-        kwargs: further arguments of `ConvNet`.
+        in_features: Channels of the image of one agent; found out at the first call if None, with shared parameters.
+        num_cells: Channels of each convolution.
+        kernel_sizes: Kernel size of each convolution, or one for all.
+        strides: Stride of each convolution, or one for all.
+        paddings: Padding of each convolution, or one for all.
+        activation_class: Class of the activation after each convolution.
+        device: Device of the parameters.
+        kwargs: Further arguments of `ConvNet`.
 
     Shapes: floating-point pixels ``[*B, n_agents, C, H, W]`` to ``[*B, n_agents, F]``.
 
     Raises:
-        SpecError: if arguments contradict each other or are of another kind, or `in_features` is needed.
+        ArgumentError: if arguments contradict each other or are of another kind, or `in_features` is needed.
 
     Example:
         >>> net = MultiAgentConvNet(3, centralized=False, share_params=False, in_features=4, num_cells=[8, 8])
@@ -165,7 +165,7 @@ class MultiAgentConvNet(MultiAgentNetBase):
         channels = in_features if in_features is None or not centralized else in_features * count
         if not share_params:
             if channels is None:
-                raise SpecError("MultiAgentConvNet with share_params=False needs in_features, the channels of an image")
+                raise ArgumentError("MultiAgentConvNet with share_params=False needs in_features, the channels")
             channels, kwargs["groups"] = channels * count, count
             cells = [width * count for width in cells] if is_list(cells) else cells * count
         self.net = ConvNet(
@@ -190,11 +190,11 @@ class Mixer(nn.Module):
     """Base of mixers, which a subclass implements in `mix`.
 
     Args:
-        n_agents: number of agents.
-        state_shape: shape of the state of the environment; None for a mixer that reads none.
+        n_agents: Number of agents.
+        state_shape: Shape of the state of the environment; None for a mixer that reads none.
 
     Raises:
-        SpecError: if a size is not a positive integer.
+        ArgumentError: if a size is not a positive integer.
     """
 
     def __init__(self, n_agents: int, state_shape: Sequence[int] | None = None) -> None:
@@ -205,7 +205,7 @@ class Mixer(nn.Module):
     def _sizes(self, shape: Any) -> tuple[int, ...]:
         name = type(self).__name__
         if not isinstance(shape, Sequence) or isinstance(shape, str) or not shape:
-            raise SpecError(
+            raise ArgumentError(
                 f"{name} got state_shape={shape!r}; it is the sizes of the state without the batch, such as (8,)"
             )
         sizes: Sequence[Any] = shape  # pyright: ignore[reportUnknownVariableType]
@@ -215,8 +215,8 @@ class Mixer(nn.Module):
         """Value of the team.
 
         Args:
-            chosen_action_value: value of the action of each agent, ``[*B, n_agents, 1]``.
-            state: state of the environment, ``[*B, *state_shape]``, if the mixer reads it.
+            chosen_action_value: Value of the action of each agent, ``[*B, n_agents, 1]``.
+            state: State of the environment, ``[*B, *state_shape]``, if the mixer reads it.
 
         Returns:
             The value ``[*B, 1]``.
@@ -237,7 +237,7 @@ class Mixer(nn.Module):
 
     @abstractmethod
     def mix(self, chosen_action_value: Tensor, state: Tensor | None) -> Tensor:
-        """The value ``[*B, 1]`` of ``[*B, n_agents, 1]`` and the state ``[*B, size]``."""
+        """Mix values ``[*B, n_agents, 1]``, given the state ``[*B, size]``, to ``[*B, 1]``."""
 
 
 @_foreign.multi_agent_net
@@ -252,23 +252,23 @@ class MultiAgentMLP(MultiAgentNetBase):
     ========================  ==========================================================================
 
     Args:
-        n_agent_inputs: width of the input of one agent; found out at the first call if None.
-        n_agent_outputs: width of the output of one agent.
-        n_agents: number of agents.
-        centralized: see above.
-        share_params: see above.
-        depth: number of hidden layers, see `MLP`.
-        num_cells: widths of the hidden layers, see `MLP`.
-        activation_class: between layers.
-        device: where the parameters are made.
-        kwargs: further arguments of `MLP`. With `norm_class` each agent has its own normalization layers unless
+        n_agent_inputs: Width of the input of one agent; found out at the first call if None.
+        n_agent_outputs: Width of the output of one agent.
+        n_agents: Number of agents.
+        centralized: Whether each agent's output depends on the inputs of all, see above.
+        share_params: Whether all agents have the same parameters, see above.
+        depth: Number of hidden layers, see `MLP`.
+        num_cells: Widths of the hidden layers, see `MLP`.
+        activation_class: Class of the activations between layers.
+        device: Device of the parameters.
+        kwargs: Further arguments of `MLP`. With `norm_class` each agent has its own normalization layers unless
             parameters are shared.
 
     Shapes: ``[*B, n_agents, n_agent_inputs]`` to ``[*B, n_agents, n_agent_outputs]``; several inputs are concatenated
     on the last dimension.
 
     Raises:
-        SpecError: if arguments contradict each other, are out of range or of another kind.
+        ArgumentError: if arguments contradict each other, are out of range or of another kind.
 
     Example:
         >>> critic = MultiAgentMLP(6, 1, n_agents=3, centralized=True, share_params=False, depth=2, num_cells=64)
@@ -319,13 +319,13 @@ class QMixer(Mixer):
     of the team grows with that of each agent.
 
     Args:
-        state_shape: shape of the state of the environment, without batch dimensions.
-        mixing_embed_dim: width of the hidden layer, and of those of the hypernetworks.
-        n_agents: number of agents.
-        device: where the parameters are made.
+        state_shape: Shape of the state of the environment, without batch dimensions.
+        mixing_embed_dim: Width of the hidden layer, and of those of the hypernetworks.
+        n_agents: Number of agents.
+        device: Device of the parameters.
 
     Raises:
-        SpecError: if a size is not a positive integer.
+        ArgumentError: if a size is not a positive integer.
 
     Shapes: ``[*B, n_agents, 1]`` and a state ``[*B, *state_shape]`` to ``[*B, 1]``.
 
@@ -353,7 +353,7 @@ class QMixer(Mixer):
         self.last_weight, self.last_bias = hyper(width), hyper(1)
 
     def mix(self, chosen_action_value: Tensor, state: Tensor | None) -> Tensor:
-        """The value of the team; its derivative with respect to each agent's value is not negative."""
+        """Mix the values of agents to that of the team, whose derivative by each of them is not negative."""
         assert state is not None
         weight = self.first_weight(state).unflatten(-1, (self.n_agents, self.width)).abs()
         hidden = F.elu((chosen_action_value * weight).sum(-2) + self.first_bias(state))
@@ -367,7 +367,7 @@ class VDNMixer(Mixer):
     Sunehag et al., "Value-decomposition networks for cooperative multi-agent learning", 2018, eq. 1.
 
     Args:
-        n_agents: number of agents.
+        n_agents: Number of agents.
 
     Shapes: ``[*B, n_agents, 1]`` to ``[*B, 1]``.
 
@@ -380,6 +380,6 @@ class VDNMixer(Mixer):
         super().__init__(n_agents)
 
     def mix(self, chosen_action_value: Tensor, state: Tensor | None) -> Tensor:
-        """The sum."""
+        """Add up the values."""
         del state
         return torch.sum(chosen_action_value, -2)

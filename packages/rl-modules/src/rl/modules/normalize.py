@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.arguments import as_integer, as_number
+from rl.core.errors import ShapeError
 
 __all__ = ["PopArtValueNorm", "RunningValueNorm", "ValueNorm"]
 
@@ -20,12 +20,12 @@ class ValueNorm(nn.Module):
     defines `_weight`.
 
     Args:
-        shape: of one value, without batch dimensions: a size, or several.
-        epsilon: lower bound of the variance.
-        device: where the statistics are made.
+        shape: Shape of one value, without batch dimensions: a size, or several.
+        epsilon: Lower bound of the variance.
+        device: Device of the statistics.
 
     Raises:
-        SpecError: if `epsilon` is not positive.
+        ArgumentError: if `epsilon` is not positive.
     """
 
     mean: Tensor
@@ -36,8 +36,7 @@ class ValueNorm(nn.Module):
     ) -> None:
         super().__init__()
         owner = str(type(self).__name__)
-        if not epsilon > 0:
-            raise SpecError(f"{owner} got epsilon={epsilon}; it is positive")
+        epsilon = as_number(epsilon, owner, "epsilon", above=0)
         sizes = shape if isinstance(shape, Sequence) else [shape]
         self.shape = torch.Size([as_integer(size, owner, "shape", least=1) for size in sizes])
         self.epsilon = epsilon
@@ -101,13 +100,13 @@ class PopArtValueNorm(ValueNorm):
     bias of their start) and eq. 6 (the weights of the last layer).
 
     Args:
-        shape: of one value, without batch dimensions: a size, or several.
-        beta: weight of the past in one update, in [0, 1).
-        epsilon: lower bound of the variance.
-        device: where the statistics are made.
+        shape: Shape of one value, without batch dimensions: a size, or several.
+        beta: Weight of the past in one update, in [0, 1).
+        epsilon: Lower bound of the variance.
+        device: Device of the statistics.
 
     Raises:
-        SpecError: if `beta` or `epsilon` is out of its range.
+        ArgumentError: if `beta` or `epsilon` is out of its range.
 
     Example:
         >>> critic, norm = nn.Linear(4, 1), PopArtValueNorm(1)
@@ -129,17 +128,15 @@ class PopArtValueNorm(ValueNorm):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(shape, epsilon=epsilon, device=device)
-        if not 0 <= beta < 1:
-            raise SpecError(f"PopArtValueNorm got beta={beta}; it is at least 0 and below 1")
-        self.beta = beta
+        self.beta = as_number(beta, "PopArtValueNorm", "beta", least=0, below=1)
         self.register_buffer("total", torch.tensor(0.0, device=device))
 
     def update(self, value: Tensor, layer: nn.Linear | None = None) -> None:
         """Include targets ``[*B, *shape]`` in the statistics.
 
         Args:
-            value: the targets.
-            layer: the last layer of the critic, whose weights are changed such that ``denormalize`` of its output
+            value: Targets.
+            layer: Last layer of the critic, whose weights are changed such that ``denormalize`` of its output
                 stays the same; none if None.
 
         Raises:
@@ -167,12 +164,12 @@ class RunningValueNorm(ValueNorm):
     """Value normalization by mean and standard deviation of all targets so far.
 
     Args:
-        shape: of one value, without batch dimensions: a size, or several.
-        epsilon: lower bound of the variance.
-        device: where the statistics are made.
+        shape: Shape of one value, without batch dimensions: a size, or several.
+        epsilon: Lower bound of the variance.
+        device: Device of the statistics.
 
     Raises:
-        SpecError: if `epsilon` is not positive.
+        ArgumentError: if `epsilon` is not positive.
 
     Example:
         >>> norm = RunningValueNorm(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_number
 
 __all__ = [
     "ComposeValueTransform",
@@ -54,8 +54,8 @@ def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:
     cancellation for small `x`.
 
     Args:
-        x: any real numbers.
-        eps: slope for large `x`, at least 0.
+        x: Real numbers.
+        eps: Slope for large `x`, at least 0.
 
     Example:
         >>> import torch
@@ -72,8 +72,8 @@ def signed_parabolic(x: Tensor, eps: float = 1e-3) -> Tensor:
     cancellation for small `x` or `eps`.
 
     Args:
-        x: any real numbers.
-        eps: that of `signed_hyperbolic`.
+        x: Real numbers.
+        eps: Slope of `signed_hyperbolic` for large `x`.
 
     Example:
         >>> import torch
@@ -107,11 +107,11 @@ class IdentityValueTransform(ValueTransform):
     """
 
     def forward(self, value: Tensor) -> Tensor:
-        """The values."""
+        """Return the values unchanged."""
         return value
 
     def inverse(self, value: Tensor) -> Tensor:
-        """The values."""
+        """Return the values unchanged."""
         return value
 
 
@@ -138,10 +138,10 @@ class SignedHyperbolicValueTransform(ValueTransform):
     """Values on a square root scale, see `signed_hyperbolic`.
 
     Args:
-        eps: slope for large values, at least 0.
+        eps: Slope for large values, at least 0.
 
     Raises:
-        SpecError: if `eps` is negative.
+        ArgumentError: if `eps` is negative.
 
     Example:
         >>> import torch
@@ -152,9 +152,7 @@ class SignedHyperbolicValueTransform(ValueTransform):
 
     def __init__(self, eps: float = 1e-3) -> None:
         super().__init__()
-        if not eps >= 0:
-            raise SpecError(f"SignedHyperbolicValueTransform got eps={eps}; it is at least 0")
-        self.eps = eps
+        self.eps = as_number(eps, "SignedHyperbolicValueTransform", "eps", least=0)
 
     def forward(self, value: Tensor) -> Tensor:
         """`signed_hyperbolic` of the values."""
@@ -172,7 +170,7 @@ class ComposeValueTransform(ValueTransform):
     """Several transforms, the first one first.
 
     Args:
-        transforms: in the order in which they are applied to values in units of reward.
+        transforms: Transforms in the order in which they are applied to values in units of reward.
 
     Example:
         >>> import torch
@@ -186,7 +184,7 @@ class ComposeValueTransform(ValueTransform):
         self.transforms = nn.ModuleList(transforms)
 
     def forward(self, value: Tensor) -> Tensor:
-        """The transforms, one after the other."""
+        """Apply the transforms one after the other."""
         for transform in self.transforms:
             value = transform(value)
         return value

@@ -24,6 +24,7 @@ _MODULES = (
     ("dueling-cnn", "DuelingCnnDQNet", "Dueling network on pixels"),
     ("distributional-dqn-net", "DistributionalDQNnet", "Log-softmax over the atoms of returns"),
     ("convnet-3d", "Conv3dNet", "Convolutions on volumes, flattened to features"),
+    ("image-encoder", "ImageEncoder", "Convolutions on images of any size, with channels first or last"),
     ("impala", "ImpalaNet", "Deep residual network on pixels"),
     ("ddpg-mlp-actor", "DdpgMlpActor", "Deterministic policy on vectors, as in DDPG"),
     ("ddpg-mlp-q-net", "DdpgMlpQNet", "Action value on vectors, as in DDPG"),
@@ -64,12 +65,12 @@ _MODULES = (
     ("online-dt-actor", "OnlineDTActor", "Network of a decision transformer's stochastic policy"),
     ("dt-inference", "DecisionTransformerInferenceWrapper", "Acts with a decision transformer, step by step"),
     ("diffusion-actor", "DiffusionActor", "Policy that denoises random actions"),
-    ("lstm", "LSTMModule", "LSTM on named entries, step by step or whole sequences"),
-    ("gru", "GRUModule", "GRU on named entries, step by step or whole sequences"),
+    ("lstm", "LSTMModule", "LSTM on named entries, step by step or sequences"),
+    ("gru", "GRUModule", "GRU on named entries, step by step or sequences"),
 )
 _BACKENDS = (
-    ("scan", "ScanBackend", "Loop over time as an operator of our own; compiles whole"),
-    ("pad", "PadBackend", "Pieces between resets, padded, through torch's own LSTM and GRU"),
+    ("scan", "ScanBackend", "Loop over time as one operator, which compiles without a graph break"),
+    ("pad", "PadBackend", "Segments between resets, padded, through torch's own LSTM and GRU"),
 )
 
 
@@ -92,6 +93,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
         from rl.modules.recurrent.backends import PlainBackend
 
         return PlainBackend()
-    from rl.modules.recurrent.backends import PadBackend, ScanBackend
+    from rl.modules.recurrent._pad import PadBackend
+    from rl.modules.recurrent.backends import ScanBackend
 
     return PadBackend() if name == "pad" else ScanBackend()

@@ -27,7 +27,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
-    """The back end ``triton``: the first choice on CUDA devices; on the CPU by name, if Triton interprets."""
+    """Return the back end ``triton``: the first choice on CUDA devices; on the CPU by name, if Triton interprets."""
     if cell not in ("lstm", "gru") or name not in (None, "triton"):
         return None
     if device.type != "cuda" and (device.type != "cpu" or name is None):

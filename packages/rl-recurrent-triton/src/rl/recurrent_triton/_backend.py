@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from rl.core import RecurrentOptions
 from rl.core.backends import report_missing
 from rl.core.errors import BackendError
-from rl.recurrent_triton._arguments import WHO, require_fitting, require_known, require_plain_tensors
 from rl.recurrent_triton._compute import How
-from rl.recurrent_triton._device import interpreted, said, unfit, why_not
+from rl.recurrent_triton._device import is_interpreted, said, unfit, why_not
 from rl.recurrent_triton._layers import GRULayer, Layer, LSTMLayer
 from rl.recurrent_triton._ops import gru, lstm, run
+from rl.recurrent_triton._validation import OWNER, check_arguments, check_options, check_plain_tensors
 
 States = tuple[Tensor, ...]
 Cell = Literal["lstm", "gru"]
@@ -31,11 +31,11 @@ class TritonBackend:
 
     All layers of a module are one operator: a compiled function keeps one graph, and a CUDA graph can hold it. It
     differentiates once. Products are of ``compute_dtype``, sums and states of float32. ``recompute="full"`` keeps only
-    the states, and computes gates again in pieces of time; it takes a third of the memory. ``matmul_precision`` is that
+    the states, and computes gates again in time chunks; it takes a third of the memory. ``matmul_precision`` is that
     of all products in float32: ``"ieee"`` is exact and slow, as it takes no tensor cores, ``"tf32x3"`` nearly exact;
     products outside of the recurrence are exact with it. `torch.autocast` has no effect.
 
-    A call raises `ShapeError` and `SpecError` for arguments that do not fit the module, before anything is computed.
+    A call raises `ShapeError` or `ArgumentError` for arguments that do not fit the module, before it computes.
 
     Raises:
         BackendError: if Triton is not installed, or is switched off with ``RL_NATIVE=off``.
@@ -65,9 +65,9 @@ class TritonBackend:
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
         cell = _require_plain(module)
-        require_known(options)
+        check_options(options)
         weights = _weights(module)
-        require_fitting(cell, inputs, weights, 4 if module.bias else 2, state, is_init, reset_state)
+        check_arguments(cell, inputs, weights, 4 if module.bias else 2, state, is_init, reset_state)
         tensors = (inputs, *state, is_init, *(reset_state or ()))
         _require_one_device(inputs.device, tensors, weights)
         dtype = _require_dtype(options.compute_dtype or inputs.dtype, inputs.device)
@@ -79,7 +79,7 @@ class TritonBackend:
             operator = lstm if cell == "lstm" else gru
             *states, _ = operator(inputs, weights, module.bias, *rest, dtype, keep, precision)
         else:
-            require_plain_tensors((*tensors, *weights))
+            check_plain_tensors((*tensors, *weights))
             how = How(_LAYERS[cell], module.bias, dtype, keep, precision)
             states = run(how, inputs, weights, rest, differentiated=differentiated)
         after = tuple(part.to(inputs.dtype) for part in states)
@@ -91,7 +91,7 @@ class TritonBackend:
 
 
 def _require_plain(module: nn.RNNBase) -> Cell:
-    """The cell of a module of which everything is computed here.
+    """Return the cell of a module that the kernels support.
 
     Raises:
         BackendError: for another one.
@@ -99,41 +99,41 @@ def _require_plain(module: nn.RNNBase) -> Cell:
     cell = {"LSTM": "lstm", "GRU": "gru"}.get(getattr(module, "mode", ""))
     if cell is None:
         raise BackendError(
-            f"{WHO} expects a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}"
+            f"{OWNER} expects a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}"
         )
     if not getattr(module, "batch_first", True):
-        _refuse("takes batches first, [B, T, input_size]", "batch_first=False: make it with batch_first=True")
+        _unsupported("takes batches first, [B, T, input_size]", "batch_first=False: make it with batch_first=True")
     if module.bidirectional:
-        _refuse("computes one direction", "bidirectional=True: leave it out")
+        _unsupported("computes one direction", "bidirectional=True: leave it out")
     if module.proj_size:
-        _refuse("has no projections", f"proj_size={module.proj_size}: leave it out")
+        _unsupported("has no projections", f"proj_size={module.proj_size}: leave it out")
     if module.dropout and module.training and module.num_layers > 1:
-        _refuse(
+        _unsupported(
             "computes all layers at once, without dropout between them",
             f"dropout={module.dropout} in training: leave it out, or take the recurrent back end 'scan' or 'pad'",
         )
     return cast("Cell", cell)
 
 
-def _refuse(what: str, found: str) -> NoReturn:
-    raise BackendError(f"{WHO} {what}, and the module has {found}")
+def _unsupported(what: str, found: str) -> NoReturn:
+    raise BackendError(f"{OWNER} {what}, and the module has {found}")
 
 
 def _require_one_device(device: torch.device, tensors: tuple[Tensor, ...], weights: list[Tensor]) -> None:
     if any(tensor.device != device for tensor in (*tensors, *weights)):
         found = ", ".join(sorted({str(tensor.device) for tensor in (*tensors, *weights)}))
-        raise BackendError(f"{WHO} computes on one device, and weights and data are on {found}: move them with .to()")
+        raise BackendError(f"{OWNER} computes on one device, and weights and data are on {found}: move them with .to()")
     if not torch.compiler.is_compiling():  # it reads what is not of this call; a compiled function was run before
         reason = unfit(device)
         if reason:
-            raise BackendError(f"{WHO}: {reason}")
+            raise BackendError(f"{OWNER}: {reason}")
 
 
 def _require_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     if dtype in _DTYPES or (dtype is torch.float64 and device.type == "cpu"):  # Triton's interpreter
         return dtype
     raise BackendError(
-        f"{WHO} computes in {', '.join(map(str, _DTYPES))}, not in {dtype}: set compute_dtype"
+        f"{OWNER} computes in {', '.join(map(str, _DTYPES))}, not in {dtype}: set compute_dtype"
         " (recurrent_compute_dtype of a module), or take the recurrent back end 'scan'"
     )
 
@@ -149,13 +149,13 @@ def _weights(module: nn.RNNBase) -> list[Tensor]:
 
 
 def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
-    """The back end if its kernels run on `device`; else None, with a warning for a CUDA device.
+    """Return the back end if its kernels run on `device`; else None, with a warning for a CUDA device.
 
     There is no warning if torch sees no GPU, for a CPU, and with ``RL_NATIVE=off``.
 
     Args:
-        device: device of weights and data.
-        by_name: whether the caller named this back end.
+        device: Device of weights and data.
+        by_name: Whether the caller named this back end.
 
     Raises:
         BackendError: if named, and unusable on a CUDA device, or on a CPU under Triton's interpreter.
@@ -166,7 +166,7 @@ def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
     reason = why_not(device)
     if not reason:
         return TritonBackend()
-    if by_name and (device.type == "cuda" or interpreted()):
+    if by_name and (device.type == "cuda" or is_interpreted()):
         raise BackendError(f"the recurrent back end 'triton': {reason}")
     if device.type == "cuda" and torch.cuda.is_available():
         report_missing(reason, "Another back end is used instead, which is much slower")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.recurrent_triton._layers import Gradients, Layer, Shared, on_device, pieces, rows_of, state_dtype
+from rl.recurrent_triton._layers import Gradients, Layer, Shared, on_device, rows_of, state_dtype, time_chunks
 
 Steps = tuple[int, int]
 
@@ -19,10 +19,10 @@ class Wanted:
     """Which gradients are needed.
 
     Args:
-        inputs: that of the inputs.
-        first: those of the states before the first step.
-        resets: that of each reset state.
-        weights: by layer, in the order of its weights.
+        inputs: Gradient of the inputs.
+        first: Gradients of the states before the first step.
+        resets: Gradient of each stored state.
+        weights: Gradients of the weights, by layer, in the order of its weights.
     """
 
     inputs: bool
@@ -42,12 +42,12 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
     """Compute the states of all layers.
 
     Args:
-        layers: with the states to be written.
-        x: ``[B, T, I]``, inputs of the lowest one.
-        gates: ``[layers, B, T, 4 * H]``, to be kept; a work buffer is taken if None.
+        layers: Layers, with the states to be written.
+        x: Inputs of the lowest layer, ``[B, T, I]``.
+        gates: Stored gates, ``[layers, B, T, 4 * H]``; a work buffer is allocated if None.
     """
     batch, time = x.shape[:2]
-    cuts = pieces(batch, time, whole=gates is not None)
+    cuts = time_chunks(batch, time, single=gates is not None)
     work = _Work(x, layers[0], cuts, layers[0].slots)
     for steps in cuts:
         below = x
@@ -59,7 +59,7 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
 
 
 class _Work:
-    """Scratch buffer shared by the pieces of time."""
+    """Scratch buffer shared by the time chunks."""
 
     def __init__(self, x: Tensor, layer: Layer, cuts: list[Steps], slots: int) -> None:
         self._like, self._dtype = x, layer.shared.dtype
@@ -89,11 +89,11 @@ def run_backward(
     """Gradients of inputs and of reset states, the needed ones; the layers hold the others.
 
     Args:
-        layers: with their states.
-        x: as in the forward pass.
-        grads: of the states, ``[layers, B, T, H]`` each; None is zero.
-        gates: as they were kept; computed again if None.
-        wanted: which gradients.
+        layers: Layers, with their states.
+        x: Inputs of the forward pass.
+        grads: Gradients of the states, ``[layers, B, T, H]`` each; None is zero.
+        gates: Stored gates; recomputed if None.
+        wanted: Flags of the gradients that are computed.
     """
     batch, time = x.shape[:2]
     whole = (batch, time, len(layers), layers[0].hidden)
@@ -104,12 +104,12 @@ def run_backward(
     )
     for layer in layers:
         layer.begin_backward()
-    cuts = pieces(batch, time, whole=gates is not None)
+    cuts = time_chunks(batch, time, single=gates is not None)
     work = _Work(x, layers[0], cuts, 4)
     for steps in reversed(cuts):
         above: Tensor | None = None
         for place in reversed(range(wanted.lowest, len(layers))):
-            own = _own(grads, results, place, steps, above, carry=steps[0] > 0 or any(wanted.first))
+            own = _layer_gradients(grads, results, place, steps, above, carry=steps[0] > 0 or any(wanted.first))
             kept_gates = None if gates is None else gates[place]
             above = _layer_backward(layers, place, x, own, kept_gates, work, steps, wanted, results)
     return results.x, results.resets
@@ -122,7 +122,7 @@ def _write_product(left: Tensor, right: Tensor, out: Tensor) -> None:
         out.copy_(torch.mm(left, right).view_as(out))
 
 
-def _own(
+def _layer_gradients(
     grads: Sequence[Tensor | None],
     results: _Results,
     place: int,
@@ -131,7 +131,7 @@ def _own(
     *,
     carry: bool,
 ) -> Gradients:
-    """Gradients of the states of one layer: those that were given, and what the layer above adds to the first."""
+    """Return the gradients of the states of one layer: the incoming ones, plus that from the layer above for h."""
     here = slice(*steps)
     of_states = [None if grad is None else _in_rows(grad[place, :, here]) for grad in grads]
     if above is not None:
@@ -186,11 +186,11 @@ class How:
     """How to compute.
 
     Args:
-        kind: of layers.
-        biased: whether weights have biases among them.
-        dtype: of products and gates.
-        keep: whether gates are kept for the gradient, instead of being computed again.
-        precision: of products, see `rl.core.RecurrentOptions`.
+        kind: Kind of the layers.
+        biased: Whether the weights include biases.
+        dtype: Dtype of products and gates.
+        keep: Whether gates are stored for the gradient, instead of being recomputed.
+        precision: Precision of products, see `rl.core.RecurrentOptions`.
     """
 
     kind: type[Layer]
@@ -259,14 +259,14 @@ def differentiate(
     """ComputedGradients of all that is given.
 
     Args:
-        how: as in `compute`.
-        given: as in `compute`.
-        states: that it gave.
-        gates: that it gave.
-        grads: of the states; None is zero.
-        wanted: which gradients: of inputs, of first states, of reset states, of weights.
+        how: How to compute, as in `compute`.
+        given: Tensors of the call, as in `compute`.
+        states: States that `compute` returned.
+        gates: Gates that `compute` returned.
+        grads: Gradients of the states; None is zero.
+        wanted: Flags of the gradients that are computed: of inputs, of first states, of reset states, of weights.
     """
-    asked = _asked(wanted, how.kind.parts, how.each)
+    asked = _split_flags(wanted, how.kind.parts, how.each)
     if not given.mask.numel():
         return _of_no_steps(given, wanted)
     with on_device(given.x.device, how.precision) as precision:
@@ -302,11 +302,11 @@ def _layers(how: How, given: Given, states: Sequence[Tensor], precision: str) ->
 
 
 def in_rows(part: Tensor) -> Tensor:
-    """With elements of a row side by side, as kernels read them."""
+    """Return the tensor with contiguous rows, as kernels read them."""
     return part if part.stride(-1) == 1 else part.contiguous()
 
 
-def _asked(wanted: Sequence[bool], parts: int, each: int) -> Wanted:
+def _split_flags(wanted: Sequence[bool], parts: int, each: int) -> Wanted:
     inputs, *rest = wanted
     first, resets, weights = rest[:parts], rest[parts : 2 * parts], rest[2 * parts :]
     by_layer = [list(weights[start : start + each]) for start in range(0, len(weights), each)]

@@ -65,7 +65,7 @@ def has_triton() -> bool:
 
 
 @cache
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Whether Triton interprets (``TRITON_INTERPRET=1``), so that tensors on the CPU will do. Imports Triton."""
     if not has_triton():
         return False
@@ -76,7 +76,7 @@ def why_not(device: torch.device | str | None = None) -> str:
     """Why the kernels do not run here, as a sentence that says what to do; empty if they do.
 
     Args:
-        device: on this one; if None, on any that the driver shows.
+        device: Device; any that the driver shows if None.
 
     Example:
         >>> from rl.recurrent_triton import why_not
@@ -92,7 +92,7 @@ def why_not(device: torch.device | str | None = None) -> str:
 
 
 def _missing() -> str:
-    """What keeps every device from the kernels."""
+    """Return the reason why no device can run the kernels; None if one can."""
     if settings().native == "off":
         return "the kernels of rl-recurrent-triton are switched off with RL_NATIVE=off; unset it to use them"
     return "" if has_triton() else _no_triton()
@@ -110,16 +110,16 @@ def _no_device() -> str:
         return "rl-recurrent-triton finds no NVIDIA driver here: its kernels run on CUDA devices"
     if any(capability >= NEEDED for _, capability in found):
         return ""
-    named = "; ".join(_spoken(name, capability) for name, capability in found) or "the driver shows none"
-    return f"rl-recurrent-triton needs a CUDA device of compute capability {_dotted(NEEDED)} or newer: {named}"
+    named = "; ".join(_describe(name, capability) for name, capability in found) or "the driver shows none"
+    return f"rl-recurrent-triton needs a CUDA device of compute capability {_version(NEEDED)} or newer: {named}"
 
 
 @cache
 def unfit(device: torch.device) -> str:
-    """What keeps one device from the kernels, where Triton is installed; found once for each."""
+    """Return the reason why a device cannot run the kernels, where Triton is installed; None if it can."""
     import torch
 
-    if device.type == "cpu" and interpreted():
+    if device.type == "cpu" and is_interpreted():
         return ""
     if device.type != "cuda":
         return (
@@ -133,9 +133,9 @@ def unfit(device: torch.device) -> str:
     capability = torch.cuda.get_device_capability(device)
     if capability >= NEEDED:
         return ""
-    named = _spoken(torch.cuda.get_device_name(device), capability)
+    named = _describe(torch.cuda.get_device_name(device), capability)
     return (
-        f"the kernels of rl-recurrent-triton need compute capability {_dotted(NEEDED)} or newer, and {device} is"
+        f"the kernels of rl-recurrent-triton need compute capability {_version(NEEDED)} or newer, and {device} is"
         f" {named}: take the recurrent back end 'scan' or 'pad'"
     )
 
@@ -147,20 +147,20 @@ def _blind() -> str:
     return "torch.cuda.is_available() is False" if built else "this torch is built without CUDA"
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def _version(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def _spoken(name: str, capability: tuple[int, int]) -> str:
-    return f"{name} ({_dotted(capability)})"
+def _describe(name: str, capability: tuple[int, int]) -> str:
+    return f"{name} ({_version(capability)})"
 
 
 def notes() -> list[str]:
-    """What is missing, for ``rl doctor``; else the version of Triton and the devices."""
+    """Return what is missing, for ``rl doctor``; else the version of Triton and the devices."""
     reason = why_not()
     if reason:
         return [f"{reason}{_also()}"]
-    shown = "; ".join(_spoken(name, capability) for name, capability in devices() or [])
+    shown = "; ".join(_describe(name, capability) for name, capability in devices() or [])
     return [f"Triton {_triton_version()}; devices: {shown}"]
 
 
@@ -177,7 +177,7 @@ def said() -> str:
     reason = _missing()
     if reason:
         raise BackendError(f"the recurrent back end 'triton': {reason}")
-    return f"Triton {_triton_version()}{', interpreted' if interpreted() else ''}"
+    return f"Triton {_triton_version()}{', interpreted' if is_interpreted() else ''}"
 
 
 def _triton_version() -> str:

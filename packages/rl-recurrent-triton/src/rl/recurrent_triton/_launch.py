@@ -28,27 +28,25 @@ import torch
 import triton
 from torch import Tensor
 
-from rl.recurrent_triton._kernels import gru_backward as gru_backward_kernels
-from rl.recurrent_triton._kernels import gru_forward as gru_forward_kernels
-from rl.recurrent_triton._kernels import lstm_backward as lstm_backward_kernels
-from rl.recurrent_triton._kernels import lstm_forward as lstm_forward_kernels
-from rl.recurrent_triton._kernels import states as states_kernels
+from rl.recurrent_triton._kernels.gru_backward import gru_backward_group, gru_backward_resident
+from rl.recurrent_triton._kernels.gru_forward import gru_forward_group, gru_forward_resident
+from rl.recurrent_triton._kernels.lstm_backward import lstm_backward_group, lstm_backward_resident
+from rl.recurrent_triton._kernels.lstm_forward import lstm_forward_group, lstm_forward_resident
+from rl.recurrent_triton._kernels.states import states_before as states_before_kernel
 from rl.recurrent_triton._kernels.tiles import COUNTER_STRIDE
 from rl.recurrent_triton._plan import Cell, Device, Direction, Launch, Properties, Shape, cdiv, plan
 
-__all__ = ["gru_backward", "gru_forward", "interpreted", "lstm_backward", "lstm_forward", "states_before"]
-
 # Triton gives them other types than they are called with.
 KERNELS: dict[str, Any] = {
-    name: getattr(module, name)
-    for module in (
-        lstm_forward_kernels,
-        lstm_backward_kernels,
-        gru_forward_kernels,
-        gru_backward_kernels,
-        states_kernels,
-    )
-    for name in module.__all__
+    "lstm_forward_group": lstm_forward_group,
+    "lstm_forward_resident": lstm_forward_resident,
+    "lstm_backward_group": lstm_backward_group,
+    "lstm_backward_resident": lstm_backward_resident,
+    "gru_forward_group": gru_forward_group,
+    "gru_forward_resident": gru_forward_resident,
+    "gru_backward_group": gru_backward_group,
+    "gru_backward_resident": gru_backward_resident,
+    "states_before": states_before_kernel,
 }
 
 Steps = tuple[int, int]
@@ -57,7 +55,7 @@ _ROWS, _COLUMNS = 16, 64  # of a program of `states_before`
 _INTERPRETER = Device(multi_processor_count=1, shared_memory_per_block_optin=96 * 1024)
 
 
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Whether Triton interprets, so that tensors on the CPU will do."""
     return not isinstance(KERNELS["states_before"], triton.JITFunction)
 
@@ -117,22 +115,23 @@ def lstm_backward(
     """Write the gradients of the sums before the activations to `grad_gates`, which may be `gates`.
 
     Args:
-        gates: activated, or the sums before that if not `activated`.
-        weight_hh: see the module.
-        c0: see the module.
-        mask: see the module.
-        reset_c: see the module.
-        c: from the forward pass.
-        grad_h: gradient of each step's h.
-        grad_c: of each step's c.
-        incoming_h: what reaches the h after step t1 - 1 from later steps; only read.
-        incoming_c: the same of c; afterwards the gradient of the c before step t0, 0 in rows that restart there.
-        grad_gates: written.
-        grad_reset_c: written for the steps of this call: the gradient of the reset c, 0 where `mask` is not set.
-        steps: see the module.
-        activated: what `gates` are.
-        precision: see the module.
-        launch: see the module.
+        gates: Activated gates, or the sums before the activations if not `activated`.
+        weight_hh: Argument that the module describes.
+        c0: Argument that the module describes.
+        mask: Argument that the module describes.
+        reset_c: Argument that the module describes.
+        c: Cell states of the forward pass.
+        grad_h: Gradient of each step's h.
+        grad_c: Gradient of each step's c.
+        incoming_h: Gradient of the h after step t1 - 1 from later steps; only read.
+        incoming_c: Gradient of the c after step t1 - 1 from later steps; afterwards the gradient of the c before step
+            t0, 0 in rows that restart there.
+        grad_gates: Gradients of the gates before the activations, written.
+        grad_reset_c: Gradient of the stored c, written for the steps of this call; 0 where `mask` is not set.
+        steps: Argument that the module describes.
+        activated: Whether `gates` are activated.
+        precision: Argument that the module describes.
+        launch: Argument that the module describes.
     """
     how = _choose("lstm", "backward", c, gates.dtype, precision, launch)
     (*reset_c_at, c_unit) = _strides(reset_c)
@@ -192,22 +191,22 @@ def gru_backward(
     """Write the gradients of slots n, r, z before the activations, and of m, to `grad_gates`, which may be `gates`.
 
     Args:
-        gates: slots n, r, z, m, activated; or, if not `activated`, n, r, z before the activations, where n has no
+        gates: Slots n, r, z, m, activated; or, if not `activated`, n, r, z before the activations, where n has no
             recurrent part.
-        weight_hh: see the module.
-        h0: see the module.
-        mask: see the module.
-        reset_h: see the module.
-        h: from the forward pass.
-        grad_h: gradient of each step's h, for the steps of this call.
-        incoming: what reaches the h after step t1 - 1 from later steps; afterwards the direct part (not through the
+        weight_hh: Argument that the module describes.
+        h0: Argument that the module describes.
+        mask: Argument that the module describes.
+        reset_h: Argument that the module describes.
+        h: States of the forward pass.
+        grad_h: Gradient of each step's h, for the steps of this call.
+        incoming: Gradient of the h after step t1 - 1 from later steps; afterwards the direct part (not through the
             gates) of the gradient of the h before step t0, 0 in rows that restart there.
-        grad_gates: written.
-        direct: written: the direct part of the gradient of the reset h, 0 where `mask` is not set.
-        steps: see the module.
-        activated: what `gates` are.
-        precision: see the module.
-        launch: see the module.
+        grad_gates: Gradients of the gates before the activations, written.
+        direct: Direct part of the gradient of the stored h, written; 0 where `mask` is not set.
+        steps: Argument that the module describes.
+        activated: Whether `gates` are activated.
+        precision: Argument that the module describes.
+        launch: Argument that the module describes.
     """
     how = _choose("gru", "backward", h, gates.dtype, precision, launch)
     (*reset_h_at, h_unit), (*grad_h_at, grad_unit) = _strides(reset_h), _strides(grad_h)
@@ -237,11 +236,11 @@ def _choose(
     if isinstance(launch, Launch):
         return launch
     batch, _, hidden = state.shape
-    return _planned(cell, direction, batch, hidden, dtype, precision, state.device, launch)
+    return _plan_launch(cell, direction, batch, hidden, dtype, precision, state.device, launch)
 
 
 @lru_cache(maxsize=4096)
-def _planned(
+def _plan_launch(
     cell: Cell,
     direction: Direction,
     batch: int,
@@ -258,7 +257,7 @@ def _planned(
 
 
 def _mode(gates: Tensor, precision: str) -> str:
-    """The precision as the kernels take it; only float32 has a choice."""
+    """Return the precision as the kernels take it; only float32 has a choice."""
     return precision if gates.dtype == torch.float32 else "ieee"
 
 

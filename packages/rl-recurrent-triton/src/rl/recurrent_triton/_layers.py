@@ -1,8 +1,8 @@
 """State of one layer during one call: weights, states, gradients, and its kernel calls.
 
-Gates lie in columns, one slot of ``H`` for each. An LSTM has i, f, g, o, which inputs and states feed alike. A GRU has
-n, r, z, m, where m is what the states add to n: inputs feed the columns n, r, z and states r, z, m, so that each
-product reads or writes columns that lie side by side.
+Gates lie in columns, one slot of ``H`` for each. An LSTM has i, f, g, o; inputs and states contribute to all. A GRU
+has n, r, z, m, where m is what the states add to n: inputs contribute to n, r, z and states to r, z, m, so that each
+product reads or writes adjacent columns.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ import torch
 from torch import Tensor
 
 _ROWS = 4096
-"""Rows of a product below which pieces of time gain nothing: products would be too small for the device."""
+"""Rows of a product below which time chunks gain nothing: products would be too small for the device."""
 
-_PIECES = 4
+_CHUNKS = 4
 """At most; the work buffer of gates is then as large as the states of an LSTM are, in two."""
 
 
 @cache
 def kernels() -> Any:
-    """The module that launches the kernels; Triton is imported with it, at first use."""
+    """Return the module that launches the kernels; Triton is imported with it, at first use."""
     from rl.recurrent_triton import _launch
 
     return _launch
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type of states and sums, where products and gates are of `dtype`."""
+    """Return the type of states and sums, where products and gates are of `dtype`."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def pieces(batch: int, time: int, *, whole: bool) -> list[tuple[int, int]]:
-    """Where time is cut, so that a work buffer holds the gates of one piece only.
+def time_chunks(batch: int, time: int, *, single: bool) -> list[tuple[int, int]]:
+    """Return the chunks of time, such that a work buffer holds the gates of one chunk only.
 
     Args:
-        batch: rows.
-        time: steps.
-        whole: in one piece.
+        batch: Number of rows.
+        time: Number of steps.
+        single: Whether all steps are one chunk.
 
     Example:
-        >>> pieces(256, 100, whole=False), pieces(8, 100, whole=False)
+        >>> time_chunks(256, 100, single=False), time_chunks(8, 100, single=False)
         ([(0, 25), (25, 50), (50, 75), (75, 100)], [(0, 100)])
     """
-    shortest = time if whole else max(-(-time // _PIECES), -(-_ROWS // batch))
+    shortest = time if single else max(-(-time // _CHUNKS), -(-_ROWS // batch))
     count = -(-time // min(shortest, time))
     length = -(-time // count)
     return [(start, min(start + length, time)) for start in range(0, time, length)]
@@ -59,11 +59,11 @@ def pieces(batch: int, time: int, *, whole: bool) -> list[tuple[int, int]]:
 def on_device(device: torch.device, precision: str | None) -> Generator[str]:
     """Launch on `device`, with matrix products in `precision`, whatever autocast says.
 
-    Gives the precision for the kernels. Products outside of them are exact where it is ``"tf32x3"``.
+    Yields the precision of the kernels. Products outside of them are exact where it is ``"tf32x3"``.
 
     Args:
-        device: of all tensors.
-        precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; as torch's own recurrent layers if None.
+        device: Device of all tensors.
+        precision: Precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; as torch's own recurrent layers if None.
     """
     with ExitStack() as entered:
         if torch.is_autocast_enabled(device.type):
@@ -92,12 +92,12 @@ def _products(precision: str | None) -> Generator[str]:
 
 
 def rows_of(sequence: Tensor, steps: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """These steps of ``[B, T, N]`` as rows of a matrix, in the type of the products."""
+    """Return these steps of ``[B, T, N]`` as rows of a matrix, in the dtype of the products."""
     return sequence[:, slice(*steps)].to(dtype).reshape(-1, sequence.shape[-1])
 
 
 def project(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """``rows @ weight^T + bias`` into `out`."""
+    """Compute ``rows @ weight^T + bias`` into `out`."""
     if bias is None:
         torch.mm(rows, weight.t(), out=out)
     else:
@@ -110,12 +110,12 @@ States = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Shared:
-    """What the layers of one call have in common.
+    """Data that the layers of one call share.
 
     Args:
-        mask: bool ``[B, T]``, true at resets.
-        dtype: of products and gates.
-        precision: of products in kernels.
+        mask: Mask of the resets, bool ``[B, T]``.
+        dtype: Dtype of products and gates.
+        precision: Precision of products in kernels.
     """
 
     mask: Tensor
@@ -125,12 +125,12 @@ class Shared:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Where kernels and products read and write gradients of one layer, during one piece of time of n steps.
+    """Tensors in which kernels and products read and write gradients of one layer, during one time chunk of n steps.
 
     Args:
-        of_states: ``[B, n, H]`` each, of the states after each step; None is zero.
-        carry: whether the gradient of the states before the first of these steps is needed.
-        of_resets: ``[B, n, H]`` each, of reset states, written; None to skip them.
+        of_states: Gradients of the states after each step, ``[B, n, H]`` each; None is zero.
+        carry: Whether the gradient of the states before the first of these steps is needed.
+        of_resets: Gradients of the stored states, ``[B, n, H]`` each, written; None to skip them.
     """
 
     of_states: tuple[Tensor | None, ...]
@@ -142,11 +142,12 @@ class Layer(ABC):
     """One layer; see the module.
 
     Args:
-        weights: ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays them out.
-        first: before the first step, ``[B, H]`` each.
-        resets: reset states where the mask is true, ``[B, T, H]`` each; None is zero.
-        states: after each step, ``[B, T, H]`` each.
-        shared: what all layers have in common.
+        weights: Weights ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays
+            them out.
+        first: States before the first step, ``[B, H]`` each.
+        resets: Stored states, read where the mask is true, ``[B, T, H]`` each; None is zero.
+        states: States after each step, ``[B, T, H]`` each.
+        shared: Data that all layers share.
     """
 
     parts: ClassVar[int]
@@ -209,11 +210,11 @@ class Layer(ABC):
         self.incoming = tuple(torch.zeros_like(part) for part in self.first)
 
     def of_input(self, grad: Tensor) -> Tensor:
-        """The columns that the inputs fed, as a matrix."""
+        """Return the columns that belong to the inputs, as a matrix."""
         return grad.flatten(0, 1)[:, : self.fed * self.hidden]
 
     def of_state(self, grad: Tensor) -> Tensor:
-        """The columns that the states fed, as a matrix."""
+        """Return the columns that belong to the states, as a matrix."""
         return grad.flatten(0, 1)[:, -self.fed * self.hidden :]
 
     def _through_weights(self, grad: Tensor, own: Gradients, start: int) -> Tensor | None:
@@ -234,7 +235,7 @@ class Layer(ABC):
         return product.to(self.first[0].dtype).masked_fill(self.shared.mask[:, start, None], 0.0)
 
     def add_weight_gradients(self, grad: Tensor, rows: Tensor, before: Tensor | None, wanted: Sequence[bool]) -> None:
-        """Add the parts of one piece of time to those gradients that are wanted, in the order of the weights."""
+        """Add the parts of one time chunk to those gradients that are wanted, in the order of the weights."""
         if wanted[0]:
             self._add("ih", self.of_input(grad), rows)
         if wanted[1] and before is not None:
@@ -267,7 +268,7 @@ class Layer(ABC):
         ]
 
     def _from_slots(self, rows: Tensor) -> Tensor:
-        """The way back from `_in_slots`."""
+        """Invert `_in_slots`."""
         return rows
 
     @property

@@ -26,20 +26,20 @@ from torch import Tensor
 from torch.autograd import Function
 
 from rl.core.errors import BackendError
-from rl.recurrent_triton._arguments import require_plain_tensors
 from rl.recurrent_triton._compute import Given, How, compute, differentiate, results
 from rl.recurrent_triton._layers import GRULayer, Layer, LSTMLayer
+from rl.recurrent_triton._validation import check_plain_tensors
 
 
 def run(how: How, x: Tensor, weights: list[Tensor], rest: tuple[Any, ...], *, differentiated: bool) -> list[Tensor]:
     """States after each step.
 
     Args:
-        how: see `How`.
-        x: see `rl.recurrent_triton._ops`, as the following.
-        weights: of all layers.
-        rest: states before the first step, mask, reset states.
-        differentiated: whether there will be a gradient.
+        how: How to compute, see `How`.
+        x: Inputs; see `rl.recurrent_triton._ops` for this and the following.
+        weights: Weights of all layers.
+        rest: States before the first step, mask, reset states.
+        differentiated: Whether a gradient may be computed.
     """
     if not differentiated:
         return compute(how, Given.of(how, x, weights, rest))[0]
@@ -48,7 +48,7 @@ def run(how: How, x: Tensor, weights: list[Tensor], rest: tuple[Any, ...], *, di
 
 
 def once(*_: Any) -> NoReturn:
-    """Refuse a second derivative.
+    """Reject a second derivative.
 
     Raises:
         BackendError: in any case.
@@ -79,7 +79,7 @@ class _Sequence(Function):
         wanted = [of_x, *of_rest[:parts], *of_rest[parts + 1 :], *of_weights]
         if all(grad is None for grad in grads):
             return (None,) * (3 + len(needs))
-        require_plain_tensors(grads)
+        check_plain_tensors(grads)
         gradient: Any = _Gradient.apply if torch.is_grad_enabled() else _gradient
         x_grad, *rest = gradient(how, count, wanted, *ctx.saved_tensors, *grads)
         return (None, None, x_grad, *rest[2 * parts :], *rest[:parts], None, *rest[parts : 2 * parts])
@@ -118,7 +118,7 @@ class _Operators:
     """The functions of both operators of one cell.
 
     Args:
-        kind: of layers.
+        kind: Kind of the layers.
     """
 
     def __init__(self, kind: type[Layer]) -> None:

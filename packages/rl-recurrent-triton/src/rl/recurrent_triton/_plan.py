@@ -28,8 +28,6 @@ from rl.core.errors import BackendError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SHAPES", "Cell", "Device", "Direction", "Launch", "Properties", "Shape", "cdiv", "plan"]
-
 Cell = Literal["lstm", "gru"]
 Direction = Literal["forward", "backward"]
 Shape = Literal["resident", "group"]
@@ -70,16 +68,17 @@ class Launch:
     """A launch shape and its tiles.
 
     Args:
-        shape: "resident" or "group".
-        rows: rows of the batch of a tile.
-        columns: of the hidden size of a tile; a power of two, not below it, for "resident".
-        depth: terms of a product that are taken at once.
-        warps: of a program.
-        stages: of the products' pipeline.
-        ahead: of a group: how many pieces of a state are read before the first product; 0 if its weights do not stay.
-        wave: of a group: how many tiles of the batch run at once; all if 0.
-        registers: that a thread may have, if that is said. Unsaid, the assembler may spill for the sake of more
-            programs on a processor; said, it may read so much ahead that it spills. Which of the two helps was tried.
+        shape: Shape, "resident" or "group".
+        rows: Number of rows of the batch of a tile.
+        columns: Columns of the hidden size of a tile; a power of two, not below it, for "resident".
+        depth: Number of terms of a product that are added at once.
+        warps: Number of warps of a program.
+        stages: Number of stages of the products' pipeline.
+        ahead: Number of pieces of a state that a group reads before the first product; 0 if its weights do not stay.
+        wave: Number of tiles of the batch that a group runs at once; all if 0.
+        registers: Number of registers that a thread may have; None sets no limit, and the assembler may spill for the
+            sake of more programs on a processor; said, it may read so much ahead that it spills. Which of the two helps
+            was tried.
     """
 
     shape: Shape
@@ -98,14 +97,14 @@ class _Task:
     """Problem for which a launch is planned.
 
     Args:
-        direction: "forward" or "backward".
-        slots: matrices of H by H.
-        batch: rows.
+        direction: Direction, "forward" or "backward".
+        slots: Number of matrices of H by H.
+        batch: Number of rows.
         hidden: H.
-        size: bytes of a number of the compute type.
-        kept: bytes that a weight takes that stays; "tf32x3" keeps it in two parts.
-        kind: of products: the precision of those of float32, or "half".
-        device: where.
+        size: Bytes of a number of the compute dtype.
+        kept: Bytes of a weight that stays; "tf32x3" keeps it in two parts.
+        kind: Kind of products: the precision of those of float32, or "half".
+        device: Device.
     """
 
     direction: Direction
@@ -138,17 +137,17 @@ def plan(
     device: Properties,
     shape: Shape | None = None,
 ) -> Launch:
-    """The launch for one recurrence.
+    """Choose the launch of one recurrence.
 
     Args:
-        cell: "lstm" or "gru".
-        direction: "forward" or "backward".
-        batch: rows, >= 1.
-        hidden: size, >= 1.
-        dtype: the compute type.
-        precision: "ieee", "tf32" or "tf32x3".
-        device: its properties.
-        shape: this one; chosen if None.
+        cell: Cell, "lstm" or "gru".
+        direction: Direction, "forward" or "backward".
+        batch: Number of rows, >= 1.
+        hidden: Hidden size, >= 1.
+        dtype: Compute dtype.
+        precision: Precision, "ieee", "tf32" or "tf32x3".
+        device: Properties of the device.
+        shape: Shape of the launch; chosen if None.
 
     Raises:
         BackendError: if the device has no room for the requested shape, or for any.
@@ -192,7 +191,7 @@ def _resident(task: _Task) -> Launch | None:
 
 
 def _groups(task: _Task) -> list[Launch]:
-    """Groups of which at least one runs at once; none if the hidden size has more tiles than the device processors."""
+    """Return groups that fit on the device at once; none if the hidden size has more tiles than it has processors."""
     tiles = [(16, 32), (32, 32), (32, 64)]
     if task.room > (200 if task.hidden % 32 else 120) * 1024:  # the products of older devices spill
         tiles.append((64, 32))
@@ -202,7 +201,7 @@ def _groups(task: _Task) -> list[Launch]:
 
 
 def _keeping(task: _Task) -> list[Launch]:
-    """Groups whose weights stay in shared memory."""
+    """Return groups whose weights stay in shared memory."""
     found: list[Launch] = []
     backward = task.direction == "backward"
     depth = 128 if task.hidden >= 256 and backward and task.kind == "tf32" else 64
@@ -222,7 +221,7 @@ def _keeping(task: _Task) -> list[Launch]:
 
 
 def _streaming(task: _Task, *tiles: tuple[int, int]) -> list[Launch]:
-    """Groups that read weights in each step, in a pipeline of three stages. The first fits into any shared memory."""
+    """Return groups that read weights in each step, in a pipeline of three stages; the first always fits."""
     masked = task.size == 2 and task.hidden % 64 != 0  # which takes registers
     depth = 64 if task.size == 2 and not masked else 32
     found: list[Launch] = []
@@ -242,7 +241,7 @@ def _streaming(task: _Task, *tiles: tuple[int, int]) -> list[Launch]:
 
 
 def _microseconds(task: _Task, launch: Launch) -> float:
-    """An estimate of the time of one step of a group, in all of its launches."""
+    """Estimate the time of one step of a group, in all of its launches."""
     tiles, across = cdiv(task.batch, launch.rows), cdiv(task.hidden, launch.columns)
     processors = task.device.multi_processor_count
     weights = 0 if launch.ahead else task.slots * task.hidden * launch.columns * task.size

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from rl.core.errors import SpecError
-from rl.core.keys import OBSERVATION, REWARD, NestedKey, as_tuple, key_str, leaf_keys
-from rl.core.specs import Bounded, Unbounded
+from rl.core.keys import REWARD, NestedKey, key_str, leaf_keys
 from rl.envs import (
     CatFrames,
     ClipTransform,
@@ -18,11 +14,9 @@ from rl.envs import (
     RewardNorm,
     RewardSum,
     SignTransform,
-    Transform,
     TransformedEnv,
     VecNorm,
 )
-from rl.envs.transforms import Specs
 from rl.trainers._checks import refuse_clash
 from rl.trainers.networks import EPISODE_REWARD, bookkeeping_names, described, observations_of, readings_of
 
@@ -146,116 +140,3 @@ def _listed(env: Any, readings: dict[NestedKey, str]) -> str:
     first = (0,) * len(env.batch_size)
     specs = {key: spec[first] if first else spec for key, spec in observations_of(env).items()}
     return ", ".join(f"{key_str(key)}, {described(specs[key])} read as {how}" for key, how in readings.items())
-
-
-class ObservationIndices(Transform):
-    """Some entries of a vector ``observation``; the others are hidden from the policy.
-
-    Args:
-        indices: which entries, in this order.
-
-    Shapes: ``[*B, n]`` to ``[*B, len(indices)]``.
-
-    Raises:
-        SpecError: if the environment has no vector under ``observation``, or it is shorter.
-
-    Example:
-        >>> from rl.envs import GymEnv, TransformedEnv
-        >>> env = TransformedEnv(GymEnv("CartPole-v1"), ObservationIndices([0, 2]))  # position and angle, no velocities
-        >>> env.reset()["observation"].shape
-        torch.Size([2])
-    """
-
-    def __init__(self, indices: Sequence[int]) -> None:
-        super().__init__(in_keys=[OBSERVATION])
-        self.indices = list(indices)
-        self._index = torch.tensor(self.indices)
-
-    def _apply(self, value: Tensor) -> Tensor:
-        if self._index.device != value.device:  # once: a copy at each step would wait for the device
-            self._index = self._index.to(value.device)
-        return value.index_select(-1, self._index)
-
-    def transform_specs(self, specs: Specs) -> None:
-        """Map the spec of the observation to that of the entries that are kept."""
-        whole = specs.observation.get(OBSERVATION, None)
-        if whole is None or len(whole.shape) != 1:
-            found = "no such entry" if whole is None else f"{type(whole).__name__} {list(whole.shape)}"
-            raise SpecError(
-                f"observation_indices={self.indices} chooses entries of a vector under {OBSERVATION!r}; the environment"
-                f" has {found}: leave observation_indices out"
-            )
-        if not all(0 <= index < whole.shape[0] for index in self.indices):
-            raise SpecError(
-                f"observation_indices={self.indices} chooses entries of an observation with {whole.shape[0]}: they are"
-                f" numbered from 0 to {whole.shape[0] - 1}"
-            )
-        specs.observation[OBSERVATION] = whole[self._index.to(whole.device)]
-
-
-class ClippedAction(Transform):
-    """Takes actions without bounds, and clips them to the bounds of the environment's one action.
-
-    The policy is then a normal distribution, whose log-probability is that of the action before it is clipped; a
-    batch contains that action.
-
-    Raises:
-        SpecError: if the environment has several actions, or one that is no tensor of bounded floats.
-
-    Example:
-        >>> from rl.envs import PendulumEnv, TransformedEnv
-        >>> env = TransformedEnv(PendulumEnv(seed=0), ClippedAction())
-        >>> env.action_spec.is_in(torch.tensor([9.0]))
-        True
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._low = self._high = torch.zeros(())
-
-    def _inverse(self, value: Tensor) -> Tensor:
-        if self._low.device != value.device:  # once: a copy at each step would wait for the device
-            self._low, self._high = self._low.to(value.device), self._high.to(value.device)
-        return value.clamp(self._low, self._high)
-
-    def transform_specs(self, specs: Specs) -> None:
-        """Remove the bounds of the action."""
-        keys = leaf_keys(specs.action)
-        spec: Any = specs.action[keys[0]] if len(keys) == 1 else None
-        if type(spec) is not Bounded or not spec.dtype.is_floating_point:
-            raise SpecError(
-                f"clip_actions (--clip-actions) is for one action of bounded floats; the environment has"
-                f" {', '.join(map(key_str, keys))} with {specs.action}: leave it out"
-            )
-        self.in_keys_inv, self.out_keys_inv = keys, keys
-        self._low, self._high = spec.low, spec.high
-        specs.action[keys[0]] = Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
-
-
-class TeamReward(Transform):
-    """Writes ``reward`` at the root: the mean of the rewards of all agents, or of those of one group.
-
-    Args:
-        group: name of the group; all groups if empty.
-        keys: of the rewards of the environment.
-
-    Raises:
-        SpecError: if there is no such group.
-    """
-
-    def __init__(self, group: str, keys: Sequence[NestedKey]) -> None:
-        chosen = [key for key in keys if not group or as_tuple(key)[0] == group]
-        if not chosen:
-            groups = ", ".join(as_tuple(key)[0] for key in keys)
-            raise SpecError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
-        super().__init__()
-        self._keys = chosen
-
-    def _step(self, root: Any, outcome: Any) -> Any:
-        del root
-        outcome[REWARD] = torch.cat([outcome[key] for key in self._keys], -2).mean(-2)
-        return outcome
-
-    def transform_specs(self, specs: Specs) -> None:
-        """Add ``reward``."""
-        specs.reward[REWARD] = Unbounded(1, dtype=specs.reward[self._keys[0]].dtype, device=specs.reward.device)

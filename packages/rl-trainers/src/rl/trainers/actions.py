@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.distributions import Bernoulli, Independent
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
@@ -20,14 +19,20 @@ from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot
 from rl.envs import ActionMask, GymWrapper
 from rl.envs.transforms import Specs
 from rl.modules import Categorical as CategoricalDistribution
-from rl.modules import IndependentNormal, MaskedCategorical, MaskedOneHotCategorical, OneHotCategorical, TanhNormal
+from rl.modules import (
+    IndependentBernoulli,
+    IndependentCategorical,
+    IndependentNormal,
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+    TanhNormal,
+)
 from rl.trainers._device import preserved_rng
 from rl.trainers.networks import MASK, action_of, described, yaml_key
 
 __all__ = [
     "ActionDistribution",
-    "BinaryVector",
-    "CategoricalVector",
     "LegalActions",
     "check_choice",
     "check_mask",
@@ -166,59 +171,6 @@ def _one(env: Env, spec: Any) -> Any:
     return spec[first] if first else spec
 
 
-class CategoricalVector(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
-    """A vector of independent categorical variables, int64 ``[*B, k]``.
-
-    Args:
-        class_logits: unnormalized log-probabilities, ``[*B, k * n]``.
-        allowed: bool ``[k, n]``; variable i has the classes where row i is true.
-
-    Example:
-        >>> dist = CategoricalVector(torch.zeros(1, 6), torch.tensor([[True, True, False], [True, True, True]]))
-        >>> dist.log_prob(torch.tensor([[1, 2]])).exp()
-        tensor([0.1667])
-    """
-
-    def __init__(self, class_logits: Tensor, allowed: Tensor) -> None:
-        masked = class_logits.unflatten(-1, allowed.shape).masked_fill(~allowed, -torch.inf)
-        super().__init__(CategoricalDistribution(masked), 1, validate_args=False)
-
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The most likely class of each variable."""
-        return self.base_dist.mode
-
-
-class BinaryVector(Independent):  # pyright: ignore[reportMissingTypeArgument]
-    """A vector of independent Bernoulli variables, ``[*B, n]`` of `dtype`.
-
-    Args:
-        logits: log-odds of ones, ``[*B, n]``.
-        dtype: of the samples.
-
-    Example:
-        >>> BinaryVector(torch.tensor([100.0, -100.0]), torch.int8).sample()
-        tensor([1, 0], dtype=torch.int8)
-    """
-
-    def __init__(self, logits: Tensor, dtype: torch.dtype) -> None:
-        super().__init__(Bernoulli(logits=logits, validate_args=False), 1, validate_args=False)
-        self._dtype = dtype
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  torch's signature
-        """Sample vectors of zeros and ones."""
-        return super().sample(sample_shape).to(self._dtype)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-probability of `value`, ``[*B]``, nats."""
-        return super().log_prob(value.to(self.base_dist.logits.dtype))
-
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The more likely of zero and one for each variable; zero if both are equally likely."""
-        return (self.base_dist.logits > 0).to(self._dtype)
-
-
 @dataclass(frozen=True)
 class ActionDistribution:
     """How a policy samples an action.
@@ -253,8 +205,8 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
     | action | distribution |
     |---|---|
     | `Categorical`, `OneHot` | categorical, of the legal actions where the environment writes ``action_mask`` |
-    | `MultiCategorical` ``[k]`` | `CategoricalVector` |
-    | `Binary` ``[n]`` | `BinaryVector` |
+    | `MultiCategorical` ``[k]`` | `IndependentCategorical` |
+    | `Binary` ``[n]`` | `IndependentBernoulli` |
     | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
     | `Unbounded` ``[n]``, float32 or float64 | normal |
 
@@ -290,12 +242,12 @@ def distribution_for(
         kind = kinds[type(spec) is OneHot][mask is not None]
         return ActionDistribution(key, spec, int(spec.n), ["logits"], kind, mask=mask)
     if type(spec) is MultiCategorical and vector:
-        allowed = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
+        mask = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
         return ActionDistribution(
-            key, spec, allowed.numel(), ["class_logits"], CategoricalVector, {"allowed": allowed.to(spec.device)}
+            key, spec, mask.numel(), ["logits"], IndependentCategorical, {"mask": mask.to(spec.device)}
         )
     if type(spec) is Binary and vector:
-        return ActionDistribution(key, spec, spec.shape[0], ["logits"], BinaryVector, {"dtype": spec.dtype})
+        return ActionDistribution(key, spec, spec.shape[0], ["logits"], IndependentBernoulli, {"dtype": spec.dtype})
     real = vector and spec.dtype in (torch.float32, torch.float64)
     if type(spec) is Unbounded and real:
         return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], IndependentNormal)

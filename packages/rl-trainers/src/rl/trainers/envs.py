@@ -18,22 +18,23 @@ from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.keys import REWARD, as_tuple, key_str, leaf_keys
 from rl.core.registry import load
+from rl.core.specs import Bounded
 from rl.envs import (
+    ActionClipping,
     EnvBase,
     FrameSkipTransform,
     GymWrapper,
+    ObservationIndices,
     ParallelEnv,
     SerialEnv,
     StepCounter,
+    TeamReward,
     TransformedEnv,
     transforms,
 )
 from rl.trainers._device import storing_device
 from rl.trainers._named import GivenEnv, find_call, import_attribute, import_named, is_component, named_env
 from rl.trainers._preprocessing import (
-    ClippedAction,
-    ObservationIndices,
-    TeamReward,
     check_no_reward_statistics,
     normalized_observations,
     stacked_frames,
@@ -173,14 +174,34 @@ def _observed(
 ) -> Env:
     """The environment with the observations and the actions of the settings."""
     if indices:
-        made = TransformedEnv(made, ObservationIndices(indices))
+        made = _selected(made, indices)
     if clip_actions:
-        made = TransformedEnv(made, ClippedAction())
+        made = _clipped(made)
     if normalize:
         made = normalized_observations(made, layout)
     if frame_stack > 1:
         made = stacked_frames(made, frame_stack, layout)
     return made
+
+
+def _selected(made: Env, indices: Sequence[int]) -> Env:
+    """The environment with some elements of its observation, which hides the others from the policy."""
+    try:
+        return TransformedEnv(made, ObservationIndices(indices))
+    except SpecError as error:
+        raise SpecError(f"{error}: leave observation_indices out") from error
+
+
+def _clipped(made: Env) -> Env:
+    """The environment with its one action clipped to its bounds."""
+    keys = leaf_keys(made.full_action_spec)
+    spec: Any = made.full_action_spec[keys[0]] if len(keys) == 1 else None
+    if type(spec) is not Bounded or not spec.dtype.is_floating_point:
+        raise SpecError(
+            f"clip_actions (--clip-actions) is for one action of bounded floats; the environment has"
+            f" {', '.join(map(key_str, keys))} with {made.full_action_spec}: leave it out"
+        )
+    return TransformedEnv(made, ActionClipping(keys))
 
 
 @contextmanager
@@ -237,7 +258,13 @@ def _with_team_reward(env: Any, group: str) -> Any:
     if "done" not in flags or not rewards:
         listed = ", ".join(key_str(key) for key in [*rewards, *flags])
         raise SpecError(f"recipes of several agents need 'done' at the root; the environment has {listed}")
-    return env if rewards == [REWARD] else TransformedEnv(env, TeamReward(group, rewards))
+    if rewards == [REWARD]:
+        return env
+    chosen = [key for key in rewards if not group or as_tuple(key)[0] == group]
+    if not chosen:
+        groups = ", ".join(as_tuple(key)[0] for key in rewards)
+        raise SpecError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
+    return TransformedEnv(env, TeamReward(chosen))
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import OBSERVATION, NestedKey, key_str, leaf_keys
 from rl.core.specs import Categorical, TensorSpec
-from rl.modules import MLP, ConvNet, orthogonal_init
+from rl.modules import MLP, ImageEncoder, orthogonal_init
 
 __all__ = [
     "ACTIVATIONS",
@@ -179,11 +179,12 @@ def network(  # noqa: PLR0913  one for each setting
     """
     parts = [] if in_features is not None else _parts(env, layout, scale_bytes=scale_bytes)
     if action is not None:
-        parts.append(_Scaled(action.low, action.high))
+        parts.append(_Part(_Scaled(action.low, action.high), action.low.numel(), "a bounded vector"))
     width = sum(part.width for part in parts) if in_features is None else in_features
     layers: dict[str, Any] = {"activation_class": ACTIVATIONS[activation], "layer_class": layer_class}
     mlp = MLP(width, out_features, num_cells=list(hidden), **layers) if body is None else body(width)
-    whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
+    plain = not parts or (len(parts) == 1 and parts[0].plain)
+    whole = mlp if plain else _Network([part.module for part in parts], mlp)
     if last_gain is not None:
         orthogonal_init(whole, math.sqrt(2), last_gain)
     return whole.to(device)
@@ -239,7 +240,7 @@ def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:
     return {key: _reading(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()}
 
 
-def _parts(env: Env, layout: str, *, scale_bytes: bool = True) -> list[Any]:
+def _parts(env: Env, layout: str, *, scale_bytes: bool = True) -> list[_Part]:
     batch = len(env.batch_size)
     return [
         _part(key, spec, tuple(spec.shape[batch:]), layout, scale_bytes=scale_bytes)
@@ -247,18 +248,21 @@ def _parts(env: Env, layout: str, *, scale_bytes: bool = True) -> list[Any]:
     ]
 
 
-def _is_plain(parts: Sequence[Any]) -> bool:
-    return len(parts) == 1 and isinstance(parts[0], _Vector) and parts[0].plain
+class _Part(NamedTuple):
+    """Encoder of one input, the width of its output, how it reads the input, and whether it changes nothing."""
+
+    module: nn.Module
+    width: int
+    read_as: str
+    plain: bool = False
 
 
 class _Vector(nn.Module):
     """Numbers of any shape as one flat float vector."""
 
-    def __init__(self, dims: int, width: int, dtype: torch.dtype | None) -> None:
+    def __init__(self, dims: int) -> None:
         super().__init__()
-        self.dims, self.width = dims, width
-        self.read_as = "a vector" if dims == 1 else "a number" if dims == 0 else "a flat vector"
-        self.plain = dims == 1 and dtype is torch.float32
+        self.dims = dims
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.unsqueeze(-1) if self.dims == 0 else x
@@ -271,7 +275,6 @@ class _Scaled(nn.Module):
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         super().__init__()
-        self.width, self.read_as = low.numel(), "a bounded vector"
         self.middle: Tensor
         self.reach: Tensor
         self.register_buffer("middle", ((low + high) / 2).float())
@@ -287,50 +290,27 @@ class _Choice(nn.Module):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        self.width, self.read_as = n, "an index"
+        self.n = n
 
     def forward(self, x: Tensor) -> Tensor:
-        return one_hot(x.long(), self.width).to(torch.float32)
+        return one_hot(x.long(), self.n).to(torch.float32)
 
 
-class _Image(nn.Module):
-    """An image through convolutions; bytes are scaled to [0, 1].
-
-    The layers of Mnih et al., "Human-level control through deep reinforcement learning", 2015, where the image is large
-    enough for them.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype | None, *, channels_last: bool) -> None:
-        super().__init__()
-        self.channels_last = channels_last
-        height, wide, channels = shape if channels_last else (*shape[1:], shape[0])
-        self.scale = 1 / 255 if dtype is torch.uint8 else 1.0
-        large = min(height, wide) >= 36
-        self.conv = ConvNet(
-            channels,
-            num_cells=[32, 64, 64] if large else [16, 32],
-            kernel_sizes=[8, 4, 3] if large else [2, 2],
-            strides=[4, 2, 1] if large else [1, 1],
-            activation_class=nn.ReLU,
-        )
-        self.read_as = f"an image of {height} x {wide}, {channels} channels {'last' if channels_last else 'first'}"
-        with torch.no_grad():
-            self.width = self.conv(torch.zeros(1, channels, height, wide)).shape[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.movedim(-1, -3) if self.channels_last else x
-        return self.conv(x.to(torch.float32) * self.scale)
-
-
-def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str, *, scale_bytes: bool) -> Any:
+def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str, *, scale_bytes: bool) -> _Part:
     """The encoder of one observation."""
-    reading = _reading(key, spec, shape, layout)
+    reading, dims = _reading(key, spec, shape, layout), len(shape)
     if reading == "index":
         assert isinstance(spec, Categorical)
-        return _Choice(int(spec.n))
+        return _Part(_Choice(int(spec.n)), int(spec.n), "an index")
     if reading == "vector":
-        return _Vector(len(shape), math.prod(shape), spec.dtype)
-    return _Image(shape, spec.dtype if scale_bytes else None, channels_last=reading == "channels-last")
+        kind = ("a number", "a vector")[dims] if dims < 2 else "a flat vector"
+        return _Part(_Vector(dims), math.prod(shape), kind, plain=dims == 1 and spec.dtype is torch.float32)
+    last = reading == "channels-last"
+    height, width, channels = shape if last else (*shape[1:], shape[0])
+    scale = 1 / 255 if scale_bytes and spec.dtype is torch.uint8 else 1.0
+    encoder = ImageEncoder(shape, channels_last=last, scale=scale)
+    read_as = f"an image of {height} x {width}, {channels} channels {'last' if last else 'first'}"
+    return _Part(encoder, encoder.out_features, read_as)
 
 
 def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms._transformed_env import Compose, TransformedEnv
     from rl.envs.transforms.action import (
         ActionChunkTransform,
+        ActionClipping,
         ActionDiscretizer,
         ActionMask,
         ActionScaling,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         Hash,
         NextObservationDelta,
         NextStateReconstructor,
+        ObservationIndices,
         ObservationTransform,
         TimeMaxPool,
         UnaryTransform,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         SignTransform,
         SuccessReward,
         TargetReturn,
+        TeamReward,
     )
     from rl.envs.transforms.shape import (
         BatchSizeTransform,
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActionChunkTransform",
+    "ActionClipping",
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
@@ -111,6 +115,7 @@ __all__ = [
     "NextObservationDelta",
     "NextStateReconstructor",
     "NoopResetEnv",
+    "ObservationIndices",
     "ObservationNorm",
     "ObservationTransform",
     "PermuteTransform",
@@ -133,6 +138,7 @@ __all__ = [
     "StepCounter",
     "SuccessReward",
     "TargetReturn",
+    "TeamReward",
     "TensorDictPrimer",
     "TerminateTransform",
     "TimeMaxPool",

@@ -10,10 +10,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
-from rl.core.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
+from rl.core.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._base import Transform
@@ -22,6 +22,7 @@ from rl.envs.transforms._specs import Specs
 
 __all__ = [
     "ActionChunkTransform",
+    "ActionClipping",
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
@@ -124,6 +125,55 @@ class ActionChunkTransform(Transform):
 
     def __repr__(self) -> str:
         return f"ActionChunkTransform({self.chunk_size}, action_key={key_str(self.action_key)})"
+
+
+class ActionClipping(Transform):
+    """Accepts actions without bounds, and clips them to the bounds of the environment's action.
+
+    For policies whose distribution has no bounds, such as a normal one: the log-probability is that of the action
+    before it is clipped, and a batch contains that action. As `gymnasium.wrappers.ClipAction`.
+
+    Args:
+        in_keys_inv: Key of the environment's action; ``["action"]`` if None. One key.
+        out_keys_inv: Key of the caller's action; `in_keys_inv` if None.
+
+    Shapes: ``[*B, ...]``, floating-point, as the environment's action.
+
+    Raises:
+        ArgumentError: if there are several keys.
+        SpecError: if the action is no tensor of bounded floats.
+        RLError: if it is called on a batch without an environment.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> env = TransformedEnv(PendulumEnv(seed=0), ActionClipping())
+        >>> env.action_spec.is_in(torch.tensor([9.0]))
+        True
+    """
+
+    def __init__(
+        self, in_keys_inv: Iterable[NestedKey] | None = None, out_keys_inv: Iterable[NestedKey] | None = None
+    ) -> None:
+        super().__init__(in_keys_inv=["action"] if in_keys_inv is None else in_keys_inv, out_keys_inv=out_keys_inv)
+        if len(self.in_keys_inv) != 1:
+            raise ArgumentError(f"ActionClipping clips one action, got {self.in_keys_inv}: compose several")
+        self._low: Tensor | None = None
+        self._high: Tensor | None = None
+
+    def _inverse(self, value: Tensor) -> Tensor:
+        if self._low is None or self._high is None:
+            raise RLError("ActionClipping has no bounds: append it to an environment, which has them")
+        if self._low.device != value.device:  # once: a copy at each step would wait for the device
+            self._low, self._high = self._low.to(value.device), self._high.to(value.device)
+        return value.clamp(self._low, self._high)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        if not isinstance(spec, Bounded) or not spec.dtype.is_floating_point:
+            raise SpecError(
+                f"{self!r} clips bounded floats, and {key_str(self.in_keys_inv[0])} is {expected_entry(spec)}"
+            )
+        self._low, self._high = spec.low, spec.high
+        return Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
 
 
 class ActionDiscretizer(Transform):

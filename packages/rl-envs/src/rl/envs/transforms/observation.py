@@ -11,6 +11,7 @@ import torch
 from tensordict import NonTensorStack, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import as_integer
 from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
@@ -30,6 +31,7 @@ __all__ = [
     "Hash",
     "NextObservationDelta",
     "NextStateReconstructor",
+    "ObservationIndices",
     "ObservationTransform",
     "TimeMaxPool",
     "UnaryTransform",
@@ -828,6 +830,53 @@ class NextStateReconstructor(Transform):
         """
         del specs
         raise RLError(f"{self!r} reads sequences: append it to the replay buffer, an environment writes 'next' itself")
+
+
+class ObservationIndices(Transform):
+    """Selects elements of a vector, as to hide the velocities from the policy.
+
+    Args:
+        indices: Positions of the selected elements, from 0, in the order of the result.
+        in_keys: Keys of the vectors; ``["observation"]`` if None.
+        out_keys: Keys of the results; `in_keys` if None.
+
+    Shapes: ``[*B, n]`` to ``[*B, len(indices)]``, of the same dtype.
+
+    Raises:
+        ArgumentError: if an index is no integer of at least 0.
+        SpecError: if the environment has no such entry, or it is no vector, or it has fewer elements.
+
+    Example:
+        >>> from rl.envs import CartPoleEnv, TransformedEnv
+        >>> env = TransformedEnv(CartPoleEnv(seed=0), ObservationIndices([0, 2]))  # position and angle, no velocities
+        >>> env.reset()["observation"].shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        indices: Iterable[int],
+        in_keys: Iterable[NestedKey] | None = None,
+        out_keys: Iterable[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(["observation"] if in_keys is None else in_keys, out_keys)
+        self.indices = [as_integer(index, "ObservationIndices", "an index", least=0) for index in indices]
+        self._index = torch.tensor(self.indices, dtype=torch.int64)
+
+    def _apply(self, value: Tensor) -> Tensor:
+        if self._index.device != value.device:  # once: a copy at each step would wait for the device
+            self._index = self._index.to(value.device)
+        return value.index_select(-1, self._index)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        if len(spec.shape) != 1:
+            raise SpecError(f"{self!r} selects elements of a vector, got {type(spec).__name__} {list(spec.shape)}")
+        if max(self.indices, default=0) >= spec.shape[0]:
+            raise SpecError(
+                f"{self!r} selects {self.indices} of a vector with {spec.shape[0]} elements, which are numbered from 0"
+                f" to {spec.shape[0] - 1}"
+            )
+        return spec[self._index.to(spec.device)]
 
 
 class ObservationTransform(Transform):

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
@@ -29,6 +29,7 @@ __all__ = [
     "SignTransform",
     "SuccessReward",
     "TargetReturn",
+    "TeamReward",
 ]
 
 
@@ -563,3 +564,49 @@ class TargetReturn(Transform):
             self.in_keys = leaf_keys(specs.reward)
             self._set_out_keys()
         self._zeros = observe_rewards(self, specs)
+
+
+class TeamReward(Transform):
+    """Writes the mean of the rewards of all agents as the reward of the team; those of the agents stay.
+
+    Args:
+        in_keys: Keys of the rewards of groups of agents, ``[*B, n_agents, 1]`` each.
+        out_key: Key of the reward of the team, ``[*B, 1]``.
+
+    Raises:
+        ArgumentError: if there is no key.
+        SpecError: if the environment lacks a reward, or a reward has no dimension of agents.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> rewards = TensorDict(agents={"reward": torch.tensor([[[1.0], [2.0]]])}, batch_size=[1])
+        >>> TeamReward([("agents", "reward")])(TensorDict(next=rewards, batch_size=[1]))["next", "reward"]
+        tensor([[1.5000]])
+    """
+
+    leafwise: ClassVar[bool] = True
+
+    def __init__(self, in_keys: Iterable[NestedKey], out_key: NestedKey = "reward") -> None:
+        super().__init__(in_keys, [out_key])
+        if not self.in_keys:
+            raise ArgumentError("TeamReward got no in_keys; it needs the rewards of at least one group of agents")
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        del mask
+        return root  # there is no reward before the first step
+
+    def _call(self, entries: Any) -> Any:
+        found = [entries.get(key, None) for key in self.in_keys]
+        if all(reward is None for reward in found):  # the root of a batch
+            return entries
+        entries[self.out_keys[0]] = torch.cat(found, -2).mean(-2)  # over the agents of all groups
+        return entries
+
+    def transform_specs(self, specs: Specs) -> None:
+        """Add the reward of the team."""
+        for key in self.in_keys:
+            spec = specs.written(key, self)[0][key]
+            if len(spec.shape) != 2:
+                raise SpecError(f"{self!r} reads rewards [n_agents, 1], and {key_str(key)} is {list(spec.shape)}")
+        dtype, device = specs.reward[self.in_keys[0]].dtype, specs.reward.device
+        specs.reward[self.out_keys[0]] = Unbounded(1, dtype=dtype, device=device)

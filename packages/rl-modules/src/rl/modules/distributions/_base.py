@@ -12,7 +12,8 @@ from torch import Size, Tensor, nn
 from torch import distributions as torch_distributions
 from torch.nn.functional import softplus
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.arguments import as_number
+from rl.core.errors import ArgumentError, ShapeError
 
 
 class LeanDistribution(torch_distributions.Distribution):
@@ -21,7 +22,7 @@ class LeanDistribution(torch_distributions.Distribution):
     A policy builds one per call, so arguments are checked only with ``validate_args=True``.
 
     Attributes:
-        has_entropy: whether `entropy` has a closed form. Where it is False, ``entropy()`` raises
+        has_entropy: Whether `entropy` has a closed form. Where it is False, ``entropy()`` raises
             `NotImplementedError`; estimate it as ``-log_prob`` of a sample.
     """
 
@@ -57,7 +58,7 @@ def loc_and_scale(owner: str, loc: Tensor | float, scale: Tensor | float) -> tup
     """Location and scale as tensors of one shape; a number takes the dtype and device of the other.
 
     Raises:
-        SpecError: if one is neither a tensor nor a number.
+        ArgumentError: if one is neither a tensor nor a number.
     """
     if isinstance(loc, Tensor) and isinstance(scale, Tensor):
         if loc.shape == scale.shape:
@@ -68,7 +69,7 @@ def loc_and_scale(owner: str, loc: Tensor | float, scale: Tensor | float) -> tup
     try:
         tensors = [torch.as_tensor(one, dtype=form.dtype, device=form.device) for one in (loc, scale)]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} needs loc and scale as tensors or numbers, got {loc!r:.50} and {scale!r:.50}"
         ) from error
     return loc_and_scale(owner, tensors[0], tensors[1])
@@ -94,28 +95,28 @@ def split_shape(shape: Size, event_dims: int) -> tuple[Size, Size]:
 
 
 def check_bounds(owner: str, low: float | Tensor, high: float | Tensor, *, validate_args: bool) -> None:
-    """Refuse bounds that are infinite or out of order; tensors are only looked at with `validate_args`.
+    """Reject bounds that are infinite or out of order; tensors are checked only with `validate_args`.
 
     Raises:
-        SpecError: if so.
+        ArgumentError: if so.
     """
     if not validate_args and (isinstance(low, Tensor) or isinstance(high, Tensor)):
         return
     fits: bool | Tensor = (low <= high) & (low > -math.inf) & (high < math.inf)
     if not (fits.all() if isinstance(fits, Tensor) else fits):
-        raise SpecError(f"{owner} needs finite low <= high, got low={low}, high={high}")
+        raise ArgumentError(f"{owner} needs finite low <= high, got low={low}, high={high}")
 
 
 def scale_mapping(name: str) -> Callable[[Tensor], Tensor]:
-    """A function from real numbers to positive ones.
+    """Return a function from real numbers to positive ones.
 
     Args:
-        name: ``"exp"``, ``"softplus"``, ``"relu"``, ``"expln"``, ``"biased_softplus"`` (0 becomes 1),
+        name: Name: ``"exp"``, ``"softplus"``, ``"relu"``, ``"expln"``, ``"biased_softplus"`` (0 becomes 1),
             ``"biased_softplus_V"`` (0 becomes V) or ``"biased_softplus_V_M"`` (and nothing becomes less than M,
             otherwise 0.01).
 
     Raises:
-        SpecError: if there is no such mapping.
+        ArgumentError: if there is no such mapping.
 
     Example:
         >>> scale_mapping("biased_softplus_0.5")(torch.zeros(1))
@@ -130,14 +131,14 @@ def scale_mapping(name: str) -> Callable[[Tensor], Tensor]:
     if name in simple:
         return simple[name]
     if not name.startswith("biased_softplus"):
-        raise SpecError(f"no scale mapping is called {name!r}: use one of {[*simple, 'biased_softplus_1.0']}")
+        raise ArgumentError(f"no scale mapping is called {name!r}: use one of {[*simple, 'biased_softplus_1.0']}")
     try:
         given = [float(part) for part in name.removeprefix("biased_softplus").split("_") if part]
         bias, least = (*given, *(1.0, 0.01)[len(given) :])
     except ValueError:
-        raise SpecError(f"expected biased_softplus_V or biased_softplus_V_M with numbers, got {name!r}") from None
+        raise ArgumentError(f"expected biased_softplus_V or biased_softplus_V_M with numbers, got {name!r}") from None
     if not 0 <= least < bias:
-        raise SpecError(f"{name!r}: the least value {least} must lie between 0 and the value at zero, {bias}")
+        raise ArgumentError(f"{name!r}: the least value {least} must lie between 0 and the value at zero, {bias}")
     shift = math.log(math.expm1(bias - least))
     return partial(_biased_softplus, shift=shift, least=least)  # a closure could not be sent to a worker
 
@@ -155,13 +156,13 @@ class NormalParamExtractor(nn.Module):
     """Split the last dimension into means and standard deviations.
 
     Args:
-        scale_mapping: how the second half becomes positive; see the function of that name.
-        scale_lb: lower bound of the standard deviations.
+        scale_mapping: Name of the function that makes the second half positive; see the function `scale_mapping`.
+        scale_lb: Lower bound of the standard deviations.
 
     Shapes: ``[*B, 2 A]`` to ``loc`` and ``scale``, ``[*B, A]`` each.
 
     Raises:
-        SpecError: if there is no such mapping, or `scale_lb` is negative.
+        ArgumentError: if there is no such mapping, or `scale_lb` is negative.
         ShapeError: in the call, if the last dimension is odd.
 
     Example:
@@ -174,9 +175,8 @@ class NormalParamExtractor(nn.Module):
 
     def __init__(self, scale_mapping: str = "biased_softplus_1.0", scale_lb: float = 1e-4) -> None:
         super().__init__()
-        if not scale_lb >= 0:
-            raise SpecError(f"NormalParamExtractor got scale_lb={scale_lb}; it is at least 0")
-        self.scale_mapping, self.scale_lb = scale_mapping, scale_lb
+        self.scale_mapping = scale_mapping
+        self.scale_lb = as_number(scale_lb, "NormalParamExtractor", "scale_lb", least=0)
         self._mapping = _mapping_named(scale_mapping)
 
     def forward(self, *features: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from torch.distributions import constraints, register_kl
 from torch.nn.functional import softplus
 from torch.special import erfcx, ndtri
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.modules.distributions._base import LeanDistribution, check_bounds, loc_and_scale, split_shape, sum_event
 from rl.modules.distributions._normal import Delta
 
@@ -125,19 +125,19 @@ class TanhNormal(LeanDistribution):
     Where `low` equals `high`, that dimension is constant and has no part in log-probabilities and divergences.
 
     Args:
-        loc: means before squashing, ``[*B, A]``.
-        scale: standard deviations before squashing, > 0: a number, or a tensor of the same shape or one that expands
+        loc: Means before squashing, ``[*B, A]``.
+        scale: Standard deviations before squashing, > 0: a number, or a tensor of the same shape or one that expands
             to it.
-        low: lower bound, a number or a tensor that expands to ``[*B, A]``.
-        high: upper bound, a number or a tensor that expands to ``[*B, A]``.
-        upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
-        tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
-        event_dims: how many trailing dimensions make one action.
-        validate_args: check parameters and values; off, as a policy builds one per call. Without it, `log_prob`
-            scores a value beyond a bound as the nearest one inside.
+        low: Lower bound, a number or a tensor that expands to ``[*B, A]``.
+        high: Upper bound, a number or a tensor that expands to ``[*B, A]``.
+        upscale: Limit of the means with `tanh_loc`: they stay within ``(-upscale, upscale)``.
+        tanh_loc: Whether the means are squashed: ``upscale * tanh(loc / upscale)``.
+        event_dims: Number of trailing dimensions of one action.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call. Without it,
+            `log_prob` scores a value beyond a bound as the nearest one inside.
 
     Raises:
-        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
+        ArgumentError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> dist = TanhNormal(torch.zeros(3, 2), torch.ones(3, 2), low=-2.0, high=2.0)
@@ -254,7 +254,7 @@ class TanhNormal(LeanDistribution):
         return self._score(x, (x - self.loc) / self.scale)
 
     def entropy(self) -> Tensor:
-        """Raises: there is no closed form.
+        """Raise, as there is no closed form.
 
         Raises:
             NotImplementedError: always.
@@ -265,13 +265,13 @@ class TanhNormal(LeanDistribution):
         )
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TanhNormal:
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         shape = Size(batch_shape) + self._event_shape
         loc, scale = self.loc.expand(shape), self.scale.expand(shape)
         return type(self)(loc, scale, self.low, self.high, event_dims=self.event_dims)
 
     def _draw(self, sample_shape: Any) -> tuple[Tensor, Tensor]:
-        """Normal samples, and the standard normal noise that they come from."""
+        """Sample normal values, and return them with their standard normal noise."""
         loc = self.loc
         if sample_shape:
             noise = torch.randn((*sample_shape, *loc.shape), dtype=loc.dtype, device=loc.device)
@@ -312,7 +312,7 @@ def _not_zero(half: Tensor) -> Tensor:
 
 
 def _inside(x: Tensor) -> Tensor:
-    """Samples whose tanh is below 1 in their dtype; the gradient is that of `x`."""
+    """Clamp samples so that their tanh is below 1 in their dtype; the gradient is that of `x`."""
     x_max = _EDGES[x.dtype][1]
     if not x.requires_grad:
         return x.clamp(-x_max, x_max)
@@ -320,7 +320,7 @@ def _inside(x: Tensor) -> Tensor:
 
 
 def _bound_like(other: Tensor, bound: float | Tensor, dtype: torch.dtype) -> Tensor:
-    """A bound as a tensor, as the other one is; of `dtype` if that is a tensor of integers."""
+    """Convert a bound to a tensor, as the other one is; of `dtype` if that is a tensor of integers."""
     if isinstance(bound, Tensor):
         return bound
     return torch.as_tensor(bound, dtype=other.dtype if other.is_floating_point() else dtype, device=other.device)
@@ -334,7 +334,7 @@ def _same(a: float | Tensor, b: float | Tensor) -> bool:
 def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
     # The same bijection on both sides leaves the divergence of the normals.
     if not _same(p.low, q.low) or not _same(p.high, q.high):
-        raise SpecError("the divergence of TanhNormals with different bounds has no closed form")
+        raise ArgumentError("the divergence of TanhNormals with different bounds has no closed form")
     ratio = (p.scale / q.scale).square()
     distance = ((p.loc - q.loc) / q.scale).square()
     divergence = 0.5 * (ratio + distance - 1 - ratio.log())
@@ -357,18 +357,18 @@ class TruncatedNormal(LeanDistribution):
     constant and has no part in log-probabilities and entropies.
 
     Args:
-        loc: means before truncation, ``[*B, A]``.
-        scale: standard deviations before truncation, > 0: a number, or a tensor of the same shape or one that expands
+        loc: Means before truncation, ``[*B, A]``.
+        scale: Standard deviations before truncation, > 0: a number, or a tensor of the same shape or one that expands
             to it.
-        upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
-        low: lower bound, a number or a tensor that expands to ``[*B, A]``.
-        high: upper bound, a number or a tensor that expands to ``[*B, A]``.
-        tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
-        event_dims: how many trailing dimensions make one action.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        upscale: Limit of the means with `tanh_loc`: they stay within ``(-upscale, upscale)``.
+        low: Lower bound, a number or a tensor that expands to ``[*B, A]``.
+        high: Upper bound, a number or a tensor that expands to ``[*B, A]``.
+        tanh_loc: Whether the means are squashed: ``upscale * tanh(loc / upscale)``.
+        event_dims: Number of trailing dimensions of one action.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Raises:
-        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
+        ArgumentError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> dist = TruncatedNormal(torch.zeros(3, 2), torch.ones(3, 2), low=-1.0, high=0.5)
@@ -471,7 +471,7 @@ class TruncatedNormal(LeanDistribution):
         return sum_event(self._where_constant(0.0, entropy), self.event_dims)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TruncatedNormal:
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         shape = Size(batch_shape) + self._event_shape
         loc, scale = self.loc.expand(shape), self.scale.expand(shape)
         return type(self)(loc, scale, low=self.low, high=self.high, event_dims=self.event_dims)
@@ -528,7 +528,7 @@ def _log_ratio(far: Tensor, tail: Tensor) -> Tensor:
 
 
 def _inverse(u: Tensor, far: Tensor, near: Tensor) -> Tensor:
-    """The `z` with ``Phi(z) = (1 - u) Phi(far) + u Phi(near)``; in the tail by Newton's method from an exponential."""
+    """Solve ``Phi(z) = (1 - u) Phi(far) + u Phi(near)``; in the tail by Newton's method from an exponential."""
     middle = torch.lerp(torch.special.ndtr(far), torch.special.ndtr(near), u)
     z = ndtri(middle)
     tail = near.clamp_max(-3.0)
@@ -550,16 +550,16 @@ class TanhDelta(Delta):
     Where `low` equals `high`, that dimension is constant.
 
     Args:
-        param: the point before squashing, ``[*B, A]``.
-        low: lower bound, a number or a tensor that expands to ``[*B, A]``.
-        high: upper bound, a number or a tensor that expands to ``[*B, A]``.
-        event_dims: how many trailing dimensions make one action; no more than `param` has.
-        atol: absolute tolerance of `log_prob`.
-        rtol: relative tolerance of `log_prob`.
-        validate_args: check parameters and values.
+        param: Point before squashing, ``[*B, A]``.
+        low: Lower bound, a number or a tensor that expands to ``[*B, A]``.
+        high: Upper bound, a number or a tensor that expands to ``[*B, A]``.
+        event_dims: Number of trailing dimensions of one action; no more than `param` has.
+        atol: Absolute tolerance of `log_prob`.
+        rtol: Relative tolerance of `log_prob`.
+        validate_args: Whether parameters and values are checked.
 
     Raises:
-        SpecError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
+        ArgumentError: if `low` is above `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> import torch
@@ -592,7 +592,7 @@ class TanhDelta(Delta):
         return constraints.independent(constraints.interval(self.low, self.high), self.event_dims)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TanhDelta:
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.param = self.param.expand(Size(batch_shape) + self._event_shape)

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import Bernoulli, Independent, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules.distributions._base import LeanDistribution
 
 
@@ -21,12 +21,12 @@ class Categorical(LeanDistribution):
     action of probability zero is never sampled.
 
     Args:
-        logits: unnormalized log-probabilities, ``[*B, n]``.
-        probs: unnormalized probabilities instead, ``[*B, n]``.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        logits: Unnormalized log-probabilities, ``[*B, n]``.
+        probs: Unnormalized probabilities instead, ``[*B, n]``.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Raises:
-        SpecError: unless exactly one of `logits` and `probs` is given.
+        ArgumentError: unless exactly one of `logits` and `probs` is given.
 
     Example:
         >>> dist = Categorical(logits=torch.tensor([[0.0, 100.0]]))
@@ -46,7 +46,7 @@ class Categorical(LeanDistribution):
         if logits is None:
             logits = _logits_of(probs, type(self).__name__)
         elif probs is not None:
-            raise SpecError(f"{type(self).__name__} takes logits or probs, got both")
+            raise ArgumentError(f"{type(self).__name__} takes logits or probs, got both")
         self._raw = logits
         self._set_shapes(logits.shape[:-1], self._event_of(logits), validate_args=False)
         if validate_args:
@@ -58,9 +58,9 @@ class Categorical(LeanDistribution):
 
     def _check_parameters(self) -> None:
         if self._raw.isnan().any() or (self._raw == torch.inf).any():
-            raise SpecError(f"{type(self).__name__} got logits that are not a number or infinite")
+            raise ArgumentError(f"{type(self).__name__} got logits that are not a number or infinite")
         if (self._raw == -torch.inf).all(-1).any():
-            raise SpecError(f"{type(self).__name__} got a row in which every action has probability zero")
+            raise ArgumentError(f"{type(self).__name__} got a row in which every action has probability zero")
 
     @property
     def num_actions(self) -> int:
@@ -113,10 +113,10 @@ class Categorical(LeanDistribution):
         """Log-probability of actions, ``[*B]``, nats.
 
         Args:
-            value: integers, ``[*sample_shape, *B]``.
+            value: Actions, integers ``[*sample_shape, *B]``.
 
         Raises:
-            SpecError: if `value` is outside, with ``validate_args=True``.
+            ArgumentError: if `value` is outside, with ``validate_args=True``.
         """
         if self._validate_args:
             self._check_value(value)
@@ -134,7 +134,7 @@ class Categorical(LeanDistribution):
         return self._encode((index.expand(-1, *self._batch_shape) if expand else index).unsqueeze(-1))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Categorical:
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.__dict__.pop("_log_probs", None)
@@ -144,7 +144,7 @@ class Categorical(LeanDistribution):
 
     def _check_value(self, value: Tensor) -> None:
         if bool(((value < 0) | (value >= self.num_actions)).any()):
-            raise SpecError(f"{type(self).__name__} of {self.num_actions} actions got values outside 0..n-1")
+            raise ArgumentError(f"{type(self).__name__} of {self.num_actions} actions got values outside 0..n-1")
 
     def _encode(self, index: Tensor) -> Tensor:
         return index.squeeze(-1)
@@ -167,10 +167,10 @@ class OneHotCategorical(Categorical):
     """Actions as one-hot vectors ``[*B, n]``.
 
     Args:
-        logits: unnormalized log-probabilities, ``[*B, n]``.
-        probs: unnormalized probabilities instead, ``[*B, n]``.
-        dtype: of the samples.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        logits: Unnormalized log-probabilities, ``[*B, n]``.
+        probs: Unnormalized probabilities instead, ``[*B, n]``.
+        dtype: Dtype of the samples.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Example:
         >>> dist = OneHotCategorical(logits=torch.tensor([0.0, 100.0, 0.0]))
@@ -224,11 +224,12 @@ class OneHotCategorical(Categorical):
         """Log-probability of one-hot vectors, ``[*B]``, nats.
 
         Args:
-            value: ``[*sample_shape, *B, n]``, of any dtype; of floating point, the largest entry counts.
+            value: One-hot vectors, ``[*sample_shape, *B, n]``, of any dtype; of floating point, the largest entry
+                counts.
 
         Raises:
             ShapeError: if the last dimension is not `num_actions`.
-            SpecError: if `value` is not one-hot, with ``validate_args=True``.
+            ArgumentError: if `value` is not one-hot, with ``validate_args=True``.
         """
         if value.shape[-1:] != self._event_shape:
             raise ShapeError(
@@ -241,7 +242,7 @@ class OneHotCategorical(Categorical):
 
     def _check_value(self, value: Tensor) -> None:
         if not bool(self.support.check(value.long()).all()):
-            raise SpecError(f"{type(self).__name__} got values that are not one-hot vectors")
+            raise ArgumentError(f"{type(self).__name__} got values that are not one-hot vectors")
 
     def _encode(self, index: Tensor) -> Tensor:
         shape = (*index.shape[:-1], self._raw.shape[-1])
@@ -252,14 +253,14 @@ class MaskedCategorical(Categorical):
     """Actions ``0 .. n-1`` as integers, some of which are forbidden.
 
     Args:
-        logits: unnormalized log-probabilities, ``[*B, n]``.
-        probs: unnormalized probabilities instead, ``[*B, n]``.
-        mask: bool, of the same shape or one that expands to it; True where an action is allowed.
-        neg_inf: log-probability of a forbidden action before normalization; it is never sampled if that is ``-inf``.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        logits: Unnormalized log-probabilities, ``[*B, n]``.
+        probs: Unnormalized probabilities instead, ``[*B, n]``.
+        mask: Mask of the logits or of a shape that expands to theirs, bool; True where an action is allowed.
+        neg_inf: Log-probability of a forbidden action before normalization; it is never sampled if that is ``-inf``.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Raises:
-        SpecError: if some row allows no action (on a CPU or with `validate_args`; other devices assert it
+        ArgumentError: if some row allows no action (on a CPU or with `validate_args`; other devices assert it
             without synchronization).
 
     Example:
@@ -279,7 +280,7 @@ class MaskedCategorical(Categorical):
     ) -> None:
         if logits is None:
             logits, probs = _logits_of(probs, type(self).__name__), None
-        super().__init__(_masked(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args)
+        super().__init__(_mask_logits(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args)
         self.mask = mask
 
 
@@ -287,15 +288,15 @@ class MaskedOneHotCategorical(OneHotCategorical):
     """Actions as one-hot vectors ``[*B, n]``, some of which are forbidden.
 
     Args:
-        logits: unnormalized log-probabilities, ``[*B, n]``.
-        probs: unnormalized probabilities instead, ``[*B, n]``.
-        mask: bool, of the same shape or one that expands to it; True where an action is allowed.
-        neg_inf: log-probability of a forbidden action before normalization; it is never sampled if that is ``-inf``.
-        dtype: of the samples.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        logits: Unnormalized log-probabilities, ``[*B, n]``.
+        probs: Unnormalized probabilities instead, ``[*B, n]``.
+        mask: Mask of the logits or of a shape that expands to theirs, bool; True where an action is allowed.
+        neg_inf: Log-probability of a forbidden action before normalization; it is never sampled if that is ``-inf``.
+        dtype: Dtype of the samples.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Raises:
-        SpecError: if some row allows no action (on a CPU or with `validate_args`; other devices assert it
+        ArgumentError: if some row allows no action (on a CPU or with `validate_args`; other devices assert it
             without synchronization).
 
     Example:
@@ -316,40 +317,40 @@ class MaskedOneHotCategorical(OneHotCategorical):
     ) -> None:
         if logits is None:
             logits, probs = _logits_of(probs, type(self).__name__), None
-        logits = _masked(logits, mask, neg_inf, type(self).__name__)
+        logits = _mask_logits(logits, mask, neg_inf, type(self).__name__)
         super().__init__(logits, probs, dtype=dtype, validate_args=validate_args)
         self.mask = mask
 
 
 def _logits_of(probs: Tensor | None, owner: str) -> Tensor:
     if probs is None:
-        raise SpecError(f"{owner} takes logits or probs, got neither")
+        raise ArgumentError(f"{owner} takes logits or probs, got neither")
     # Zero must become -inf without making the gradient of the others not a number.
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log().masked_fill(probs <= 0, -torch.inf)
 
 
-def require_allowed(mask: Tensor, owner: str, group_sizes: Sequence[int] | None = None) -> None:
-    """Refuse a mask that allows no action somewhere.
+def check_mask(mask: Tensor, owner: str, group_sizes: Sequence[int] | None = None) -> None:
+    """Reject a mask that allows no action somewhere.
 
     Raises:
-        SpecError: if the mask is not bool, or allows nothing in some row (on a CPU; other devices assert it
+        ArgumentError: if the mask is not bool, or allows nothing in some row (on a CPU; other devices assert it
             without synchronization).
     """
     if mask.dtype is not torch.bool:
-        raise SpecError(f"the mask of {owner} must be bool, got {mask.dtype}")
+        raise ArgumentError(f"the mask of {owner} must be bool, got {mask.dtype}")
     for part in (mask,) if group_sizes is None else mask.split(list(group_sizes), -1):
         allowed = part.any(-1).all()
         message = f"{owner} got a mask with a row that allows no action"
         if mask.device.type != "cpu" or torch.compiler.is_compiling():
             torch._assert_async(allowed, message)  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  # does not wait
         elif not allowed:
-            raise SpecError(f"{message}: allow at least one, also in states that end an episode")
+            raise ArgumentError(f"{message}: allow at least one, also in states that end an episode")
 
 
-def _masked(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
+def _mask_logits(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
     if mask.shape[-1:] != logits.shape[-1:]:
         raise ShapeError(f"{owner} got logits {tuple(logits.shape)} and a mask {tuple(mask.shape)}")
-    require_allowed(mask, owner)
+    check_mask(mask, owner)
     return torch.where(mask, logits, neg_inf)
 
 
@@ -367,8 +368,8 @@ class Ordinal(Categorical):
     the logistic function of the scores, the logit of action `i` is ``sum_{j <= i} log s_j + sum_{j > i} log(1 - s_j)``.
 
     Args:
-        scores: ``[*B, n]``, what a network writes.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        scores: Scores ``[*B, n]``, the output of a network.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Example:
         >>> Ordinal(torch.tensor([9.0, 9.0, -9.0, -9.0])).mode
@@ -383,9 +384,9 @@ class OneHotOrdinal(OneHotCategorical):
     """Actions as one-hot vectors ``[*B, n]``, of which neighbours have similar probabilities; see `Ordinal`.
 
     Args:
-        scores: ``[*B, n]``, what a network writes.
-        dtype: of the samples.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        scores: Scores ``[*B, n]``, the output of a network.
+        dtype: Dtype of the samples.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Example:
         >>> OneHotOrdinal(torch.tensor([9.0, 9.0, -9.0, -9.0])).mode
@@ -399,3 +400,56 @@ class OneHotOrdinal(OneHotCategorical):
 def _ordinal_logits(scores: Tensor) -> Tensor:
     below, above = logsigmoid(scores), logsigmoid(-scores)
     return below.cumsum(-1) + above.flip(-1).cumsum(-1).flip(-1) - above
+
+
+class IndependentCategorical(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
+    """Vectors of independent choices, int64 ``[*B, k]``; for the spec `MultiCategorical`.
+
+    Args:
+        logits: Unnormalized log-probabilities, ``[*B, k * n]``, where n is the largest number of classes.
+        mask: Classes of each choice, bool ``[k, n]``; False for padding of choices with fewer classes.
+
+    Example:
+        >>> dist = IndependentCategorical(torch.zeros(1, 6), torch.tensor([[True, True, False], [True, True, True]]))
+        >>> dist.log_prob(torch.tensor([[1, 2]])).exp()
+        tensor([0.1667])
+    """
+
+    def __init__(self, logits: Tensor, mask: Tensor) -> None:
+        masked = logits.unflatten(-1, mask.shape).masked_fill(~mask, -torch.inf)
+        super().__init__(Categorical(masked), 1, validate_args=False)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """Most likely class of each choice."""
+        return self.base_dist.mode
+
+
+class IndependentBernoulli(Independent):  # pyright: ignore[reportMissingTypeArgument]
+    """Vectors of independent zeros and ones, ``[*B, n]``; for the spec `Binary`.
+
+    Args:
+        logits: Log-odds of ones, ``[*B, n]``.
+        dtype: Dtype of the samples.
+
+    Example:
+        >>> IndependentBernoulli(torch.tensor([100.0, -100.0])).sample()
+        tensor([1, 0], dtype=torch.int8)
+    """
+
+    def __init__(self, logits: Tensor, dtype: torch.dtype = torch.int8) -> None:
+        super().__init__(Bernoulli(logits=logits, validate_args=False), 1, validate_args=False)
+        self._dtype = dtype
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  torch's signature
+        """Sample vectors of zeros and ones, ``[*sample_shape, *B, n]``."""
+        return super().sample(sample_shape).to(self._dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-probability of `value`, ``[*B]``, nats."""
+        return super().log_prob(value.to(self.base_dist.logits.dtype))
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The more likely of zero and one in each position; zero if both are equally likely."""
+        return (self.base_dist.logits > 0).to(self._dtype)

@@ -18,12 +18,12 @@ class IndependentNormal(LeanDistribution):
     """Independent normals, one per action dimension; log-probabilities are summed over them.
 
     Args:
-        loc: means, ``[*B, A]``.
-        scale: standard deviations, > 0: a number, or a tensor of the same shape or one that expands to it.
-        upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
-        tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
-        event_dims: how many trailing dimensions make one action.
-        validate_args: check parameters and values; off, as a policy builds one per call.
+        loc: Means, ``[*B, A]``.
+        scale: Standard deviations, > 0: a number, or a tensor of the same shape or one that expands to it.
+        upscale: Limit of the means with `tanh_loc`: they stay within ``(-upscale, upscale)``.
+        tanh_loc: Whether the means are squashed: ``upscale * tanh(loc / upscale)``.
+        event_dims: Number of trailing dimensions of one action.
+        validate_args: Whether parameters and values are checked; off, as a policy builds one per call.
 
     Example:
         >>> dist = IndependentNormal(torch.zeros(3, 2), torch.ones(3, 2))
@@ -99,7 +99,7 @@ class IndependentNormal(LeanDistribution):
         return sum_event(self.scale.log(), self.event_dims) + constant
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> IndependentNormal:
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         shape = Size(batch_shape) + self._event_shape
         return type(self)(self.loc.expand(shape), self.scale.expand(shape), event_dims=self.event_dims)
 
@@ -124,11 +124,11 @@ class Delta(LeanDistribution):
     """A deterministic action as a distribution.
 
     Args:
-        param: the point, ``[*B, A]``.
-        atol: absolute tolerance of `log_prob`.
-        rtol: relative tolerance of `log_prob`.
-        event_dims: how many trailing dimensions make one action; no more than `param` has.
-        validate_args: check parameters and values.
+        param: Point, ``[*B, A]``.
+        atol: Absolute tolerance of `log_prob`.
+        rtol: Relative tolerance of `log_prob`.
+        event_dims: Number of trailing dimensions of one action; no more than `param` has.
+        validate_args: Whether parameters and values are checked.
 
     Example:
         >>> dist = Delta(torch.tensor([[1.0, 2.0]]))
@@ -181,15 +181,15 @@ class Delta(LeanDistribution):
         return torch.zeros_like(self.param)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """The point without its gradient, ``[*sample_shape, *B, A]``."""
+        """Return the point without its gradient, ``[*sample_shape, *B, A]``."""
         return self.rsample(sample_shape).detach()
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """The point, ``[*sample_shape, *B, A]``."""
+        """Return the point, ``[*sample_shape, *B, A]``."""
         return self.param.expand(Size(sample_shape) + self.param.shape) if sample_shape else self.param
 
     def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
-        """The point, and infinity."""
+        """Return the point, and infinity."""
         value = self.rsample(sample_shape)
         return value, self.log_prob(value)
 
@@ -202,7 +202,7 @@ class Delta(LeanDistribution):
         return torch.where(near, infinity, -infinity)
 
     def entropy(self) -> Tensor:
-        """Raises: the density of a point has no finite entropy.
+        """Raise, as the density of a point has no finite entropy.
 
         Raises:
             NotImplementedError: always.
@@ -210,6 +210,6 @@ class Delta(LeanDistribution):
         raise NotImplementedError("Delta has no finite entropy: use a stochastic policy where an entropy is needed")
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Delta:
-        """The same distribution with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         param = self.param.expand(Size(batch_shape) + self._event_shape)
         return type(self)(param, self.atol, self.rtol, event_dims=self.event_dims)

@@ -11,13 +11,13 @@ from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tenso
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Composite, TensorSpec
 from rl.modules import _foreign
 from rl.modules._keys import key_list
-from rl.modules.distributions._discrete import require_allowed
+from rl.modules.distributions._discrete import check_mask
 from rl.modules.policy._fit import action_leaf, action_shape, action_space, spec_by_key
 
 
@@ -25,13 +25,13 @@ class LinearSchedule(nn.Module):
     """From `start` to `end` in `steps` steps, then `end`; saved with the module that it belongs to.
 
     Args:
-        owner: the component that uses it, for messages.
-        start: value before the first step, not below `end`; a tensor has several, each of which falls.
-        end: value after the last, not negative.
-        steps: length, at least 1.
+        owner: Component that messages name.
+        start: Value before the first step, not below `end`; a tensor has several, each of which falls.
+        end: Value after the last, not negative.
+        steps: Length, at least 1.
 
     Raises:
-        SpecError: if these conditions do not hold.
+        ArgumentError: if these conditions do not hold.
 
     Example:
         >>> schedule = LinearSchedule("example", 1.0, 0.0, 4)
@@ -49,7 +49,7 @@ class LinearSchedule(nn.Module):
         super().__init__()
         ordered = torch.as_tensor((end >= 0) & (end <= start))
         if not bool(ordered.all()) or steps < 1:
-            raise SpecError(f"{owner} needs start >= end >= 0 and at least one step, got {start}, {end} and {steps}")
+            raise ArgumentError(f"{owner} needs start >= end >= 0 and one step or more, got {start}, {end} and {steps}")
         self.owner, self.steps = owner, int(steps)
         self.register_buffer("value", torch.as_tensor(start, dtype=torch.get_default_dtype()).clone())
         for name, one in (("start", start), ("end", end)):
@@ -60,13 +60,13 @@ class LinearSchedule(nn.Module):
         self.register_buffer("done", torch.tensor(0, dtype=torch.int64))
 
     def step(self, count: int = 1) -> None:
-        """Go `count` steps on.
+        """Advance by `count` steps.
 
         Raises:
-            SpecError: if `count` is negative.
+            ArgumentError: if `count` is negative.
         """
         if count < 0:
-            raise SpecError(f"{self.owner}.step got {count}, expected at least 0")
+            raise ArgumentError(f"{self.owner}.step got {count}, expected at least 0")
         self.done += count
         share = (self.done.double() / self.steps).clamp(max=1.0)
         self.value.copy_(self.start + (self.end - self.start) * share)
@@ -78,8 +78,8 @@ def exploring() -> bool:
     return how is None or how is InteractionType.RANDOM
 
 
-def require_spec(module: Any) -> None:
-    """Refuse to explore without a spec.
+def check_spec(module: Any) -> None:
+    """Reject a module without a spec.
 
     Raises:
         SpecError: if the module has none.
@@ -101,17 +101,18 @@ class EGreedyModule(TensorDictModuleBase):
     number of frames after each batch.
 
     Args:
-        spec: of the action, or a composite that has it under `action_key`; None if `set_spec` or
+        spec: Spec of the action, or a composite that has it under `action_key`; None if `set_spec` or
             `set_exploration_modules_spec_from_env` gives it before the first call.
-        eps_init: probability at the start.
-        eps_end: probability after `annealing_num_steps` frames, and from then on.
-        annealing_num_steps: frames in between.
-        action_key: key of the action.
-        action_mask_key: bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical actions.
+        eps_init: Probability at the start.
+        eps_end: Probability after `annealing_num_steps` frames, and from then on.
+        annealing_num_steps: Number of frames in between.
+        action_key: Key of the action.
+        action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical
+            actions.
 
     Raises:
-        SpecError: if the probabilities are outside [0, 1] or rise, or a mask is given for actions of another kind; in
-            the call, if there is no spec.
+        ArgumentError: if the probabilities are outside [0, 1] or rise.
+        SpecError: if a mask is given for actions of another kind; in the call, if there is no spec.
 
     Example:
         >>> from rl.core.specs import OneHot
@@ -136,7 +137,7 @@ class EGreedyModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         if eps_init > 1:
-            raise SpecError(f"EGreedyModule: eps_init is a probability, got {eps_init}")
+            raise ArgumentError(f"EGreedyModule: eps_init is a probability, got {eps_init}")
         key = unwrap(action_key)
         self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
         self.in_keys = key_list([key] if action_mask_key is None else [key, action_mask_key])
@@ -194,7 +195,7 @@ class EGreedyModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not EGreedyModule or not unhooked(self):
             return None
 
@@ -204,7 +205,7 @@ class EGreedyModule(TensorDictModuleBase):
         return Lowered(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
-        require_spec(self)
+        check_spec(self)
         own = 0 if self._space == "categorical" else min(1, len(self._leaf.shape))
         batch = action.shape[: action.ndim - own]
         device = action.device
@@ -218,7 +219,7 @@ class EGreedyModule(TensorDictModuleBase):
         spec, device = self._leaf, action.device
         one_hot = self._space == "one-hot"
         if mask is not None:
-            require_allowed(mask, "EGreedyModule")
+            check_mask(mask, "EGreedyModule")
             index = torch.where(mask, torch.rand(mask.shape, device=device), -1.0).argmax(-1)
         elif self._space in {"one-hot", "categorical"} and self._fast:
             index = torch.randint(spec.n, action.shape[:-1] if one_hot else action.shape, device=device)

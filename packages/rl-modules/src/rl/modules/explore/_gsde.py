@@ -14,12 +14,10 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from rl.core import load
 from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey
 from rl.core.specs import Unbounded
 from rl.modules.explore._egreedy import exploring
-
-__all__ = ["LazygSDEModule", "gSDEModule"]
 
 
 class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
@@ -31,22 +29,22 @@ class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
     put back in its place. Noise is added under ``ExplorationType.RANDOM`` and where none is set.
 
     Args:
-        action_dim: number of action dimensions.
-        state_dim: width of the features.
-        sigma_init: of each entry of `sigma` at the start; if None, such that the standard deviation of an action is 1
-            for features of mean square 1.
-        scale_min: lower bound of the standard deviation of an action.
-        scale_max: upper bound of the standard deviation of an action.
-        learn_sigma: whether `sigma` is a parameter.
-        transform: applied to the action, such as `torch.tanh`; then score actions with a distribution that does the
-            same.
-        device: where the parameters are made.
+        action_dim: Number of action dimensions.
+        state_dim: Width of the features.
+        sigma_init: Value of each entry of `sigma` at the start; if None, such that the standard deviation of an action
+            is 1 for features of mean square 1.
+        scale_min: Lower bound of the standard deviation of an action.
+        scale_max: Upper bound of the standard deviation of an action.
+        learn_sigma: Whether `sigma` is a parameter.
+        transform: Function that is applied to the action, such as `torch.tanh`; then score actions with a distribution
+            that does the same.
+        device: Device of the parameters.
 
     Shapes: `mu` ``[*B, A]``, features ``[*B, S]`` and noise ``[*B, A, S]`` to the means ``[*B, A]``, the standard
     deviations ``[*B, A]``, the action ``[*B, A]``, and the noise.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
         ShapeError: in the call, if shapes do not agree.
 
     Example:
@@ -82,7 +80,7 @@ class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
         self.action_dim = as_integer(action_dim, "gSDEModule", "action_dim", least=0)
         self.state_dim = as_integer(state_dim, "gSDEModule", "state_dim", least=0)
         if not 0 < scale_min < scale_max or (sigma_init is not None and not sigma_init > 0):
-            raise SpecError(
+            raise ArgumentError(
                 "gSDEModule needs 0 < scale_min < scale_max and sigma_init > 0, got"
                 f" {scale_min}, {scale_max} and {sigma_init}"
             )
@@ -108,10 +106,10 @@ class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
         return softplus(self.raw_sigma)
 
     def make_tensordict_primer(self, key: NestedKey = "eps_gSDE") -> Any:
-        """The transform that adds the noise to an environment, not drawn at the start of each episode.
+        """Return the transform that adds the noise to an environment, not drawn at the start of each episode.
 
         Args:
-            key: of the noise; a `Collector` does not record entries whose key starts with an underscore.
+            key: Key of the noise; a `Collector` does not record entries whose key starts with an underscore.
 
         Raises:
             UnknownComponentError: if rl-envs is not installed.
@@ -143,12 +141,12 @@ class LazygSDEModule(LazyModuleMixin, gSDEModule):
     """`gSDEModule` that finds out its widths at the first call.
 
     Args:
-        sigma_init: see `gSDEModule`.
-        scale_min: see `gSDEModule`.
-        scale_max: see `gSDEModule`.
-        learn_sigma: see `gSDEModule`.
-        transform: see `gSDEModule`.
-        device: where the parameters are made.
+        sigma_init: Argument of `gSDEModule`.
+        scale_min: Argument of `gSDEModule`.
+        scale_max: Argument of `gSDEModule`.
+        learn_sigma: Argument of `gSDEModule`.
+        transform: Argument of `gSDEModule`.
+        device: Device of the parameters.
 
     Example:
         >>> module = LazygSDEModule()

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from rl.core import load
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.recurrent import State
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.modules import _foreign
 from rl.modules._keys import key_list
-from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, exploring, require_spec
+from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, check_spec, exploring
 from rl.modules.policy._fit import action_leaf, spec_by_key
 
 
 def continuous_leaf(spec: Any, key: NestedKey, owner: str) -> TensorSpec:
-    """The spec of a continuous action, of what a user handed in.
+    """Return the spec of a continuous action, which may be an entry of a composite.
 
     Raises:
         SpecError: if it is not continuous, or a composite has no entry under `key`.
@@ -36,7 +36,7 @@ def continuous_leaf(spec: Any, key: NestedKey, owner: str) -> TensorSpec:
 
 
 def bounds_on(leaf: TensorSpec, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Copies of the bounds of a continuous action on a device; None if it has none."""
+    """Return copies of the bounds of a continuous action on a device; None if it has none."""
     if not isinstance(leaf, Bounded):
         return None, None
     return leaf.low.clone().to(device), leaf.high.clone().to(device)
@@ -51,18 +51,19 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     ``step`` with the number of frames after each batch.
 
     Args:
-        spec: of the action, or a composite that has it under `action_key`; None if `set_spec` or
+        spec: Spec of the action, or a composite that has it under `action_key`; None if `set_spec` or
             `set_exploration_modules_spec_from_env` gives it before the first call.
-        sigma_init: scale of the noise at the start: a number, or a tensor with one for each dimension of the action,
+        sigma_init: Scale of the noise at the start: a number, or a tensor with one for each dimension of the action,
             such as ``0.1 * (spec.high - spec.low) / 2``.
-        sigma_end: scale after `annealing_num_steps` frames, and from then on.
-        annealing_num_steps: frames in between.
-        mean: of the noise.
-        std: of the noise, before it is scaled by sigma.
-        action_key: what the noise is added to.
+        sigma_end: Scale after `annealing_num_steps` frames, and from then on.
+        annealing_num_steps: Number of frames in between.
+        mean: Mean of the noise.
+        std: Standard deviation of the noise, before it is scaled by sigma.
+        action_key: Key of the action, to which the noise is added.
 
     Raises:
-        SpecError: if the action is not continuous, or sigma rises; in the call, if there is no spec.
+        ArgumentError: if sigma rises.
+        SpecError: if the action is not continuous; in the call, if there is no spec.
 
     Example:
         >>> from rl.core.specs import Bounded
@@ -140,13 +141,13 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not AdditiveGaussianModule or not unhooked(self):
             return None
         return Lowered(lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor) -> Tensor:
-        require_spec(self)
+        check_spec(self)
         noise = torch.randn_like(action)
         if self.std != 1.0 or self.mean:
             noise = noise * self.std + self.mean
@@ -173,20 +174,21 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
     Args:
         spec: Spec of one action, ``env.action_spec_unbatched``, or a composite that has it under `action_key`; None if
             `set_spec` or `set_exploration_modules_spec_from_env` gives it before the first call.
-        eps_init: factor of the noise at the start.
-        eps_end: factor after `annealing_num_steps` frames, and from then on.
-        annealing_num_steps: frames in between.
-        theta: how fast the noise returns to `mu`.
-        mu: its mean.
+        eps_init: Factor of the noise at the start.
+        eps_end: Factor after `annealing_num_steps` frames, and from then on.
+        annealing_num_steps: Number of frames in between.
+        theta: Rate at which the noise returns to `mu`.
+        mu: Mean of the noise.
         sigma: Volatility of the noise: a number, or a tensor with one for each dimension of the action.
-        dt: length of a step.
-        x0: the noise before the first step of a trajectory.
-        sigma_min: volatility after `n_steps_annealing` steps of a trajectory, and from then on; `sigma` if None.
-        n_steps_annealing: steps in between.
-        action_key: what the noise is added to.
+        dt: Length of a step.
+        x0: Noise before the first step of a trajectory.
+        sigma_min: Volatility after `n_steps_annealing` steps of a trajectory, and from then on; `sigma` if None.
+        n_steps_annealing: Number of steps in between.
+        action_key: Key of the action, to which the noise is added.
 
     Raises:
-        SpecError: if the action is not continuous, or `eps` or `sigma` rises; in the call, if there is no spec.
+        ArgumentError: if `eps` or `sigma` rises.
+        SpecError: if the action is not continuous; in the call, if there is no spec.
 
     Example:
         >>> from tensordict import TensorDict
@@ -223,7 +225,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         least = sigma if sigma_min is None else sigma_min
         ordered = torch.as_tensor((least >= 0) & (least <= sigma))
         if not bool(ordered.all()) or n_steps_annealing < 1 or dt <= 0:
-            raise SpecError(
+            raise ArgumentError(
                 "OrnsteinUhlenbeckProcessModule needs sigma >= sigma_min >= 0, n_steps_annealing >= 1 and dt > 0, got"
                 f" {sigma}, {least}, {n_steps_annealing} and {dt}"
             )
@@ -282,13 +284,13 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         )
 
     def make_tensordict_primer(self) -> Any:
-        """The transform that starts the process at each episode, for a loop without a `Collector`.
+        """Return the transform that starts the process at each episode, for a loop without a `Collector`.
 
         Raises:
             SpecError: if there is no spec.
             UnknownComponentError: if rl-envs is not installed.
         """
-        require_spec(self)
+        check_spec(self)
         specs = {state.name: Unbounded(state.shape, dtype=state.dtype) for state in self.states}
         return load("transform", "tensordict-primer")(specs, default_value={_NOISE: self.x0})
 
@@ -305,7 +307,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
             SpecError: if there is no spec.
         """
         if exploring():
-            require_spec(self)
+            check_spec(self)
             leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
             for key, leaf in zip(self.in_keys, leaves, strict=True):
                 if leaf is None:
@@ -315,7 +317,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not OrnsteinUhlenbeckProcessModule or not unhooked(self):
             return None
 
@@ -325,7 +327,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         return Lowered(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, noise: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        require_spec(self)
+        check_spec(self)
         if noise.shape != action.shape:
             raise ShapeError(
                 f"OrnsteinUhlenbeckProcessModule got actions {list(action.shape)} and noise {list(noise.shape)}: its"
@@ -348,9 +350,10 @@ def set_exploration_modules_spec_from_env(policy: nn.Module, env: Any) -> None:
     """Give the exploration modules of a policy the specs of their actions, in place.
 
     Args:
-        policy: a module with any number of `EGreedyModule`, `AdditiveGaussianModule` and
+        policy: Module with any number of `EGreedyModule`, `AdditiveGaussianModule` and
             `OrnsteinUhlenbeckProcessModule` in it.
-        env: anything with ``full_action_spec_unbatched``, a composite with the specs of all actions of one element.
+        env: Environment, or another object with ``full_action_spec_unbatched``, a composite with the specs of all
+            actions of one element.
 
     Raises:
         SpecError: if the environment has no action under the key of a module, or one of another kind.

@@ -11,9 +11,9 @@ from tensordict.nn import InteractionType, TensorDictModule
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, OBSERVATION, NestedKey
 from rl.core.specs import Bounded, TensorSpec
 from rl.modules._keys import key_list
@@ -31,23 +31,23 @@ class ACTModel(nn.Module):
     mean of its prior.
 
     Args:
-        obs_dim: width of an observation.
-        action_dim: width of an action.
-        chunk_size: number of actions, H.
-        hidden_dim: width of a token, an even multiple of `nheads`.
-        nheads: heads of each attention.
-        num_encoder_layers: layers of the encoder, which is used in training only.
-        num_decoder_layers: layers of the decoder.
-        latent_dim: width of the style.
-        dropout: probability, in [0, 1).
-        dim_feedforward: width of the hidden layers; 4 * `hidden_dim` if None.
-        device: of the parameters.
+        obs_dim: Width of an observation.
+        action_dim: Width of an action.
+        chunk_size: Number of actions, H.
+        hidden_dim: Width of a token, an even multiple of `nheads`.
+        nheads: Number of heads of each attention.
+        num_encoder_layers: Number of layers of the encoder, which is used in training only.
+        num_decoder_layers: Number of layers of the decoder.
+        latent_dim: Width of the style.
+        dropout: Probability of dropping a feature, in [0, 1).
+        dim_feedforward: Width of the hidden layers; 4 * `hidden_dim` if None.
+        device: Device of the parameters.
 
     Shapes: observation ``[*B, obs_dim]`` and, in training, actions ``[*B, H, action_dim]`` to predicted actions
     ``[*B, H, action_dim]``, and mean and logarithm of the variance of the style ``[*B, latent_dim]``, 0 without them.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
         ShapeError: in the call, if a shape does not agree.
 
     Example:
@@ -90,9 +90,8 @@ class ACTModel(nn.Module):
         for name, value in sizes.items():
             as_integer(value, "ACTModel", name, least=1)
         if hidden_dim % nheads or hidden_dim % 2:
-            raise SpecError(f"ACTModel got hidden_dim={hidden_dim}; it is even, and nheads={nheads} divides it")
-        if not 0 <= dropout < 1:
-            raise SpecError(f"ACTModel got dropout={dropout}; it is in [0, 1)")
+            raise ArgumentError(f"ACTModel got hidden_dim={hidden_dim}; it is even, and nheads={nheads} divides it")
+        dropout = as_number(dropout, "ACTModel", "dropout", least=0, below=1)
         self.obs_dim, self.action_dim, self.chunk_size, self.latent_dim = obs_dim, action_dim, chunk_size, latent_dim
         layer: dict[str, Any] = {
             "d_model": hidden_dim,
@@ -120,8 +119,8 @@ class ACTModel(nn.Module):
         """Predicted actions, and mean and logarithm of the variance of the style.
 
         Args:
-            observation: ``[*B, obs_dim]``.
-            action_chunk: actions of the demonstration, ``[*B, H, action_dim]``; the style is 0 without them.
+            observation: Observation, ``[*B, obs_dim]``.
+            action_chunk: Actions of the demonstration, ``[*B, H, action_dim]``; the style is 0 without them.
 
         Raises:
             ShapeError: if a shape does not agree.
@@ -167,25 +166,25 @@ class DiffusionActor(TensorDictModule):
     Under `set_exploration_type` ``"deterministic"`` denoising begins at 0 and adds no noise.
 
     Args:
-        action_dim: width of an action.
-        obs_dim: width of all observations together; only read for the default network, which takes it from its first
+        action_dim: Width of an action.
+        obs_dim: Width of all observations together; only read for the default network, which takes it from its first
             input if None.
-        score_network: predicts the noise ``[*B, D]`` from noisy action, observations and number of the diffusion step,
-            joined as ``[*B, D + obs_dim + 1]``, where D is `action_dim`, or `chunk_size` times that; an MLP on an
-            embedding of the step if None.
-        num_steps: diffusion steps.
-        beta_start: variance of the noise of the first step; the variances are on a line.
-        beta_end: variance of that of the last step, in (0, 1); with `num_steps` large enough that nearly nothing of an
-            action is left.
-        in_keys: observations; ``["observation"]`` if None.
-        out_keys: the action; ``["action"]`` if None.
-        spec: of one action. Bounded actions are scaled to [-1, 1], and no denoised action leaves the bounds.
-        chunk_size: number of actions that are planned at once, for `MultiStepActorWrapper`; None for one action.
-        sampling_steps: number of the steps that are taken when acting; all of them, with noise, if None.
-        num_cells: widths of the hidden layers of the default network.
+        score_network: Module that predicts the noise ``[*B, D]`` from noisy action, observations and number of the
+            diffusion step, joined as ``[*B, D + obs_dim + 1]``, where D is `action_dim`, or `chunk_size` times that; an
+            MLP on an embedding of the step if None.
+        num_steps: Number of diffusion steps.
+        beta_start: Variance of the noise of the first step; the variances are on a line.
+        beta_end: Variance of the noise of the last step, in (0, 1); with `num_steps` large enough that nearly nothing
+            of an action is left.
+        in_keys: Observations; ``["observation"]`` if None.
+        out_keys: Action; ``["action"]`` if None.
+        spec: Spec of one action. Bounded actions are scaled to [-1, 1], and no denoised action leaves the bounds.
+        chunk_size: Number of actions that are planned at once, for `MultiStepActorWrapper`; None for one action.
+        sampling_steps: Number of steps in which an action is sampled; all diffusion steps, with noise, if None.
+        num_cells: Widths of the hidden layers of the default network.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -223,9 +222,9 @@ class DiffusionActor(TensorDictModule):
         if chunk_size is not None:
             as_integer(chunk_size, owner, "chunk_size", least=1)
         if sampling_steps is not None and as_integer(sampling_steps, owner, "sampling_steps", least=1) > num_steps:
-            raise SpecError(f"{owner} got sampling_steps={sampling_steps} of num_steps={num_steps}")
+            raise ArgumentError(f"{owner} got sampling_steps={sampling_steps} of num_steps={num_steps}")
         if not 0 < beta_start <= beta_end < 1:
-            raise SpecError(f"{owner} got beta_start={beta_start} and beta_end={beta_end}; 0 < start <= end < 1")
+            raise ArgumentError(f"{owner} got beta_start={beta_start} and beta_end={beta_end}; 0 < start <= end < 1")
         shape = (action_dim,) if chunk_size is None else (chunk_size, action_dim)
         size = math.prod(shape)
         network = _Score(obs_dim, size, num_cells) if score_network is None else score_network
@@ -245,11 +244,11 @@ class _Diffusion(nn.Module):
     """The diffusion process: adds noise in training, removes it when acting.
 
     Args:
-        score_network: see `DiffusionActor`.
-        shape: of an action, or of a chunk.
-        spec: of one action.
-        betas: variances of the noise of each step.
-        sampling_steps: number of steps when acting; None for all, with noise.
+        score_network: Network, see `DiffusionActor`.
+        shape: Shape of an action, or of a chunk.
+        spec: Spec of one action.
+        betas: Variances of the noise of each step.
+        sampling_steps: Number of steps in which an action is sampled; None for all, with noise.
     """
 
     def __init__(
@@ -295,13 +294,13 @@ class _Diffusion(nn.Module):
         return next((p.dtype for p in self.score_network.parameters()), self.kept.dtype)
 
     def add_noise(self, action: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """The scaled, flat action after `t` steps, and the standard normal noise in it; each ``[*B, D]``.
+        """Add noise of `t` steps; returns the scaled, flat action and its standard normal noise, each ``[*B, D]``.
 
         Both in the dtype of the score network. Ho et al., 2020, eq. 4.
 
         Args:
-            action: ``[*B, *shape]``, units of the environment.
-            t: number of the step, int64 ``[*B]``, from 0.
+            action: Action, ``[*B, *shape]``, units of the environment.
+            t: Number of the diffusion step, int64 ``[*B]``, from 0.
 
         Raises:
             ShapeError: if the action has another shape.

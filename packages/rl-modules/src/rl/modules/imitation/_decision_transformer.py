@@ -12,9 +12,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number, one_of
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, UnknownNameError
 from rl.core.keys import ACTION, OBSERVATION, NestedKey, key_str, next_key, unwrap
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec
@@ -33,17 +33,17 @@ class DTConfig:
     """Sizes of a `DecisionTransformer`.
 
     Args:
-        n_embd: width of a token, a multiple of `n_head`.
-        n_layer: layers.
-        n_head: heads of the attention.
-        n_inner: width of the hidden layer between two attentions.
-        activation: of that layer, ``"relu"``, ``"gelu"``, ``"silu"`` or ``"tanh"``.
-        n_positions: largest number of tokens; a step has three.
-        resid_pdrop: dropout of the output of each attention and each hidden layer, in [0, 1).
-        attn_pdrop: dropout of the weights of the attention, in [0, 1).
+        n_embd: Width of a token, a multiple of `n_head`.
+        n_layer: Number of layers.
+        n_head: Number of heads of the attention.
+        n_inner: Width of the hidden layer between two attentions.
+        activation: Activation of that layer, ``"relu"``, ``"gelu"``, ``"silu"`` or ``"tanh"``.
+        n_positions: Largest number of tokens; a step has three.
+        resid_pdrop: Dropout of the output of each attention and each hidden layer, in [0, 1).
+        attn_pdrop: Dropout of the weights of the attention, in [0, 1).
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: if a value is out of its range.
 
     Example:
         >>> DTConfig(n_embd=128).n_layer
@@ -63,12 +63,10 @@ class DTConfig:
         for name in ("n_embd", "n_layer", "n_head", "n_inner", "n_positions"):
             as_integer(getattr(self, name), "DTConfig", name, least=1)
         if self.n_embd % self.n_head:
-            raise SpecError(f"DTConfig got n_embd={self.n_embd}, which n_head={self.n_head} does not divide")
-        if self.activation not in _ACTIVATIONS:
-            raise SpecError(f"DTConfig knows no activation {self.activation!r}; it knows {', '.join(_ACTIVATIONS)}")
+            raise ArgumentError(f"DTConfig got n_embd={self.n_embd}, which n_head={self.n_head} does not divide")
+        one_of(self.activation, "DTConfig", "activation", _ACTIVATIONS)
         for name in ("resid_pdrop", "attn_pdrop"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SpecError(f"DTConfig got {name}={getattr(self, name)}; it is in [0, 1)")
+            as_number(getattr(self, name), "DTConfig", name, least=0, below=1)
 
 
 class DecisionTransformer(nn.Module):
@@ -79,16 +77,16 @@ class DecisionTransformer(nn.Module):
     before it. Positions count from the first step of the sequence.
 
     Args:
-        state_dim: width of an observation.
-        action_dim: width of an action.
-        config: a `DTConfig`, or a mapping of its fields; `default_config` if None.
-        device: of the parameters.
+        state_dim: Width of an observation.
+        action_dim: Width of an action.
+        config: `DTConfig`, or a mapping of its fields; `default_config` if None.
+        device: Device of the parameters.
 
     Shapes: observation ``[*B, T, state_dim]``, action ``[*B, T, action_dim]`` and return-to-go ``[*B, T, 1]`` to
     features ``[*B, T, n_embd]``.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
         ShapeError: in the call, if shapes do not agree, or there are more than ``n_positions // 3`` steps.
 
     Example:
@@ -127,7 +125,7 @@ class DecisionTransformer(nn.Module):
 
     @classmethod
     def default_config(cls) -> DTConfig:
-        """The sizes if none are given."""
+        """Return the default sizes."""
         return DTConfig()
 
     def forward(self, observation: Tensor, action: Tensor, return_to_go: Tensor) -> Tensor:
@@ -204,11 +202,11 @@ def _as_config(given: Any, default: DTConfig, owner: str) -> DTConfig:
     try:
         return DTConfig(**given)
     except TypeError as error:
-        raise SpecError(f"{owner} got config={given!r}; it is a DTConfig, or a mapping of its fields") from error
+        raise ArgumentError(f"{owner} got config={given!r}; it is a DTConfig, or a mapping of its fields") from error
 
 
 #: limits of the logarithm of a standard deviation
-LEAST, MOST = -5.0, 2.0
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
 
 class _DTNetwork(nn.Module):
@@ -227,7 +225,7 @@ class _DTNetwork(nn.Module):
 
     @classmethod
     def default_config(cls) -> DTConfig:
-        """The sizes of the transformer if none are given."""
+        """Return the default sizes of the transformer."""
         return DTConfig(n_embd=512, n_inner=2048)
 
     def _output(self, device: Any) -> nn.Linear:
@@ -244,16 +242,16 @@ class DTActor(_DTNetwork):
     use it as the parameter of a `TanhDelta`. `DecisionTransformerInferenceWrapper` acts with it step by step.
 
     Args:
-        state_dim: width of an observation.
-        action_dim: width of an action.
-        transformer_config: a `DecisionTransformer.DTConfig`, or a mapping of its fields; `default_config` if None.
-        device: of the parameters.
+        state_dim: Width of an observation.
+        action_dim: Width of an action.
+        transformer_config: `DecisionTransformer.DTConfig`, or a mapping of its fields; `default_config` if None.
+        device: Device of the parameters.
 
     Shapes: observation ``[*B, T, state_dim]``, action ``[*B, T, action_dim]`` and return-to-go ``[*B, T, 1]`` to
     actions ``[*B, T, action_dim]``, each computed without the actions from its own step on.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
         ShapeError: in the call, as for `DecisionTransformer`.
 
     Example:
@@ -284,16 +282,16 @@ class OnlineDTActor(_DTNetwork):
     [-5, 2]. Use it with `TanhNormal`; `DecisionTransformerInferenceWrapper` acts with it step by step.
 
     Args:
-        state_dim: width of an observation.
-        action_dim: width of an action.
-        transformer_config: a `DecisionTransformer.DTConfig`, or a mapping of its fields; `default_config` if None.
-        device: of the parameters.
+        state_dim: Width of an observation.
+        action_dim: Width of an action.
+        transformer_config: `DecisionTransformer.DTConfig`, or a mapping of its fields; `default_config` if None.
+        device: Device of the parameters.
 
     Shapes: observation ``[*B, T, state_dim]``, action ``[*B, T, action_dim]`` and return-to-go ``[*B, T, 1]`` to means
     and standard deviations ``[*B, T, action_dim]``.
 
     Raises:
-        SpecError: if an argument is out of its range.
+        ArgumentError: if an argument is out of its range.
         ShapeError: in the call, as for `DecisionTransformer`.
 
     Example:
@@ -317,7 +315,7 @@ class OnlineDTActor(_DTNetwork):
         """Means and standard deviations, each ``[*B, T, action_dim]``."""
         features = self.transformer(observation, action, return_to_go)
         share = (self.action_layer_logstd(features).tanh() + 1) / 2
-        return self.action_layer_mean(features), (LEAST + (MOST - LEAST) * share).exp()
+        return self.action_layer_mean(features), (LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) * share).exp()
 
 
 _GROUP = "context"
@@ -341,15 +339,15 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
     batch is returned, with the action that follows the sequence, ``[*B, action_dim]``, and the last return-to-go.
 
     Args:
-        policy: reads sequences of observations, actions and returns-to-go, writes actions ``[*B, T, action_dim]``;
-            contains a `DecisionTransformer`.
+        policy: Module that reads sequences of observations, actions and returns-to-go, writes actions ``[*B, T,
+            action_dim]``; contains a `DecisionTransformer`.
         inference_context: K, the number of steps that the policy sees.
-        spec: of the action; its dtype is that of the output.
+        spec: Spec of the action; its dtype is that of the output.
 
     Raises:
-        ContractError: if the policy contains no `DecisionTransformer`, or has other keys; in the call, if an entry is
-            absent.
-        SpecError: if `inference_context` is out of its range.
+        ArgumentError: if the policy contains no `DecisionTransformer`.
+        ContractError: if the policy has other keys; in the call, if an entry is absent.
+        ArgumentError: if `inference_context` is out of its range.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -371,7 +369,7 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
         owner = "DecisionTransformerInferenceWrapper"
         net = next((part for part in policy.modules() if isinstance(part, DecisionTransformer)), None)
         if net is None:
-            raise ContractError(f"{owner} acts with a policy that contains a DecisionTransformer, got {policy}")
+            raise ArgumentError(f"{owner} acts with a policy that contains a DecisionTransformer, got {policy}")
         self.inference_context = as_integer(inference_context, owner, "inference_context", least=1)
         self.policy = policy
         self._leaf = action_leaf(spec, ACTION, owner)
@@ -394,7 +392,7 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
         """
         known = {*_ROLES, "out_action"}
         if unknown := sorted(keys.keys() - known):
-            raise ContractError(
+            raise UnknownNameError(
                 f"{type(self).__name__} has no key {', '.join(unknown)}; it has {', '.join(sorted(known))}"
             )
         before: dict[str, NestedKey] = getattr(self, "_keys", {})
@@ -455,7 +453,7 @@ class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
         return tensordict.set(self._out, self._cast(action))
 
     def _after_sequence(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The action that follows sequences of steps, in a copy of the batch."""
+        """Compute the action that follows sequences of steps, in a copy of the batch."""
         context = self.inference_context
         observation, action, return_to_go = (tensordict.get(self._keys[role])[..., -context:, :] for role in _ROLES)
         action = torch.cat((action[..., 1:, :], torch.zeros_like(action[..., :1, :])), -2)

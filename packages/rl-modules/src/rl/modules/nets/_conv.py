@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import _foreign
 from rl.modules.nets._mlp import MLP, Options, is_list, make_norm, per_layer
-
-__all__ = ["Conv3dNet", "ConvNet", "SquashDims"]
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 Size = int | tuple[int, ...]
@@ -26,7 +24,7 @@ class SquashDims(nn.Module):
         ndims_in: Number of dimensions.
 
     Raises:
-        SpecError: if `ndims_in` is below 1.
+        ArgumentError: if `ndims_in` is below 1.
         ShapeError: in the call, if the input has fewer dimensions.
 
     Example:
@@ -88,7 +86,7 @@ class _Convolutions(nn.Sequential):
             "strides": strides,
             "paddings": paddings,
         }
-        cells, kernels, steps, pads = _aligned(owner, lists, depth)
+        cells, kernels, steps, pads = _align(owner, lists, depth)
         norms = per_layer(owner, "norm_kwargs", norm_kwargs, len(cells))
         activations = per_layer(owner, "activation_kwargs", activation_kwargs, len(cells))
         layers: list[nn.Module] = []
@@ -153,27 +151,27 @@ class ConvNet(_Convolutions):
     """Two-dimensional convolutions with activations, and one flat feature vector in the end.
 
     Args:
-        in_features: channels of the input; found out at the first call if None.
-        depth: number of convolutions, if it follows from no list.
-        num_cells: channels of each convolution.
-        kernel_sizes: of each, or one for all.
-        strides: of each, or one for all.
-        paddings: of each, or one for all.
-        activation_class: activation after each convolution.
+        in_features: Channels of the input; found out at the first call if None.
+        depth: Number of convolutions, if it follows from no list.
+        num_cells: Channels of each convolution.
+        kernel_sizes: Kernel size of each convolution, or one for all.
+        strides: Stride of each convolution, or one for all.
+        paddings: Padding of each convolution, or one for all.
+        activation_class: Class of the activation after each convolution.
         activation_kwargs: Arguments of the activations; a list has those of each.
-        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
-            the number of channels; a lazy class has none.
+        norm_class: Class of the normalization before each activation; none if None. The one required argument that
+            `norm_kwargs` leaves out is the number of channels; a lazy class has none.
         norm_kwargs: Further arguments of the normalization layers; a list has those of each.
-        bias_last_layer: whether the last convolution has a bias.
-        aggregator_class: from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
-        aggregator_kwargs: its arguments.
-        groups: of each convolution, as in `torch.nn.Conv2d`.
-        device: where the parameters are made.
+        bias_last_layer: Whether the last convolution has a bias.
+        aggregator_class: Class of the module from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
+        aggregator_kwargs: Arguments of the aggregator.
+        groups: Number of groups of each convolution, as in `torch.nn.Conv2d`.
+        device: Device of the parameters.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
 
     Raises:
-        SpecError: if the lists differ in length, or `depth` is negative.
+        ArgumentError: if the lists differ in length, or `depth` is negative.
 
     Example:
         >>> net = ConvNet(num_cells=[32, 64], kernel_sizes=[8, 4], strides=[4, 2])
@@ -214,7 +212,7 @@ class Conv3dNet(_Convolutions):
     Shapes: floating-point pixels ``[*B, C, D, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
 
     Raises:
-        SpecError: if the lists differ in length, or `depth` is negative.
+        ArgumentError: if the lists differ in length, or `depth` is negative.
 
     Example:
         >>> net = Conv3dNet(num_cells=[8, 16], kernel_sizes=3, strides=2)
@@ -227,14 +225,64 @@ class Conv3dNet(_Convolutions):
     _lazy_class: ClassVar[Maker] = nn.LazyConv3d
 
 
-def _aligned(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
+class ImageEncoder(nn.Module):
+    """Encoder of images of any size, of bytes or floats, with channels first or last.
+
+    Images of at least 36 x 36 pixels go through the convolutions of Mnih et al., "Human-level control through deep
+    reinforcement learning", 2015, smaller ones through two with kernels of 2 x 2, as of grid worlds.
+
+    Args:
+        shape: Shape of an image: ``(C, H, W)``, or ``(H, W, C)`` with `channels_last`.
+        channels_last: Whether the channels are the last dimension.
+        scale: Factor of the pixels before the first convolution: ``1 / 255`` for bytes.
+
+    Attributes:
+        out_features: Width F of the features.
+
+    Shapes: ``[*B, *shape]`` of any real dtype to float32 ``[*B, F]``.
+
+    Raises:
+        ArgumentError: if `shape` has not three dimensions, or a side is below 3.
+
+    Example:
+        >>> encoder = ImageEncoder((84, 84, 3), channels_last=True, scale=1 / 255)
+        >>> encoder(torch.zeros(5, 84, 84, 3, dtype=torch.uint8)).shape
+        torch.Size([5, 3136])
+    """
+
+    def __init__(self, shape: Sequence[int], *, channels_last: bool = False, scale: float = 1.0) -> None:
+        super().__init__()
+        sizes = [as_integer(size, "ImageEncoder", "an entry of shape", least=1) for size in shape]
+        if len(sizes) != 3 or min(sizes[:2] if channels_last else sizes[1:]) < 3:
+            layout = "(H, W, C)" if channels_last else "(C, H, W)"
+            raise ArgumentError(f"ImageEncoder: shape must be {layout} with H and W of at least 3, got {tuple(shape)}")
+        height, width, channels = sizes if channels_last else (*sizes[1:], sizes[0])
+        self.channels_last, self.scale = channels_last, scale
+        large = min(height, width) >= 36
+        self.conv = ConvNet(
+            channels,
+            num_cells=[32, 64, 64] if large else [16, 32],
+            kernel_sizes=[8, 4, 3] if large else [2, 2],
+            strides=[4, 2, 1] if large else [1, 1],
+            activation_class=nn.ReLU,
+        )
+        with torch.no_grad():
+            self.out_features = self.conv(torch.zeros(1, channels, height, width)).shape[-1]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the features of images."""
+        image = image.movedim(-1, -3) if self.channels_last else image
+        return self.conv(image.to(torch.float32) * self.scale)
+
+
+def _align(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
     """Each as a list of one length; a tuple of kernel sizes, strides or paddings has one entry for each dimension."""
     per_layer = {name: is_list(v) and (name == "num_cells" or not isinstance(v, tuple)) for name, v in lists.items()}
     lengths = {name: len(value) for name, value in lists.items() if per_layer[name]}
     if depth is not None:
         lengths["depth"] = as_integer(depth, owner, "depth", least=0)
     if len(set(lengths.values())) > 1:
-        raise SpecError(f"{owner}: one entry per convolution is needed, got {lengths}")
+        raise ArgumentError(f"{owner}: one entry per convolution is needed, got {lengths}")
     count = next(iter(lengths.values()), 3)
     return [
         [_sizes(owner, one, name) for one in (value if per_layer[name] else [value] * count)]

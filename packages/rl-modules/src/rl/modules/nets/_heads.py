@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax
 
 from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import ACTION_VALUE, NestedKey, key_str
 from rl.core.lowering import Lowered, unhooked
 from rl.modules._keys import key_list
@@ -37,9 +37,9 @@ class DdpgMlpActor(nn.Module):
     squashed: put a `TanhModule` after it, or use it in a `ProbabilisticActor` with `TanhDelta`.
 
     Args:
-        action_dim: number of action dimensions.
-        mlp_net_kwargs: arguments of the `MLP` that differ from the defaults: hidden layers of 400 and 300.
-        device: where the parameters are made.
+        action_dim: Number of action dimensions.
+        mlp_net_kwargs: Arguments of the `MLP` that differ from the defaults: hidden layers of 400 and 300.
+        device: Device of the parameters.
 
     Shapes: ``[*B, in_features]`` to ``[*B, action_dim]``.
 
@@ -55,7 +55,7 @@ class DdpgMlpActor(nn.Module):
         self.out_features = action_dim
 
     def forward(self, observation: Tensor) -> Tensor:
-        """The action before squashing."""
+        """Compute the action before squashing."""
         return self.mlp(observation)
 
 
@@ -65,11 +65,11 @@ class DdpgMlpQNet(nn.Module):
     Lillicrap et al., "Continuous control with deep reinforcement learning", 2015, section 7.
 
     Args:
-        mlp_net_kwargs_net1: arguments of the `MLP` on the observation that differ from the defaults: one activated
+        mlp_net_kwargs_net1: Arguments of the `MLP` on the observation that differ from the defaults: one activated
             layer of 400.
-        mlp_net_kwargs_net2: arguments of the `MLP` on its output and the action that differ from the defaults: one
+        mlp_net_kwargs_net2: Arguments of the `MLP` on its output and the action that differ from the defaults: one
             hidden layer of 300.
-        device: where the parameters are made.
+        device: Device of the parameters.
 
     Shapes: ``[*B, in_features]`` and ``[*B, A]`` to ``[*B, 1]``.
 
@@ -100,12 +100,12 @@ class DdpgCnnActor(nn.Module):
     squashed: put a `TanhModule` after it, or use it in a `ProbabilisticActor` with `TanhDelta`.
 
     Args:
-        action_dim: number of action dimensions.
-        conv_net_kwargs: arguments of the `ConvNet` that differ from the defaults: 32, 64 and 64 channels, kernels of
+        action_dim: Number of action dimensions.
+        conv_net_kwargs: Arguments of the `ConvNet` that differ from the defaults: 32, 64 and 64 channels, kernels of
             8, 4 and 3, strides of 4, 2 and 1.
-        mlp_net_kwargs: arguments of the `MLP` after it that differ from the defaults: two hidden layers of 200.
-        use_avg_pooling: whether features are the means of the channels, not the flattened pixels.
-        device: where the parameters are made.
+        mlp_net_kwargs: Arguments of the `MLP` after it that differ from the defaults: two hidden layers of 200.
+        use_avg_pooling: Whether features are the means of the channels, not the flattened pixels.
+        device: Device of the parameters.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` to the action ``[*B, action_dim]`` and the features ``[*B, F]``.
 
@@ -129,7 +129,7 @@ class DdpgCnnActor(nn.Module):
         self.mlp = _head(action_dim, _DDPG_HEAD, mlp_net_kwargs, device, _LAST_OF_PIXELS)
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """The action before squashing, and the features."""
+        """Compute the action before squashing, and the features."""
         hidden = self.convnet(observation)
         return self.mlp(hidden), hidden
 
@@ -140,12 +140,12 @@ class DdpgCnnQNet(nn.Module):
     Lillicrap et al., "Continuous control with deep reinforcement learning", 2015, section 7.
 
     Args:
-        conv_net_kwargs: arguments of the `ConvNet` that differ from the defaults: 32, 64 and 64 channels, kernels of
+        conv_net_kwargs: Arguments of the `ConvNet` that differ from the defaults: 32, 64 and 64 channels, kernels of
             8, 4 and 3, strides of 4, 2 and 1.
-        mlp_net_kwargs: arguments of the `MLP` on its output and the action that differ from the defaults: two hidden
+        mlp_net_kwargs: Arguments of the `MLP` on its output and the action that differ from the defaults: two hidden
             layers of 200.
-        use_avg_pooling: whether features are the means of the channels, not the flattened pixels.
-        device: where the parameters are made.
+        use_avg_pooling: Whether features are the means of the channels, not the flattened pixels.
+        device: Device of the parameters.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` and actions ``[*B, A]`` to ``[*B, 1]``.
 
@@ -173,7 +173,7 @@ class DdpgCnnQNet(nn.Module):
 
 
 def _head(width: int, defaults: Mapping[str, Any], given: Given, device: Device, bound: float) -> MLP:
-    """The last layers, of which the last starts uniform within `bound`; a lazy one starts as in torch."""
+    """Build the last layers, of which the last starts uniform within `bound`; a lazy one starts as in torch."""
     net = MLP(**with_defaults({"out_features": width, **defaults}, given, device))
     last = [layer for layer in net if isinstance(layer, nn.Linear)][-1]
     for one in last.parameters(recurse=False):
@@ -202,11 +202,12 @@ class DistributionalDQNnet(TensorDictModuleBase):
     Goes between a network that writes logits ``[*B, atoms, n]`` and a `DistributionalQValueModule`.
 
     Args:
-        in_keys: of the logits; ``["action_value"]`` if None.
-        out_keys: of the log-probabilities, as many; ``["action_value"]`` if None.
+        in_keys: Keys of the logits; ``["action_value"]`` if None.
+        out_keys: Keys of the log-probabilities, as many; ``["action_value"]`` if None.
 
     Raises:
-        ContractError: if the numbers of keys differ; in the call, if an entry is absent.
+        ArgumentError: if the numbers of keys differ.
+        ContractError: in the call, if an entry is absent.
         ShapeError: in the call, if an entry has fewer than two dimensions.
 
     Example:
@@ -224,7 +225,7 @@ class DistributionalDQNnet(TensorDictModuleBase):
         self.in_keys = key_list([ACTION_VALUE] if in_keys is None else in_keys)
         self.out_keys = key_list([ACTION_VALUE] if out_keys is None else out_keys)
         if len(self.in_keys) != len(self.out_keys):
-            raise ContractError(
+            raise ArgumentError(
                 f"DistributionalDQNnet writes one entry for each that it reads, got in_keys {self.in_keys} and"
                 f" out_keys {self.out_keys}"
             )
@@ -255,7 +256,7 @@ class DistributionalDQNnet(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not DistributionalDQNnet or not unhooked(self):
             return None
         return Lowered(self._normalize, self.in_keys, self.out_keys)
@@ -303,13 +304,13 @@ class DuelingMlpDQNet(_DuelingNet):
     ``Q = V + A - mean(A)``.
 
     Args:
-        out_features: number of actions, or the shape ``(atoms, n)`` of a distributional network, whose last dimension
+        out_features: Number of actions, or the shape ``(atoms, n)`` of a distributional network, whose last dimension
             is that of the actions.
-        out_features_value: 1, or ``(atoms, 1)``.
-        mlp_kwargs_feature: arguments of the `MLP` of the features that differ from the defaults: two hidden layers of
+        out_features_value: Width of the value head: 1, or ``(atoms, 1)``.
+        mlp_kwargs_feature: Arguments of the `MLP` of the features that differ from the defaults: two hidden layers of
             256, the last one activated.
-        mlp_kwargs_output: arguments of the `MLP` of each head that differ from the defaults: one hidden layer of 512.
-        device: where the parameters are made.
+        mlp_kwargs_output: Arguments of the `MLP` of each head that differ from the defaults: one hidden layer of 512.
+        device: Device of the parameters.
 
     Shapes: ``[*B, in_features]`` to ``[*B, *out_features]``; the width of the input is found out at the first call
     unless `mlp_kwargs_feature` has ``in_features``.
@@ -342,13 +343,13 @@ class DuelingCnnDQNet(_DuelingNet):
     Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 
     Args:
-        out_features: number of actions, or the shape ``(atoms, n)`` of a distributional network, whose last dimension
+        out_features: Number of actions, or the shape ``(atoms, n)`` of a distributional network, whose last dimension
             is that of the actions.
-        out_features_value: 1, or ``(atoms, 1)``.
-        cnn_kwargs: arguments of the `ConvNet` of the features that differ from the defaults: 32, 64 and 64 channels,
+        out_features_value: Width of the value head: 1, or ``(atoms, 1)``.
+        cnn_kwargs: Arguments of the `ConvNet` of the features that differ from the defaults: 32, 64 and 64 channels,
             kernels of 8, 4 and 3, strides of 4, 2 and 1.
-        mlp_kwargs: arguments of the `MLP` of each head that differ from the defaults: one hidden layer of 512.
-        device: where the parameters are made.
+        mlp_kwargs: Arguments of the `MLP` of each head that differ from the defaults: one hidden layer of 512.
+        device: Device of the parameters.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, *out_features]``.
 
@@ -375,9 +376,9 @@ class CategoricalHead(nn.Linear):
     """Features to the logits of a categorical or one-hot distribution.
 
     Args:
-        in_features: width of the features.
-        num_actions: number of actions.
-        gain: of the orthogonal initial weights; a small one starts from a nearly uniform policy.
+        in_features: Width of the features.
+        num_actions: Number of actions.
+        gain: Scale of the orthogonal initial weights; a small one starts from a nearly uniform policy.
 
     Shapes: ``[*B, in_features]`` to ``[*B, num_actions]``.
 
@@ -397,18 +398,18 @@ class NormalHead(nn.Module):
     """Features to the mean and the standard deviation of a normal or tanh-normal distribution.
 
     Args:
-        in_features: width of the features.
-        action_features: number of action dimensions.
-        state_dependent: whether the standard deviation is computed from the features; otherwise it is a
+        in_features: Width of the features.
+        action_features: Number of action dimensions.
+        state_dependent: Whether the standard deviation is computed from the features; otherwise it is a
             parameter of its own, the same in every state.
-        scale_init: standard deviation at the start (of a state-dependent one: where the features are zero).
-        scale_lb: lower bound of the standard deviation.
-        gain: of the orthogonal initial weights.
+        scale_init: Standard deviation at the start (of a state-dependent one: where the features are zero).
+        scale_lb: Lower bound of the standard deviation.
+        gain: Scale of the orthogonal initial weights.
 
     Shapes: ``[*B, in_features]`` to ``loc`` and ``scale``, ``[*B, action_features]`` each.
 
     Raises:
-        SpecError: if `scale_init` is not above `scale_lb`.
+        ArgumentError: if `scale_init` is not above `scale_lb`.
 
     Example:
         >>> loc, scale = NormalHead(64, 2, scale_init=0.5)(torch.zeros(3, 64))
@@ -428,7 +429,7 @@ class NormalHead(nn.Module):
     ) -> None:
         super().__init__()
         if not scale_init > scale_lb > 0:
-            raise SpecError(f"NormalHead needs scale_init > scale_lb > 0, got {scale_init} and {scale_lb}")
+            raise ArgumentError(f"NormalHead needs scale_init > scale_lb > 0, got {scale_init} and {scale_lb}")
         in_features = as_integer(in_features, "NormalHead", "in_features", least=0)
         action_features = as_integer(action_features, "NormalHead", "action_features", least=0)
         self.out_features, self.scale_lb = action_features, scale_lb
@@ -460,15 +461,15 @@ class ImpalaNet(nn.Module):
     recurrent layer, put an `LSTMModule` after it.
 
     Args:
-        in_features: channels of the input; found out at the first call if None.
-        channels: of each section; ``[32, 64, 64]`` is twice as wide as in the paper.
-        out_features: width of the features.
-        device: where the parameters are made.
+        in_features: Channels of the input; found out at the first call if None.
+        channels: Channels of each section; ``[32, 64, 64]`` is twice as wide as in the paper.
+        out_features: Width of the features.
+        device: Device of the parameters.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, out_features]``.
 
     Raises:
-        SpecError: if there is no section, or a width is no positive integer.
+        ArgumentError: if there is no section, or a width is no positive integer.
         ShapeError: in the call, if there are fewer than three dimensions, or pixels are integers.
 
     Example:
@@ -487,7 +488,7 @@ class ImpalaNet(nn.Module):
         super().__init__()
         widths = [as_integer(one, "ImpalaNet", "an entry of channels", least=1) for one in channels]
         if not widths:
-            raise SpecError("ImpalaNet got channels=(); it needs at least one section")
+            raise ArgumentError("ImpalaNet got channels=(); it needs at least one section")
         self.in_features = None if in_features is None else as_integer(in_features, "ImpalaNet", "in_features", least=1)
         self.out_features = as_integer(out_features, "ImpalaNet", "out_features", least=1)
         before: list[int | None] = [self.in_features, *widths[:-1]]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.core.lowering import run_layers
 from rl.modules import _foreign
 from rl.modules.layers import NoisyLazyLinear, NoisyLinear, StackedLinear
@@ -34,14 +34,14 @@ def make_norm(
     norm, ``normalized_shape`` of a layer norm, ``num_channels`` of a group norm; a lazy class has none.
 
     Args:
-        owner: the network that the message names.
-        norm_class: a class of modules, or a function that makes one.
-        kwargs: its other arguments.
-        width: number of features or channels.
-        device: where its parameters are made.
+        owner: Network that messages name.
+        norm_class: Class of modules, or a function that builds one.
+        kwargs: Other arguments of the class.
+        width: Number of features or channels.
+        device: Device of its parameters.
 
     Raises:
-        SpecError: if more than one required argument is left out.
+        ArgumentError: if more than one required argument is left out.
     """
     given = dict(kwargs or {})
     named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -49,7 +49,7 @@ def make_norm(
     needed = [p for p in parameters if p.default is p.empty and p.kind not in named and p.name not in given]
     if len(needed) > 1:
         name = getattr(norm_class, "__name__", norm_class)
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: {name} needs {[p.name for p in needed]}, of which only one can be the width:"
             " give the others in norm_kwargs"
         )
@@ -62,19 +62,19 @@ def per_layer(owner: str, name: str, given: Options, count: int) -> list[dict[st
     """Further arguments of each of `count` layers, of one mapping for all or a list with one for each.
 
     Raises:
-        SpecError: if there is a list of another length.
+        ArgumentError: if there is a list of another length.
     """
     if given is None or isinstance(given, Mapping):
         return [dict(given or {})] * count
     if len(given) != count:
-        raise SpecError(f"{owner} got {len(given)} {name} for {count} layers: give one mapping, or one for each layer")
+        raise ArgumentError(f"{owner} got {len(given)} {name} for {count} layers: give one mapping, or one for each")
     return [dict(one or {}) for one in given]
 
 
 def with_defaults(
     defaults: Mapping[str, Any], given: Mapping[str, Any] | None, device: torch.device | str | None
 ) -> dict[str, Any]:
-    """The arguments of a part of a network: those that were given, defaults for the others.
+    """Return the arguments of a part of a network: those that were given, defaults for the others.
 
     A list of widths makes the default depth void.
     """
@@ -93,26 +93,26 @@ class MLP(nn.Sequential):
     """Linear layers with activations between them.
 
     Args:
-        in_features: width of the input; found out at the first call if None.
-        out_features: width of the output, or its shape; the last of `num_cells` if None.
-        num_cells: widths of the hidden layers, or one width for all `depth` of them.
-        depth: number of hidden layers; 3 if neither it nor a list of `num_cells` is given.
-        activation_class: between layers.
+        in_features: Width of the input; found out at the first call if None.
+        out_features: Width of the output, or its shape; the last of `num_cells` if None.
+        num_cells: Widths of the hidden layers, or one width for all `depth` of them.
+        depth: Number of hidden layers; 3 if neither it nor a list of `num_cells` is given.
+        activation_class: Class of the activations between layers.
         activation_kwargs: Arguments of the activations; a list has those of each.
-        activate_last_layer: put normalization, activation and dropout after the last layer, too.
-        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
-            the layer's width; a lazy class has none.
+        activate_last_layer: Whether normalization, activation and dropout come after the last layer too.
+        norm_class: Class of the normalization before each activation; none if None. The one required argument that
+            `norm_kwargs` leaves out is the layer's width; a lazy class has none.
         norm_kwargs: Further arguments of the normalization layers; a list has those of each.
-        dropout: probability of dropping a hidden feature.
-        bias_last_layer: whether the last layer has a bias.
-        layer_class: makes the layers, called like `torch.nn.Linear`.
-        layer_kwargs: its further arguments; a list has those of each layer.
-        device: where the parameters are made.
+        dropout: Probability of dropping a hidden feature.
+        bias_last_layer: Whether the last layer has a bias.
+        layer_class: Class of the layers, called like `torch.nn.Linear`.
+        layer_kwargs: Further arguments of the layers; a list has those of each.
+        device: Device of the parameters.
 
     Shapes: ``[*B, in_features]`` to ``[*B, out_features]``; several inputs are concatenated on the last dimension.
 
     Raises:
-        SpecError: if arguments contradict each other or are out of range.
+        ArgumentError: if arguments contradict each other or are out of range.
 
     Example:
         >>> MLP(64, 10, num_cells=[128, 128])(torch.zeros(4, 64)).shape
@@ -147,13 +147,13 @@ class MLP(nn.Sequential):
         hidden = _widths(num_cells, depth)
         if out_features is None:
             if not hidden:
-                raise SpecError("MLP needs out_features or at least one hidden layer")
+                raise ArgumentError("MLP needs out_features or at least one hidden layer")
             out_features = hidden.pop()
         shape, width_last = _output(out_features)
         out_features = width_last if shape is None else shape
         lazy = _LAZY.get(layer_class, getattr(layer_class, "lazy", None))
         if in_features is None and lazy is None:
-            raise SpecError(
+            raise ArgumentError(
                 f"MLP finds out in_features for {' and '.join(one.__name__ for one in _LAZY)} only:"
                 f" give it for {layer_class.__name__}"
             )
@@ -221,18 +221,18 @@ def _widths(num_cells: int | Sequence[int] | None, depth: int | None) -> list[in
         return [width] * (3 if depth is None else depth)
     widths = [as_integer(width, "MLP", "an entry of num_cells", least=0) for width in num_cells]  # pyright: ignore[reportGeneralTypeIssues]  # a list
     if depth is not None and depth != len(widths):
-        raise SpecError(f"MLP got depth={depth} and {len(widths)} num_cells: leave one of them out")
+        raise ArgumentError(f"MLP got depth={depth} and {len(widths)} num_cells: leave one of them out")
     return widths
 
 
 def _output(out_features: int | Sequence[int]) -> tuple[tuple[int, ...] | None, int]:
-    """The shape that the last dimension is unfolded to, if any, and its width."""
+    """Return the shape that the last dimension is unflattened to, if any, and its width."""
     if not is_list(out_features):
         return None, as_integer(out_features, "MLP", "out_features", least=0)
     sizes: Any = out_features
     shape = tuple(as_integer(size, "MLP", "an entry of out_features", least=0) for size in sizes)
     if not shape:
-        raise SpecError("MLP got out_features=(); it is a width, or a shape with at least one dimension")
+        raise ArgumentError("MLP got out_features=(); it is a width, or a shape with at least one dimension")
     return shape, math.prod(shape)
 
 
@@ -246,15 +246,15 @@ def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | 
     policy gradients, a hidden gain of sqrt(2), 0.01 in the policy's last layer and 1 in the critic's are customary.
 
     Args:
-        module: the network; lazy layers must have seen an input.
-        gain: scale of the weights.
-        last_gain: that of the last layer in order of registration; `gain` if None.
+        module: Network; lazy layers must have seen an input.
+        gain: Scale of the weights.
+        last_gain: Scale of the weights of the last layer in order of registration; `gain` if None.
 
     Returns:
         `module` itself.
 
     Raises:
-        SpecError: if a layer is lazy and has not seen an input.
+        ArgumentError: if a layer is lazy and has not seen an input.
 
     Example:
         >>> import torch
@@ -265,7 +265,7 @@ def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | 
     layers = [m for m in module.modules() if isinstance(m, (nn.Linear, StackedLinear, nn.Conv1d, nn.Conv2d, nn.Conv3d))]
     for layer in layers:
         if nn.parameter.is_lazy(layer.weight):
-            raise SpecError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
+            raise ArgumentError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
     for place, layer in enumerate(layers):
         last = last_gain is not None and place == len(layers) - 1
         for weight in layer.weight if isinstance(layer, StackedLinear) else [layer.weight]:

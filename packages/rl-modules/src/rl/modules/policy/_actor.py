@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple, unwrap
 from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
 from rl.core.specs import TensorSpec
@@ -49,10 +49,10 @@ class Actor(TensorDictModule):
     """Deterministic policy.
 
     Args:
-        module: maps the entries `in_keys` to the action ``[*B, A]``.
-        in_keys: keys that are read; ``["observation"]`` if None.
-        out_keys: keys that are written; ``["action"]`` if None.
-        spec: spec of the action, or a composite that has it under the out key; its shape is checked against the
+        module: Module that maps the entries `in_keys` to the action ``[*B, A]``.
+        in_keys: Keys that are read; ``["observation"]`` if None.
+        out_keys: Keys that are written; ``["action"]`` if None.
+        spec: Spec of the action, or a composite that has it under the out key; its shape is checked against the
             module's where that is known. The attribute `spec` is a composite.
 
     Raises:
@@ -95,23 +95,24 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
     Under `set_exploration_type` ``"deterministic"`` it takes the distribution's ``deterministic_sample``.
 
     Args:
-        module: a TensorDict module that writes the distribution's parameters.
-        in_keys: where they are, named like the parameters (``["loc", "scale"]``, ``["logits"]``), or
+        module: TensorDict module that writes the distribution's parameters.
+        in_keys: Keys of the parameters, named like these (``["loc", "scale"]``, ``["logits"]``), or
             ``{parameter: key}``. ``["params"]`` is the group of the parameters of a
             `tensordict.nn.CompositeDistribution`.
-        out_keys: keys that are written; if None, ``["action"]``, or those of the parts of a `CompositeDistribution`.
-        spec: of the action, or a composite that has it under the out key. `TanhNormal` takes its bounds from
+        out_keys: Keys that are written; if None, ``["action"]``, or those of the parts of a `CompositeDistribution`.
+        spec: Spec of the action, or a composite that has it under the out key. `TanhNormal` takes its bounds from
             there, `OneHotCategorical` its dtype, also as parts of a `CompositeDistribution`; shapes are checked at
             construction where they can be seen, and at the first call. The attribute `spec` is a composite.
-        distribution_class: builds the distribution, called with the parameters.
-        distribution_kwargs: its further arguments.
-        return_log_prob: also write the action's log-probability, ``[*B]``, under ``action_log_prob``.
-        log_prob_key: another key for it.
-        default_interaction_type: interaction type where none is set.
-        num_samples: shape of several samples per call, prepended to the batch.
-        n_empirical_estimate: number of samples for a mean without a closed form.
+        distribution_class: Class of the distribution, called with the parameters.
+        distribution_kwargs: Further arguments of the distribution.
+        return_log_prob: Whether the log-probability of the action ``[*B]`` is written too, under ``action_log_prob``.
+        log_prob_key: Key of the log-probability, in place of ``action_log_prob``.
+        default_interaction_type: Interaction type where none is set.
+        num_samples: Shape of several samples per call, prepended to the batch.
+        n_empirical_estimate: Number of samples for a mean without a closed form.
 
     Raises:
+        ArgumentError: if `module` has no keys, or a `CompositeDistribution` no parts.
         ContractError: if the module writes no parameter, the distribution takes others, or no part of a
             `CompositeDistribution` writes an out key.
         SpecError: if distribution and spec contradict each other.
@@ -149,7 +150,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         n_empirical_estimate: int = 1000,
     ) -> None:
         if not isinstance(module, TensorDictModuleBase):
-            raise ContractError(
+            raise ArgumentError(
                 f"ProbabilisticActor needs a module with in_keys and out_keys, got {type(module).__name__}:"
                 " wrap it as TensorDictModule(module, in_keys=[...], out_keys=[...])"
             )
@@ -158,7 +159,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             out_keys = _part_keys(out_keys, distribution_kwargs or {})
         outputs = key_list([ACTION] if out_keys is None else out_keys)
         leaf = action_leaf(spec, outputs[0], "ProbabilisticActor") if len(outputs) == 1 else None
-        kwargs = _completed(distribution_class, distribution_kwargs, spec if composite else leaf)
+        kwargs = _complete_kwargs(distribution_class, distribution_kwargs, spec if composite else leaf)
         _check_params(module, in_keys, distribution_class, kwargs, leaf)
         head = ActionHead(
             leaf,
@@ -223,11 +224,11 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         return Contract(reads_of(self.in_keys), tuple(writes))
 
     def lowered(self) -> Lowered | None:
-        """The policy as a plain call, with the same numbers; None if it was changed or hooked.
+        """Return the policy as a plain call, with the same numbers; None if it was changed or hooked.
 
         See `rl.core.lowering`.
         """
-        if _changed(self, "forward", "get_dist_params") or not self._lowers():
+        if _is_overridden(self, "forward", "get_dist_params") or not self._lowers():
             return None
         head = self.head.lowered()
         body = self._body()
@@ -246,7 +247,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
     def lowered_distribution(self) -> LoweredDistribution | None:
         """`get_dist` as a plain call on leaves; None if the policy was changed or hooked."""
-        if _changed(self, "get_dist", "get_dist_params", "build_dist_from_params") or not self._lowers():
+        if _is_overridden(self, "get_dist", "get_dist_params", "build_dist_from_params") or not self._lowers():
             return None
         build, body = self.head.builder(), self._body()
         if build is None or body is None:
@@ -296,7 +297,7 @@ def reads_of(keys: Sequence[Any]) -> tuple[Key, ...]:
     return tuple(Key(key, doc="input of the network", remedy=remedy) for key in key_list(keys))
 
 
-def _changed(actor: ProbabilisticActor, *methods: str) -> bool:
+def _is_overridden(actor: ProbabilisticActor, *methods: str) -> bool:
     base = ProbabilisticTensorDictSequential
     return any(getattr(type(actor), name) is not getattr(base, name) for name in methods)
 
@@ -311,10 +312,10 @@ def _straight(body: Lowered, head: Lowered, actor: ProbabilisticActor) -> bool:
 
 
 def _part_keys(out_keys: NestedKey | Sequence[NestedKey] | None, kwargs: Mapping[str, Any]) -> list[NestedKey]:
-    """The out keys of a `CompositeDistribution`, which are those of its parts."""
+    """Return the out keys of a `CompositeDistribution`, which are those of its parts."""
     written = list(places_of_parts(kwargs).values())
     if not written:
-        raise ContractError(
+        raise ArgumentError(
             "ProbabilisticActor builds a CompositeDistribution of its parts: give"
             " distribution_kwargs={'distribution_map': {part: distribution}}"
         )
@@ -327,7 +328,7 @@ def _part_keys(out_keys: NestedKey | Sequence[NestedKey] | None, kwargs: Mapping
     return given
 
 
-def _completed(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:
+def _complete_kwargs(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:
     return distribution_kwargs("ProbabilisticActor", distribution, kwargs, leaf)
 
 
@@ -356,10 +357,10 @@ class ValueOperator(TensorDictModule):
     """The value of a state, or of a state and an action.
 
     Args:
-        module: function of the entries under `in_keys`, returns ``[*B, 1]``; under another out key than
+        module: Function of the entries under `in_keys`, returns ``[*B, 1]``; under another out key than
             ``"state_value"`` it may be wider, as the quantiles of a TQC critic are.
-        in_keys: keys read; ``["observation"]`` if None.
-        out_keys: keys written; if None, ``["state_action_value"]`` where an action is read, otherwise
+        in_keys: Keys read; ``["observation"]`` if None.
+        out_keys: Keys written; if None, ``["state_action_value"]`` where an action is read, otherwise
             ``["state_value"]``.
 
     Raises:
@@ -410,9 +411,10 @@ class ActorValueOperator(_Joint):
     """Policy and state-value critic on a shared trunk; one call runs all three.
 
     Args:
-        common_operator: writes the features.
-        policy_operator: reads features, writes the action; a `ProbabilisticActor` keeps its distribution.
-        value_operator: reads features, writes ``state_value``.
+        common_operator: Module that writes the features.
+        policy_operator: Module that reads features and writes the action; a `ProbabilisticActor` keeps its
+            distribution.
+        value_operator: Module that reads features and writes ``state_value``.
 
     Example:
         >>> import torch
@@ -441,18 +443,18 @@ class ActorValueOperator(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """Trunk and policy, without the value."""
-        return _joined(parts(self)[0], parts(self)[1])
+        return _join(parts(self)[0], parts(self)[1])
 
     def get_value_operator(self) -> TensorDictModuleBase:
         """Trunk and value, without the policy."""
         return TensorDictSequential(parts(self)[0], parts(self)[2])
 
     def get_policy_head(self) -> TensorDictModuleBase:
-        """The policy on features."""
+        """Return the policy on features."""
         return parts(self)[1]
 
     def get_value_head(self) -> TensorDictModuleBase:
-        """The value on features."""
+        """Return the value on features."""
         return parts(self)[2]
 
 
@@ -460,9 +462,9 @@ class ActorCriticOperator(_Joint):
     """Policy and action-value critic on a shared trunk.
 
     Args:
-        common_operator: writes the features.
-        policy_operator: reads features, writes the action.
-        value_operator: reads features and action, writes ``state_action_value``.
+        common_operator: Module that writes the features.
+        policy_operator: Module that reads features and writes the action.
+        value_operator: Module that reads features and action and writes ``state_action_value``.
 
     Raises:
         ContractError: if the critic does not read the action, or writes ``state_value``.
@@ -498,18 +500,18 @@ class ActorCriticOperator(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """Trunk and policy, without the critic."""
-        return _joined(parts(self)[0], parts(self)[1])
+        return _join(parts(self)[0], parts(self)[1])
 
     def get_critic_operator(self) -> TensorDictModuleBase:
         """Trunk and critic: the value of the action in the batch; the policy does not run."""
         return TensorDictSequential(parts(self)[0], parts(self)[2])
 
     def get_policy_head(self) -> TensorDictModuleBase:
-        """The policy on features."""
+        """Return the policy on features."""
         return parts(self)[1]
 
     def get_value_head(self) -> TensorDictModuleBase:
-        """The critic on features."""
+        """Return the critic on features."""
         return parts(self)[2]
 
 
@@ -517,8 +519,8 @@ class ActorCriticWrapper(_Joint):
     """Policy and critic without shared parameters, as one module.
 
     Args:
-        policy_operator: writes the action.
-        value_operator: writes a value.
+        policy_operator: Module that writes the action.
+        value_operator: Module that writes a value.
 
     Example:
         >>> import torch
@@ -533,15 +535,15 @@ class ActorCriticWrapper(_Joint):
         self.spec = getattr(policy_operator, "spec", None)
 
     def get_policy_operator(self) -> TensorDictModuleBase:
-        """The policy."""
+        """Return the policy."""
         return parts(self)[0]
 
     def get_value_operator(self) -> TensorDictModuleBase:
-        """The critic."""
+        """Return the critic."""
         return parts(self)[1]
 
 
-def _joined(trunk: TensorDictModuleBase, policy: TensorDictModuleBase) -> TensorDictModuleBase:
+def _join(trunk: TensorDictModuleBase, policy: TensorDictModuleBase) -> TensorDictModuleBase:
     if isinstance(policy, ProbabilisticActor):
         return ProbabilisticActor.from_parts(trunk, policy)
     return TensorDictSequential(trunk, policy)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rl.core import specs
 from rl.core.arguments import as_integer
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec
 from rl.modules._keys import key_list, parts
@@ -20,19 +20,6 @@ from rl.modules.distributions._bounded import TanhDelta, TanhNormal, TruncatedNo
 from rl.modules.distributions._discrete import Categorical, OneHotCategorical
 from rl.modules.distributions._normal import IndependentNormal
 from rl.modules.nets._heads import NormalHead
-
-__all__ = [
-    "action_leaf",
-    "action_shape",
-    "action_space",
-    "check_params",
-    "check_width",
-    "distribution_kwargs",
-    "group_sizes",
-    "output_width",
-    "places_of_parts",
-    "spec_by_key",
-]
 
 _SPACES: dict[type[TensorSpec], str] = {
     specs.OneHot: "one-hot",
@@ -46,13 +33,14 @@ _KEEPS_WIDTH = (nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Ident
 
 
 def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSpec | None:
-    """The spec of the action itself, of what a user handed in.
+    """Return the spec of the action, which may be an entry of a composite.
 
     Raises:
-        SpecError: if it is no spec, or a composite has no entry under `key`.
+        ArgumentError: if it is no spec.
+        SpecError: if a composite has no entry under `key`.
     """
     if spec is not None and not isinstance(spec, TensorSpec):
-        raise SpecError(f"{owner} needs the spec of the action, got {spec!r:.50}: give env.action_spec")
+        raise ArgumentError(f"{owner} needs the spec of the action, got {spec!r:.50}: give env.action_spec")
     if not isinstance(spec, Composite):
         return spec
     leaf = spec.get(key, None)
@@ -62,15 +50,15 @@ def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSp
 
 
 def spec_by_key(spec: TensorSpec | None, key: NestedKey) -> Composite | None:
-    """The spec of what a module writes, as a composite by key."""
+    """Return the spec of what a module writes, as a composite by key."""
     return spec if spec is None or isinstance(spec, Composite) else Composite({key: spec})
 
 
 def action_space(space: str | TensorSpec | None) -> str | None:
-    """The name of a discrete action space: of a spec, or an older spelling of the name; None if it is not discrete.
+    """Return the name of the discrete action space of a spec, or for an older name; None if it is not discrete.
 
     Raises:
-        SpecError: if a name is unknown, or it is neither a name nor a spec.
+        ArgumentError: if a name is unknown, or it is neither a name nor a spec.
 
     Example:
         >>> from rl.core.specs import OneHot
@@ -83,10 +71,10 @@ def action_space(space: str | TensorSpec | None) -> str | None:
         name = space.replace("_", "-")
         name = _ALIASES.get(name, name)
         if name not in _SPACES.values():
-            raise SpecError(f"no action space is called {space!r}: use one of {sorted(_SPACES.values())}")
+            raise ArgumentError(f"no action space is called {space!r}: use one of {sorted(_SPACES.values())}")
         return name
     if not isinstance(space, TensorSpec):
-        raise SpecError(f"an action space is a spec or one of {sorted(_SPACES.values())}, got {space!r:.50}")
+        raise ArgumentError(f"an action space is a spec or one of {sorted(_SPACES.values())}, got {space!r:.50}")
     return next((name for kind, name in _SPACES.items() if isinstance(space, kind)), None)
 
 
@@ -138,7 +126,7 @@ def output_width(module: Any, key: NestedKey | None = None) -> int | None:
 
 
 def check_width(owner: str, module: Any, key: NestedKey, expected: int | None) -> None:
-    """Refuse a module whose output visibly has another width than expected.
+    """Reject a module whose output visibly has another width than expected.
 
     Raises:
         ShapeError: if so.
@@ -152,15 +140,16 @@ def check_width(owner: str, module: Any, key: NestedKey, expected: int | None) -
 
 
 def check_params(owner: str, distribution: Any, names: Sequence[str], kwargs: Mapping[str, Any]) -> None:
-    """Refuse parameters that the distribution does not take.
+    """Reject parameters that the distribution does not take.
 
     Raises:
+        ArgumentError: if the distribution is a spec.
         ContractError: if a name is unknown to its constructor, or a required one is missing.
     """
     if not isinstance(distribution, type):
         return
     if issubclass(distribution, TensorSpec):
-        raise ContractError(f"{owner}: {distribution.__name__} of rl.core is a spec; the distribution is in rl.modules")
+        raise ArgumentError(f"{owner}: {distribution.__name__} of rl.core is a spec; the distribution is in rl.modules")
     parameters = inspect.signature(distribution).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -180,7 +169,7 @@ def check_params(owner: str, distribution: Any, names: Sequence[str], kwargs: Ma
 def distribution_kwargs(
     owner: str, distribution: Any, kwargs: Mapping[str, Any] | None, spec: TensorSpec | None
 ) -> dict[str, Any]:
-    """The keyword arguments of the distribution, completed from the spec: bounds, and the dtype of one-hot vectors.
+    """Complete the keyword arguments of a distribution from the spec: bounds, and the dtype of one-hot vectors.
 
     Raises:
         SpecError: if distribution and spec contradict each other.
@@ -207,7 +196,7 @@ def distribution_kwargs(
 
 
 def _composite_kwargs(owner: str, kwargs: dict[str, Any], spec: TensorSpec) -> dict[str, Any]:
-    """The arguments of a `CompositeDistribution`, those of its parts completed from the specs of their samples."""
+    """Complete the arguments of the parts of a `CompositeDistribution` from the specs of their samples."""
     extra = dict(kwargs.get("extra_kwargs") or {})
     for name, key in places_of_parts(kwargs).items():
         distribution = kwargs["distribution_map"][name]
@@ -219,7 +208,7 @@ def _composite_kwargs(owner: str, kwargs: dict[str, Any], spec: TensorSpec) -> d
 
 
 def places_of_parts(kwargs: Mapping[str, Any]) -> dict[Any, NestedKey]:
-    """The key of the sample of each part of a `CompositeDistribution`, by the part's name."""
+    """Return the key of the sample of each part of a `CompositeDistribution`, by the part's name."""
     places: Mapping[Any, Any] = kwargs.get("name_map") or {}
     return {name: unwrap(places.get(name, name)) for name in kwargs.get("distribution_map", {})}
 
@@ -233,7 +222,7 @@ def _match(owner: str, distribution: type, draws: str, spec: TensorSpec, *, fits
 
 
 def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
-    """The ends of a spec: numbers if both are the same everywhere, else a vector each for all batch elements.
+    """Return the bounds of a spec: numbers if they are the same everywhere, else a vector each for all elements.
 
     Raises:
         SpecError: if an end is infinite.
@@ -264,7 +253,7 @@ def expected_width(distribution: Any, spec: TensorSpec | None) -> int | None:
 
 
 def missing_params(owner: str, module: Any, keys: Sequence[NestedKey]) -> None:
-    """Refuse distribution parameters that the module does not write, unless it is read from elsewhere.
+    """Reject distribution parameters that the module does not write, unless it is read from elsewhere.
 
     Raises:
         ContractError: if none of `keys` is among the module's ``out_keys``.
@@ -284,5 +273,5 @@ def is_group(key: NestedKey, leaves: Sequence[NestedKey]) -> bool:
 
 
 def last_names(keys: Sequence[NestedKey]) -> list[str]:
-    """The parameter that each key stands for: its last part."""
+    """Return the parameter that each key stands for: its last part."""
     return [as_tuple(key)[-1] for key in keys]

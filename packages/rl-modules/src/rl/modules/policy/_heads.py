@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from rl.core import load
 from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key, contract_of, missing_key_message
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.lowering import Lowered, lower, unhooked
 from rl.core.recurrent import State
@@ -37,8 +37,8 @@ class ActionHead(ProbabilisticTensorDictModule):
     """A `tensordict.nn.ProbabilisticTensorDictModule` that checks the shape of its first distribution.
 
     Args:
-        spec: of the action, or None.
-        **kwargs: those of the base class.
+        spec: Spec of the action, or None.
+        **kwargs: Further arguments of the base class.
     """
 
     def __init__(self, spec: TensorSpec | None, **kwargs: Any) -> None:
@@ -47,7 +47,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         self._seen = False
 
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
-        """The distribution of the parameters in `tensordict`.
+        """Return the distribution of the parameters in `tensordict`.
 
         Raises:
             ContractError: at the first call, if a parameter is absent.
@@ -72,7 +72,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         event = dist.event_shape
         if spec is not None and event and tuple(spec.shape[-len(event) :]) != tuple(event):
             raise ShapeError(
-                f"{type(dist).__name__} gives actions of shape {tuple(event)}, the spec of"
+                f"{type(dist).__name__} has actions of shape {tuple(event)}, the spec of"
                 f" {'.'.join(as_tuple(key_list(self.dist_sample_keys)[0]))!r} has {tuple(spec.shape)}:"
                 " change the width of the network's last layer"
             )
@@ -84,7 +84,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         self._seen = True
 
     def _check_score(self, dist: Distribution, params: Sequence[Any], several: bool) -> None:  # noqa: FBT001
-        """Refuse a log-probability of each number of an action; `several` is whether an action has several numbers."""
+        """Reject a log-probability of each number of an action; `several` is whether an action has several numbers."""
         elementwise = not dist.event_shape and any(
             isinstance(p, Tensor) and p.shape == dist.batch_shape for p in params
         )
@@ -102,7 +102,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         return out
 
     def builder(self) -> Build | None:
-        """A function from the parameters in order to the distribution; None if the class was changed or hooked."""
+        """Return a function from parameters to the distribution; None if the class was changed or hooked."""
         if type(self) is not ActionHead or not unhooked(self) or self.distribution_class is CompositeDistribution:
             return None
         make: Any = self.distribution_class
@@ -120,7 +120,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         return build
 
     def lowered(self) -> Lowered | None:
-        """The plain form: parameters to action, and its log-probability if asked for."""
+        """Compute the action from parameters, and its log-probability with `return_log_prob`."""
         build = self.builder()
         keys = key_list([*self.dist_sample_keys, *((self.log_prob_keys or []) if self.return_log_prob else [])])
         generators = (getattr(self, "_generator", None), getattr(self, "_generator_key", None))
@@ -136,7 +136,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         def draw(dist: Any) -> tuple[Tensor, ...]:
             if (interaction_type() or self.default_interaction_type) is random:
                 return (dist.rsample() if dist.has_rsample else dist.sample(),)
-            return (self._chosen(dist),)
+            return (self._choose(dist),)
 
         return draw
 
@@ -151,12 +151,12 @@ class ActionHead(ProbabilisticTensorDictModule):
                     return fused(torch.Size())
                 action = dist.rsample() if dist.has_rsample else dist.sample()
             else:
-                action = self._chosen(dist)
+                action = self._choose(dist)
             return action, dist.log_prob(action)
 
         return draw
 
-    def _chosen(self, dist: Any) -> Tensor:
+    def _choose(self, dist: Any) -> Tensor:
         how = interaction_type() or self.default_interaction_type
         if how is InteractionType.DETERMINISTIC and isinstance(dist, LeanDistribution):
             return dist.deterministic_sample
@@ -188,15 +188,16 @@ class MultiStepActorWrapper(TensorDictModuleBase):
     where an element has no action left, for the whole batch, of which only these elements are used.
 
     Args:
-        actor: writes actions ``[*B, n_steps, *A]``.
-        n_steps: number of actions in a plan.
-        spec: of one action, or a composite with all of them.
-        action_keys: of the actions; the keys of the actor that end in ``action`` if None.
-        replan_interval: number of actions after which a new plan is made; `n_steps` if None.
+        actor: Policy that writes actions ``[*B, n_steps, *A]``.
+        n_steps: Number of actions in a plan.
+        spec: Spec of one action, or a composite with all of them.
+        action_keys: Keys of the actions; the keys of the actor that end in ``action`` if None.
+        replan_interval: Number of actions after which a new plan is computed; `n_steps` if None.
 
     Raises:
         ContractError: if the actor writes no action, or not all of `action_keys`; in the call, if an entry is absent.
-        SpecError: if a number is out of its range, or an action has no spec.
+        ArgumentError: if a number is out of its range.
+        SpecError: if an action has no spec.
         ShapeError: in the call, if the actor does not write `n_steps` actions.
 
     Example:
@@ -237,7 +238,7 @@ class MultiStepActorWrapper(TensorDictModuleBase):
         interval = self.n_steps if replan_interval is None else replan_interval
         self.replan_interval = as_integer(interval, "MultiStepActorWrapper", "replan_interval", least=1)
         if self.replan_interval > self.n_steps:
-            raise SpecError(f"MultiStepActorWrapper got replan_interval={interval} for plans of n_steps={n_steps}")
+            raise ArgumentError(f"MultiStepActorWrapper got replan_interval={interval} for plans of n_steps={n_steps}")
         leaves = [action_leaf(spec, key, "MultiStepActorWrapper") for key in keys]
         self._states = tuple(
             State((_GROUP, *as_tuple(key)), (self.n_steps, *leaf.shape), leaf.dtype, 0.0, "MultiStepActorWrapper")
@@ -270,7 +271,7 @@ class MultiStepActorWrapper(TensorDictModuleBase):
         return Contract((*contract_of(self.actor).reads, *reads), (*actions, *writes))
 
     def make_tensordict_primer(self) -> Any:
-        """The transform that starts each episode without a plan, for a loop without a `Collector`.
+        """Return the transform that starts each episode without a plan, for a loop without a `Collector`.
 
         Raises:
             UnknownComponentError: if rl-envs is not installed.
@@ -299,7 +300,7 @@ class MultiStepActorWrapper(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it or the actor was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it or the actor was changed or hooked."""
         inner = lower(self.actor) if type(self) is MultiStepActorWrapper and unhooked(self) else None
         if inner is None:
             return None
@@ -336,12 +337,12 @@ class MultiStepActorWrapper(TensorDictModuleBase):
 
 
 def _where(flag: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """`new` where the flag ``[*B, 1]`` is true, of plans ``[*B, n_steps, *A]``."""
+    """Replace the plans ``[*B, n_steps, *A]`` by `new` where the flag ``[*B, 1]`` is true."""
     return torch.where(flag.view(*flag.shape, *[1] * (new.ndim - flag.ndim)), new, old)
 
 
 def _take(plans: Tensor, place: Tensor, batch: int) -> Tensor:
-    """The action at the `place` ``[*B, 1]`` of each plan."""
+    """Return the action at position `place` ``[*B, 1]`` of each plan."""
     index = place.view(*place.shape, *[1] * (plans.ndim - place.ndim))
     shape = (*plans.shape[:batch], 1, *plans.shape[batch + 1 :])
     return plans.gather(batch, index.expand(shape)).squeeze(batch)
@@ -353,12 +354,12 @@ class VmapModule(TensorDictModuleBase):
     Random numbers differ along the dimension.
 
     Args:
-        module: a TensorDict module with a lowered form, see `rl.core.lowering`.
-        vmap_dim: the batch dimension; the last one if None.
-        mock: loop over the dimension instead, to find out whether `torch.vmap` is at fault.
+        module: TensorDict module with a lowered form, see `rl.core.lowering`.
+        vmap_dim: Batch dimension; the last one if None.
+        mock: Whether a loop replaces `torch.vmap`, to find out whether `torch.vmap` is at fault.
 
     Raises:
-        ContractError: if `module` has no lowered form.
+        ArgumentError: if `module` has no lowered form.
         ShapeError: in the call, if the batch has no such dimension.
 
     Example:
@@ -372,7 +373,7 @@ class VmapModule(TensorDictModuleBase):
     def __init__(self, module: TensorDictModuleBase, vmap_dim: int | None = None, *, mock: bool = False) -> None:
         super().__init__()
         if lower(module) is None:
-            raise ContractError(
+            raise ArgumentError(
                 f"VmapModule maps functions of tensors, and {type(module).__name__} has no lowered form: use a"
                 " TensorDictModule or TensorDictSequential without hooks"
             )
@@ -406,7 +407,7 @@ class VmapModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call; None if it was changed or hooked, or counts its dimension from the last one."""
+        """Return the module as a plain call; None if it was changed or hooked, or its dimension is negative."""
         dim = self.vmap_dim
         if type(self) is not VmapModule or not unhooked(self) or dim is None or dim < 0:
             return None

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, NestedKey, key_str, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
-from rl.modules.distributions._discrete import require_allowed
+from rl.modules.distributions._discrete import check_mask
 from rl.modules.nets._heads import DistributionalDQNnet
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import (
@@ -39,21 +39,21 @@ class QValueModule(TensorDictModuleBase):
     """From action values to the action of the highest value.
 
     Args:
-        action_space: ``"one-hot"``, ``"categorical"``, ``"multi-one-hot"`` or ``"multi-categorical"``, or a spec;
-            that of `spec` if None.
-        action_value_key: the values ``[*B, n]``; ``action_value`` if None.
-        action_mask_key: bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
-        out_keys: of the action, the values and the chosen value; ``action``, `action_value_key` and
+        action_space: Action space: ``"one-hot"``, ``"categorical"``, ``"multi-one-hot"`` or ``"multi-categorical"``, or
+            a spec; that of `spec` if None.
+        action_value_key: Key of the values ``[*B, n]``; ``action_value`` if None.
+        action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
+        out_keys: Keys of the action, the values and the chosen value; ``action``, `action_value_key` and
             ``chosen_action_value`` if None.
         spec: Spec of the action, or a composite that has it under its out key.
-        group_sizes: numbers of actions of each choice, for the ``multi`` spaces without a spec.
+        group_sizes: Numbers of actions of each choice, for the ``multi`` spaces without a spec.
 
     Shapes: one-hot ``[*B, n]``, categorical ``[*B]``; multi-one-hot ``[*B, sum(n)]``, multi-categorical
     ``[*B, choices]``, of which the values are added up. The chosen value is ``[*B, 1]``. Of forbidden actions the
     value is set to the smallest number.
 
     Raises:
-        SpecError: if the action space is neither given nor known from the spec, or not discrete.
+        ArgumentError: if the action space is neither given nor known from the spec, or not discrete.
 
     Example:
         >>> from tensordict import TensorDict
@@ -84,7 +84,7 @@ class QValueModule(TensorDictModuleBase):
         outputs = [ACTION, value_key, CHOSEN_ACTION_VALUE] if out_keys is None else key_list(out_keys)
         owner = str(type(self).__name__)
         if len(outputs) != 3:
-            raise ContractError(f"{owner} writes action, values and chosen value, got out_keys {outputs}")
+            raise ArgumentError(f"{owner} writes action, values and chosen value, got out_keys {outputs}")
         self._leaf = action_leaf(spec, outputs[0], owner)
         self.spec = spec_by_key(spec, outputs[0])
         self.action_space, self.group_sizes = _space(owner, action_space, self._leaf, group_sizes)
@@ -117,7 +117,7 @@ class QValueModule(TensorDictModuleBase):
         Raises:
             ContractError: if the values or the mask are absent.
             ShapeError: if there are not as many values as actions.
-            SpecError: if a mask allows nothing.
+            ArgumentError: if a mask allows nothing.
         """
         leaves = [tensordict.get(key, None) for key in self.in_keys]
         for key, leaf in zip(self.in_keys, leaves, strict=True):
@@ -128,7 +128,7 @@ class QValueModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         plain = type(self).forward is QValueModule.forward and self.out_keys == self.out_keys_source
         if not plain or not unhooked(self):
             return None
@@ -141,7 +141,7 @@ class QValueModule(TensorDictModuleBase):
                 f" {self._expected} actions: change the width of the network's last layer"
             )
         if mask is not None:
-            require_allowed(mask, str(type(self).__name__), self.group_sizes)
+            check_mask(mask, str(type(self).__name__), self.group_sizes)
             values = torch.where(mask, values, torch.finfo(values.dtype).min)
         action, chosen = self._choose(values)
         return action, values, chosen
@@ -178,16 +178,16 @@ class QValueActor(TensorDictSequential):
     """A network that values each action, and the choice of the best.
 
     Args:
-        module: from the entries under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that writes
-            `action_value_key`.
-        in_keys: keys read; ``["observation"]`` if None; of a TensorDict module, its own.
-        spec: of the action, or a composite that has it under ``action``.
-        action_space: see `QValueModule`; that of `spec` if None.
-        action_value_key: of the values; ``action_value`` if None.
-        action_mask_key: of the mask of allowed actions; nothing is masked if None.
+        module: Module from the entries under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that
+            writes `action_value_key`.
+        in_keys: Keys read; ``["observation"]`` if None, or those of a TensorDict module.
+        spec: Spec of the action, or a composite that has it under ``action``.
+        action_space: Action space, see `QValueModule`; that of `spec` if None.
+        action_value_key: Key of the values; ``action_value`` if None.
+        action_mask_key: Key of the mask of allowed actions; nothing is masked if None.
 
     Raises:
-        SpecError: if the action space is neither given nor known from the spec.
+        ArgumentError: if the action space is neither given nor known from the spec.
         ShapeError: if the module visibly puts out another number of values than there are actions.
 
     Example:
@@ -253,7 +253,7 @@ def _check_keys(
             " name the module's key with action_value_key=, or change its out_keys"
         )
     if in_keys is not None and [unwrap(key) for key in in_keys] != [unwrap(key) for key in module.in_keys]:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} got in_keys {list(in_keys)} and a module that reads {list(module.in_keys)}: leave in_keys out"
         )
 
@@ -265,16 +265,16 @@ def _space(
     space = action_space(given) or of_spec
     if space is None:
         given_space = "an action that is not discrete" if spec is not None or given is not None else "neither"
-        raise SpecError(f"{owner} needs a discrete action_space or spec, got {given_space}: {given or spec}")
+        raise ArgumentError(f"{owner} needs a discrete action_space or spec, got {given_space}: {given or spec}")
     if of_spec is not None and of_spec != space:
-        raise SpecError(f"{owner} got action_space {space!r} and a spec for {of_spec!r}: leave one of them out")
+        raise ArgumentError(f"{owner} got action_space {space!r} and a spec for {of_spec!r}: leave one of them out")
     if not space.startswith("multi"):
         return space, None
     if sizes is not None:
         return space, [as_integer(size, owner, "an entry of group_sizes", least=1) for size in sizes]
     source = spec if of_spec is not None else given
     if not isinstance(source, MultiOneHot | MultiCategorical):
-        raise SpecError(f"action space {space!r} needs a spec or group_sizes, to know how many actions each choice has")
+        raise ArgumentError(f"action space {space!r} needs a spec or group_sizes, the number of actions of each choice")
     return space, group_sizes(source)
 
 
@@ -285,20 +285,20 @@ class DistributionalQValueModule(QValueModule):
     Bellemare et al., "A Distributional Perspective on Reinforcement Learning", 2017, algorithm 1.
 
     Args:
-        action_space: see `QValueModule`; that of `spec` if None.
-        support: the returns `z` that the atoms stand for, ``[atoms]``.
-        action_value_key: of the log-probabilities ``[*B, atoms, n]``; ``action_value`` if None.
-        action_mask_key: bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
-        out_keys: of the action, the log-probabilities and the chosen value; ``action``, `action_value_key` and
+        action_space: Action space, see `QValueModule`; that of `spec` if None.
+        support: Returns `z` that the atoms stand for, ``[atoms]``.
+        action_value_key: Key of the log-probabilities ``[*B, atoms, n]``; ``action_value`` if None.
+        action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
+        out_keys: Keys of the action, the log-probabilities and the chosen value; ``action``, `action_value_key` and
             ``chosen_action_value`` if None.
-        spec: of the action.
-        group_sizes: numbers of actions of each choice, for the ``multi`` spaces without a spec.
+        spec: Spec of the action.
+        group_sizes: Numbers of actions of each choice, for the ``multi`` spaces without a spec.
 
     Shapes: the action as in `QValueModule`, the log-probabilities as they came, and the expected return
     ``sum_i z_i exp(log p_i)`` of the chosen action, ``[*B, 1]``.
 
     Raises:
-        SpecError: if the action space is not known, or `support` is not a vector.
+        ArgumentError: if the action space is not known, or `support` is not a vector.
         ShapeError: in the call, if there are not as many log-probabilities as atoms.
 
     Example:
@@ -329,7 +329,7 @@ class DistributionalQValueModule(QValueModule):
         super().__init__(action_space, action_value_key, action_mask_key, out_keys, spec=spec, group_sizes=group_sizes)
         if not isinstance(support, Tensor) or support.ndim != 1 or not support.is_floating_point():
             found = f"{support.dtype} {list(support.shape)}" if isinstance(support, Tensor) else repr(support)
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} needs the support as a vector of floating-point returns, got {found}:"
                 " give torch.linspace(v_min, v_max, atoms)"
             )
@@ -355,19 +355,19 @@ class QuantileQValueModule(QValueModule):
     the same probability.
 
     Args:
-        action_space: see `QValueModule`; that of `spec` if None.
-        action_value_key: of the quantiles ``[*B, n, quantiles]``; ``action_value`` if None.
-        action_mask_key: bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
-        out_keys: of the action, the quantiles and the chosen value; ``action``, `action_value_key` and
+        action_space: Action space, see `QValueModule`; that of `spec` if None.
+        action_value_key: Key of the quantiles ``[*B, n, quantiles]``; ``action_value`` if None.
+        action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
+        out_keys: Keys of the action, the quantiles and the chosen value; ``action``, `action_value_key` and
             ``chosen_action_value`` if None.
-        spec: of the action.
-        group_sizes: numbers of actions of each choice, for the ``multi`` spaces without a spec.
+        spec: Spec of the action.
+        group_sizes: Numbers of actions of each choice, for the ``multi`` spaces without a spec.
 
     Shapes: the action as in `QValueModule`, the quantiles as they came, and the mean of the chosen action's,
     ``[*B, 1]``.
 
     Raises:
-        SpecError: if the action space is neither given nor known from the spec, or not discrete.
+        ArgumentError: if the action space is neither given nor known from the spec, or not discrete.
         ShapeError: in the call, if the quantiles have no dimension of actions, or one of another size.
 
     Example:
@@ -398,18 +398,19 @@ class DistributionalQValueActor(QValueActor):
     Bellemare et al., "A Distributional Perspective on Reinforcement Learning", 2017 (C51).
 
     Args:
-        module: from the entries under `in_keys` to logits ``[*B, atoms, n]``: a network, or a TensorDict module that
-            writes `action_value_key`.
-        in_keys: keys read; ``["observation"]`` if None; of a TensorDict module, its own.
-        spec: of the action, or a composite that has it under ``action``.
-        support: the returns that the atoms stand for, ``[atoms]``.
-        action_space: see `QValueModule`; that of `spec` if None.
-        action_value_key: of the log-probabilities; ``action_value`` if None.
-        action_mask_key: of the mask of allowed actions ``[*B, n]``; nothing is masked if None.
-        make_log_softmax: normalize what the network writes over the atoms; leave it on unless the network does so.
+        module: Module from the entries under `in_keys` to logits ``[*B, atoms, n]``: a network, or a TensorDict module
+            that writes `action_value_key`.
+        in_keys: Keys read; ``["observation"]`` if None, or those of a TensorDict module.
+        spec: Spec of the action, or a composite that has it under ``action``.
+        support: Returns that the atoms stand for, ``[atoms]``.
+        action_space: Action space, see `QValueModule`; that of `spec` if None.
+        action_value_key: Key of the log-probabilities; ``action_value`` if None.
+        action_mask_key: Key of the mask of allowed actions ``[*B, n]``; nothing is masked if None.
+        make_log_softmax: Whether the output of the network is normalized over the atoms; leave it on unless the network
+            does so.
 
     Raises:
-        SpecError: if the action space is not known, or `support` is not a vector.
+        ArgumentError: if the action space is not known, or `support` is not a vector.
         ShapeError: if the module visibly writes another number of actions; in the call, of atoms.
 
     Example:
@@ -453,16 +454,16 @@ class QuantileQValueActor(QValueActor):
     Dabney et al., "Distributional Reinforcement Learning with Quantile Regression", 2018 (QR-DQN).
 
     Args:
-        module: from the entries under `in_keys` to quantiles ``[*B, n, quantiles]``: a network, or a TensorDict module
-            that writes `action_value_key`.
-        in_keys: keys read; ``["observation"]`` if None; of a TensorDict module, its own.
-        spec: of the action, or a composite that has it under ``action``.
-        action_space: see `QValueModule`; that of `spec` if None.
-        action_value_key: of the quantiles; ``action_value`` if None.
-        action_mask_key: of the mask of allowed actions ``[*B, n]``; nothing is masked if None.
+        module: Module from the entries under `in_keys` to quantiles ``[*B, n, quantiles]``: a network, or a TensorDict
+            module that writes `action_value_key`.
+        in_keys: Keys read; ``["observation"]`` if None, or those of a TensorDict module.
+        spec: Spec of the action, or a composite that has it under ``action``.
+        action_space: Action space, see `QValueModule`; that of `spec` if None.
+        action_value_key: Key of the quantiles; ``action_value`` if None.
+        action_mask_key: Key of the mask of allowed actions ``[*B, n]``; nothing is masked if None.
 
     Raises:
-        SpecError: if the action space is neither given nor known from the spec.
+        ArgumentError: if the action space is neither given nor known from the spec.
         ShapeError: in the call, if the module writes another number of actions.
 
     Example:

@@ -18,7 +18,7 @@ from tensordict.nn import (
 from torch import Tensor
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, Composite, TensorSpec
@@ -30,12 +30,12 @@ class SafeModule(TensorDictModule):
     """A `tensordict.nn.TensorDictModule` with a spec of its output.
 
     Args:
-        module: function of the entries under `in_keys` that returns those under `out_keys`.
-        in_keys: keys read.
-        out_keys: keys written.
-        spec: of the first out key, or a composite with specs under out keys.
-        safe: project the output onto the spec, see `rl.core.specs.TensorSpec.project`.
-        kwargs: further arguments of the base class.
+        module: Function of the entries under `in_keys` that returns those under `out_keys`.
+        in_keys: Keys read.
+        out_keys: Keys written.
+        spec: Spec of the first out key, or a composite with specs under out keys.
+        safe: Whether the output is projected onto the spec, see `rl.core.specs.TensorSpec.project`.
+        kwargs: Further arguments of the base class.
 
     Raises:
         SpecError: if `safe` is true and no out key has a spec; in the call, if shape or dtype are not the spec's.
@@ -67,11 +67,11 @@ class SafeProbabilisticModule(ProbabilisticTensorDictModule):
     """A `tensordict.nn.ProbabilisticTensorDictModule` with a spec of what it samples.
 
     Args:
-        in_keys: parameters of the distribution.
-        out_keys: of the sample.
-        spec: of the first out key, or a composite with specs under out keys.
-        safe: project the sample onto the spec, see `rl.core.specs.TensorSpec.project`.
-        kwargs: further arguments of the base class.
+        in_keys: Parameters of the distribution.
+        out_keys: Keys of the sample.
+        spec: Spec of the first out key, or a composite with specs under out keys.
+        safe: Whether the sample is projected onto the spec, see `rl.core.specs.TensorSpec.project`.
+        kwargs: Further arguments of the base class.
 
     Raises:
         SpecError: if `safe` is true and no out key has a spec, or together with ``return_log_prob``: the
@@ -148,7 +148,7 @@ class SafeProbabilisticTensorDictSequential(ProbabilisticTensorDictSequential, S
 
 
 def _specs_by_key(module: Any, spec: TensorSpec | None, *, safe: bool) -> Composite | None:
-    """The spec as a composite with the out keys of a module; with `safe` they are projected after each call."""
+    """Return the spec as a composite with the out keys of a module; `safe` projects these after each call."""
     keys = key_list(module.out_keys)
     spec = spec_by_key(spec, keys[0])
     if safe:
@@ -182,16 +182,17 @@ class TanhModule(TensorDictModuleBase):
     """Squash entries into bounds: ``low + (high - low) * (tanh(x) + 1) / 2``.
 
     Args:
-        in_keys: of the entries.
-        out_keys: of the results, as many; `in_keys` if None.
+        in_keys: Keys of the entries.
+        out_keys: Keys of the results, as many; `in_keys` if None.
         spec: `rl.core.specs.Bounded` of the first out key, or specs by out key, which give the bounds.
-        low: lower bound of all entries without a spec; -1 if None.
-        high: upper bound of all entries without a spec; 1 if None.
-        clamp: keep results a rounding error away from the bounds, where an inverse of tanh is finite.
+        low: Lower bound of all entries without a spec; -1 if None.
+        high: Upper bound of all entries without a spec; 1 if None.
+        clamp: Whether results stay a rounding error away from the bounds, where an inverse of tanh is finite.
 
     Raises:
-        ContractError: if the numbers of keys differ; in the call, if an entry is absent.
-        SpecError: if a spec has no finite bounds, `low` is above `high`, or all out keys have a spec and `low` or
+        ContractError: in the call, if an entry is absent.
+        SpecError: if a spec has no finite bounds.
+        ArgumentError: if the numbers of keys differ, `low` is above `high`, or all out keys have a spec and `low` or
             `high` is given, too.
 
     Example:
@@ -215,13 +216,13 @@ class TanhModule(TensorDictModuleBase):
         self.in_keys = key_list(in_keys)
         self.out_keys = key_list(in_keys if out_keys is None else out_keys)
         if len(self.in_keys) != len(self.out_keys):
-            raise ContractError(
+            raise ArgumentError(
                 f"TanhModule writes one entry for each that it reads, got in_keys {self.in_keys} and out_keys"
                 f" {self.out_keys}"
             )
         specs = _bounds_by_key(self.out_keys, spec)
         if (low is not None or high is not None) and all(key in specs for key in self.out_keys):
-            raise SpecError("TanhModule got bounds and a spec for all out_keys: leave one of them out")
+            raise ArgumentError("TanhModule got bounds and a spec for all out_keys: leave one of them out")
         self.clamp = clamp
         for place, key in enumerate(self.out_keys):
             ends: tuple[Bound, Bound] = -1.0 if low is None else low, 1.0 if high is None else high
@@ -229,7 +230,7 @@ class TanhModule(TensorDictModuleBase):
                 ends = bounds(specs[key], "TanhModule")
             lower, upper = (torch.as_tensor(end, dtype=torch.get_default_dtype()) for end in ends)
             if not bool((lower <= upper).all()):
-                raise SpecError(f"TanhModule needs low <= high, got {ends[0]} and {ends[1]} for {key_str(key)}")
+                raise ArgumentError(f"TanhModule needs low <= high, got {ends[0]} and {ends[1]} for {key_str(key)}")
             self.register_buffer(f"_middle_{place}", (lower + upper) / 2, persistent=False)
             self.register_buffer(f"_half_{place}", (upper - lower) / 2, persistent=False)
 
@@ -258,7 +259,7 @@ class TanhModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not TanhModule or not unhooked(self):
             return None
         return Lowered(self._squash, self.in_keys, self.out_keys)
@@ -276,7 +277,7 @@ class TanhModule(TensorDictModuleBase):
 
 
 def _bounds_by_key(keys: Sequence[Any], spec: TensorSpec | Mapping[NestedKey, TensorSpec] | None) -> dict[Any, Bounded]:
-    """The specs of out keys.
+    """Return the specs of out keys.
 
     Raises:
         SpecError: if one has no bounds.

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rl.core import RecurrentOptions
-from rl.core.errors import BackendError, ShapeError, SpecError
+from rl.core.arguments import one_of
+from rl.core.errors import BackendError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,10 @@ class Rows:
     """Mapping between the steps of a batch and rows.
 
     Args:
-        batch: the shape of the batch; the last dimension is time.
-        count: number of rows.
-        place: int64 ``[rows, T]``, the step of a flat batch at each place; a view if None.
-        back: int64 ``[N]``, the place of each step of a flat batch.
+        batch: Shape of the batch, whose last dimension is time.
+        count: Number of rows.
+        place: Step of the flat batch in each element of the rows, int64 ``[rows, T]``; None for a view.
+        back: Element of the flattened rows that has each step of the flat batch, int64 ``[N]``.
     """
 
     batch: tuple[int, ...]
@@ -37,7 +38,7 @@ class Rows:
         return steps.reshape(self.count, -1, *steps.shape[len(self.batch) :])
 
     def join(self, rows: Tensor) -> Tensor:
-        """The inverse of `split`."""
+        """Return ``[rows, T, ...]`` as ``[*B, T, ...]``, without padding."""
         if self.back is not None:
             return rows.flatten(0, 1)[self.back]
         return rows.reshape(*self.batch, *rows.shape[2:])
@@ -50,8 +51,8 @@ def rows_of(is_init: Tensor, owner: str) -> Rows:
     long as the longest, so that at most half of the computation is padding.
 
     Args:
-        is_init: bool ``[*B, T, 1]``.
-        owner: the component named in messages.
+        is_init: First steps of trajectories, bool ``[*B, T, 1]``.
+        owner: Component that messages name.
 
     Raises:
         ShapeError: if there is no step.
@@ -113,14 +114,14 @@ _current = _Current()
 
 
 def concrete(mode: Precision | None) -> Concrete | None:
-    """The precision of a mode, or of the global mode if it is None; None leaves it to torch.
+    """Return the precision of a mode, or of the global mode if it is None; None leaves it to torch.
 
     Raises:
-        SpecError: if there is no such mode.
+        ArgumentError: if there is no such mode.
     """
     mode = _current.mode if mode is None else mode
     if mode not in _MEANING:
-        raise SpecError(f"recurrent_matmul_precision is one of {', '.join(_MEANING)}, got {mode!r}")
+        one_of(mode, "recurrent modules", "recurrent_matmul_precision", _MEANING)
     return _MEANING[mode]
 
 
@@ -130,12 +131,12 @@ def set_recurrent_matmul_precision(mode: Precision) -> None:
     A device or a back end without such products computes exact ones instead; a CPU always does.
 
     Args:
-        mode: ``"auto"`` leaves it to torch (`torch.set_float32_matmul_precision`); ``"ieee"`` is exact; ``"tf32"``, or
-            ``"fast"``, allows rounded factors on tensor cores; ``"tf32x3"``, or ``"high-prec"``, three such products
-            for one, which lose a bit or two.
+        mode: Precision: ``"auto"`` leaves it to torch (`torch.set_float32_matmul_precision`); ``"ieee"`` is exact;
+            ``"tf32"``, or ``"fast"``, allows rounded factors on tensor cores; ``"tf32x3"``, or ``"high-prec"``, three
+            such products for one, which lose a bit or two.
 
     Raises:
-        SpecError: if there is no such mode.
+        ArgumentError: if there is no such mode.
 
     Example:
         >>> set_recurrent_matmul_precision("tf32")
@@ -144,7 +145,7 @@ def set_recurrent_matmul_precision(mode: Precision) -> None:
         >>> set_recurrent_matmul_precision("auto")
     """
     if mode not in _MEANING:
-        raise SpecError(f"set_recurrent_matmul_precision takes one of {', '.join(_MEANING)}, got {mode!r}")
+        one_of(mode, "set_recurrent_matmul_precision", "mode", _MEANING)
     _current.mode = mode
 
 
@@ -153,8 +154,8 @@ def products(device: torch.device, precision: str | None) -> Generator[None]:
     """Disable `torch.autocast`, so that states keep their dtype, and set the precision of matrix products on CUDA.
 
     Args:
-        device: device of the layers.
-        precision: ``"tf32"``; exact products for other names; None leaves the setting of torch.
+        device: Device of the layers.
+        precision: Precision: ``"tf32"``; exact products for other names; None leaves the setting of torch.
     """
     cuda = precision is not None and device.type == "cuda"
     settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn] if cuda else []
@@ -171,11 +172,13 @@ def products(device: torch.device, precision: str | None) -> Generator[None]:
 
 
 def get_recurrent_matmul_precision() -> Precision:
-    """The mode last set by `set_recurrent_matmul_precision`; initially ``"auto"``."""
+    """Return the mode that `set_recurrent_matmul_precision` set last; initially ``"auto"``."""
     return _current.mode
 
 
 Cell = Literal["lstm", "gru"]
+States = tuple[Tensor, ...]
+"""h, or h and c."""
 DEFAULTS = RecurrentOptions()
 
 
@@ -215,7 +218,7 @@ def check_plain(module: nn.RNNBase, owner: str) -> None:
 
 
 def compute_type(inputs: Tensor, options: RecurrentOptions) -> torch.dtype | None:
-    """The dtype to compute in; None for that of weights and inputs.
+    """Return the dtype to compute in; None for that of weights and inputs.
 
     Under autocast the dtype of the inputs.
     """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError
 from rl.modules import _foreign
 from rl.modules.recurrent._layout import Cell
 from rl.modules.recurrent.backends import find_backend
@@ -30,19 +30,19 @@ class LSTM(nn.RNNBase):
     the compiler does not support `torch.nn.LSTM`.
 
     Args:
-        input_size: width of the input.
-        hidden_size: width of the state.
-        num_layers: number of layers.
-        bias: whether the layers have biases.
+        input_size: Width of the input.
+        hidden_size: Width of the state.
+        num_layers: Number of layers.
+        bias: Whether the layers have biases.
         batch_first: True; time is the second dimension.
-        dropout: probability between layers, in training.
+        dropout: Probability of dropping a feature between layers, in training.
         bidirectional: False; a policy cannot read the future.
-        proj_size: 0.
-        device: device of the weights.
-        dtype: dtype of the weights.
+        proj_size: Width of a projection: 0.
+        device: Device of the weights.
+        dtype: Dtype of the weights.
 
     Raises:
-        SpecError: if `batch_first` is false, or `bidirectional` or `proj_size` is set.
+        ArgumentError: if `batch_first` is false, or `bidirectional` or `proj_size` is set.
 
     Example:
         >>> lstm = LSTM(3, 4)
@@ -72,16 +72,16 @@ class LSTM(nn.RNNBase):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Tensor, hx: Pair | None = None, *, is_init: Tensor | None = None
     ) -> tuple[Tensor, Pair]:
-        """The outputs of the last layer, and the states of all layers after the last step.
+        """Compute the outputs of the last layer, and the states of all layers after the last step.
 
         Args:
-            input: ``[B, T, input_size]`` or ``[T, input_size]``.
-            hx: states before the first step, ``[layers, B, hidden]`` or ``[layers, hidden]`` each; zero if None.
-            is_init: bool ``[B, T]`` or ``[T]``; the state is zero before the steps where it is true.
+            input: Inputs, ``[B, T, input_size]`` or ``[T, input_size]``.
+            hx: States before the first step, ``[layers, B, hidden]`` or ``[layers, hidden]`` each; zero if None.
+            is_init: Steps before which the state is reset to zero, bool ``[B, T]`` or ``[T]``.
 
         Raises:
             ShapeError: if an argument has another shape.
-            SpecError: if dtypes differ.
+            ArgumentError: if dtypes differ.
         """
         out, (h, c) = self._scan(self, input, hx, is_init)
         return out, (h, c)
@@ -129,14 +129,14 @@ def check_forward(owner: str, *, batch_first: bool, bidirectional: bool, proj_si
     """Check that the layer can run step by step.
 
     Raises:
-        SpecError: if an argument has an unsupported value.
+        ArgumentError: if an argument has an unsupported value.
     """
     if not batch_first:
-        raise SpecError(f"{owner} takes batches first, [B, T, input_size]: leave batch_first=True")
+        raise ArgumentError(f"{owner} takes batches first, [B, T, input_size]: leave batch_first=True")
     if bidirectional:
-        raise SpecError(f"{owner} cannot be bidirectional: when a policy acts, the future is unknown")
+        raise ArgumentError(f"{owner} cannot be bidirectional: when a policy acts, the future is unknown")
     if proj_size:
-        raise SpecError(f"{owner} has no projection (proj_size={proj_size}): add a linear layer after it")
+        raise ArgumentError(f"{owner} has no projection (proj_size={proj_size}): add a linear layer after it")
 
 
 def _integers(owner: str, input_size: int, hidden_size: int, num_layers: int) -> tuple[int, int, int]:
@@ -187,7 +187,7 @@ def _check_sequence(module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...], is_in
 
     Raises:
         ShapeError: if an argument has another shape.
-        SpecError: if dtypes differ.
+        ArgumentError: if dtypes differ.
     """
     owner, batch = type(module).__name__, tuple(x.shape[:2])
     if not batch[1]:
@@ -207,7 +207,7 @@ def _check_sequence(module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...], is_in
 def _check_dtypes(owner: str, weight: Any, *found: Tensor) -> None:
     if any(part.dtype is not weight.dtype for part in found):
         said = ", ".join(str(part.dtype) for part in found)
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: the weights are {weight.dtype}, input and states {said}: convert the module with .to(dtype=...),"
             " or the data"
         )
@@ -218,7 +218,7 @@ def _check_step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, is_init: Tensor | Non
 
     Raises:
         ShapeError: if an argument has another shape.
-        SpecError: if dtypes differ.
+        ArgumentError: if dtypes differ.
     """
     owner, batch = type(cell).__name__, tuple(x.shape[:-1])
     if x.shape[-1:] != (cell.input_size,):
@@ -246,13 +246,13 @@ class LSTMCell(nn.LSTMCell):
         """States after one step.
 
         Args:
-            input: ``[*B, input_size]``.
-            hx: states before it, ``[*B, hidden_size]`` each; zero if None.
-            is_init: bool ``[*B, 1]``; where it is true the states before the step are zero.
+            input: Inputs, ``[*B, input_size]``.
+            hx: States before it, ``[*B, hidden_size]`` each; zero if None.
+            is_init: Rows whose states are reset to zero before the step, bool ``[*B, 1]``.
 
         Raises:
             ShapeError: if an argument has another shape.
-            SpecError: if dtypes differ.
+            ArgumentError: if dtypes differ.
         """
         batch = input.shape[:-1]
         if hx is None:
@@ -276,7 +276,7 @@ class GRUCell(nn.GRUCell):
     """
 
     def forward(self, input: Tensor, hx: Tensor | None = None, *, is_init: Tensor | None = None) -> Tensor:
-        """The state after one step; see `LSTMCell.forward`."""
+        """Compute the state after one step; see `LSTMCell.forward`."""
         batch = input.shape[:-1]
         if hx is None:
             hx = input.new_zeros(*batch, self.hidden_size)

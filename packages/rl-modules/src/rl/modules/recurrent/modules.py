@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rl.core import RecurrentOptions, State, load, recurrent_mode
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, one_of
 from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
-from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, BackendError, ContractError, ShapeError, SpecError
 from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.lowering import Lowered, unhooked
 from rl.core.sequences import check_time_last
@@ -37,22 +37,22 @@ def recurrent_keys(
     out_key: NestedKey | None,
     out_keys: Sequence[NestedKey] | None,
 ) -> tuple[list[NestedKey], list[NestedKey]]:
-    """All input keys and all output keys.
+    """Return all input keys and all output keys.
 
     Args:
-        owner: the component named in messages.
-        parts: names of the states, ``("h", "c")``.
-        in_key: key of the input; states and ``is_init`` have their default keys.
-        in_keys: instead, keys of the input, the states, and of ``is_init`` if it is nested.
-        out_key: key of the output; states are written under ``next``.
-        out_keys: instead, keys of the output and the states.
+        owner: Component that messages name.
+        parts: Names of the states, ``("h", "c")``.
+        in_key: Key of the input; states and ``is_init`` have their default keys.
+        in_keys: Instead of `in_key`, keys of the input, the states, and of ``is_init`` if it is nested.
+        out_key: Key of the output; states are written under ``next``.
+        out_keys: Instead of `out_key`, keys of the output and the states.
 
     Raises:
-        ContractError: if both or none of a pair are given, their number is wrong, or states are written elsewhere.
+        ArgumentError: if both or none of a pair are given, their number is wrong, or states are written elsewhere.
     """
     for one, many, names in ((in_key, in_keys, "in_key"), (out_key, out_keys, "out_key")):
         if (one is None) == (many is None):
-            raise ContractError(f"{owner} takes either {names}= or {names}s=, got {one!r} and {many!r}")
+            raise ArgumentError(f"{owner} takes either {names}= or {names}s=, got {one!r} and {many!r}")
     states: list[NestedKey] = [("recurrent_state", part) for part in parts]
     reads = [*key_list([in_key]), *states] if in_keys is None else key_list(in_keys)
     if in_keys is None and out_keys is not None and len(out_keys) == len(parts) + 1:
@@ -61,31 +61,31 @@ def recurrent_keys(
     if len(reads) == len(parts) + 1:
         reads = [*reads, IS_INIT]
     if len(reads) != len(parts) + 2 or as_tuple(reads[-1])[-1] != IS_INIT:
-        raise ContractError(
-            f"{owner} reads its input, {_listed(parts)}, and {IS_INIT!r}: in_keys has {len(parts) + 1} or"
+        raise ArgumentError(
+            f"{owner} reads its input, {_list_states(parts)}, and {IS_INIT!r}: in_keys has {len(parts) + 1} or"
             f" {len(parts) + 2} entries, the last of the longer form ending in {IS_INIT!r}; got {in_keys}"
         )
     states = reads[1:-1]
-    _refuse_twice(owner, "in_keys", reads)
+    _check_distinct(owner, "in_keys", reads)
     writes = [*key_list([out_key]), *map(next_key, states)] if out_keys is None else key_list(out_keys)
     if writes[1:] != [next_key(state) for state in states]:
         expected = ", ".join(key_str(next_key(state)) for state in states)
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} reads its states under {', '.join(map(key_str, states))} and writes them under {expected}, which"
             f" move to the root of the next step; got out_keys {writes}"
         )
     if writes[0] in reads[1:]:
-        raise ContractError(
+        raise ArgumentError(
             f"{owner} would write its output over {key_str(writes[0])}, which it reads as a state or ``is_init``: give"
             " the output another key with out_key="
         )
     return reads, writes
 
 
-def _refuse_twice(owner: str, what: str, keys: Sequence[NestedKey]) -> None:
+def _check_distinct(owner: str, what: str, keys: Sequence[NestedKey]) -> None:
     for place, key in enumerate(keys):
         if key in keys[:place]:
-            raise ContractError(
+            raise ArgumentError(
                 f"{owner}: {what} has {key_str(key)} twice: input and states need keys of their own, got {list(keys)}"
             )
 
@@ -93,11 +93,11 @@ def _refuse_twice(owner: str, what: str, keys: Sequence[NestedKey]) -> None:
 def _root(key: NestedKey, owner: str) -> NestedKey:
     head, *rest = as_tuple(key)
     if head != NEXT or not rest:
-        raise ContractError(f"{owner} writes states under {NEXT!r}, for the following step; got {key_str(key)}")
+        raise ArgumentError(f"{owner} writes states under {NEXT!r}, for the following step; got {key_str(key)}")
     return tuple(rest) if len(rest) > 1 else rest[0]
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _list_states(parts: Sequence[str]) -> str:
     return f"{'states' if len(parts) > 1 else 'the state'} {' and '.join(parts)}"
 
 
@@ -132,7 +132,7 @@ def lstm_step(module: nn.RNNBase, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tens
     hs: list[Tensor] = []
     cs: list[Tensor] = []
     for layer in range(module.num_layers):
-        x = _dropped(module, layer, x)
+        x = _drop(module, layer, x)
         x, cell = torch.lstm_cell(x, (h[:, layer], c[:, layer]), *_weights(module, layer))
         hs.append(x)
         cs.append(cell)
@@ -146,13 +146,13 @@ def gru_step(module: nn.RNNBase, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
         return x, torch.stack([x], 1)
     hs: list[Tensor] = []
     for layer in range(module.num_layers):
-        x = _dropped(module, layer, x)
+        x = _drop(module, layer, x)
         x = torch.gru_cell(x, h[:, layer], *_weights(module, layer))
         hs.append(x)
     return x, torch.stack(hs, 1)
 
 
-def _dropped(module: nn.RNNBase, layer: int, x: Tensor) -> Tensor:
+def _drop(module: nn.RNNBase, layer: int, x: Tensor) -> Tensor:
     return dropout(x, module.dropout) if layer and module.dropout and module.training else x
 
 
@@ -203,12 +203,10 @@ class RecurrentModule(TensorDictModuleBase):
         super().__init__()
         owner = self._owner
         reads, writes = recurrent_keys(owner, self.parts, in_key, in_keys, out_key, out_keys)
-        if recurrent_recompute not in ("none", "full"):
-            raise SpecError(f"{owner}: recurrent_recompute is 'none' or 'full', got {recurrent_recompute!r}")
-        if default_recurrent_mode not in (None, True, False):
-            raise SpecError(f"{owner}: default_recurrent_mode is True, False or None, got {default_recurrent_mode!r}")
+        one_of(recurrent_recompute, owner, "recurrent_recompute", ("none", "full"))
+        one_of(default_recurrent_mode, owner, "default_recurrent_mode", (True, False, None))
         if recurrent_compute_dtype is not None and not getattr(recurrent_compute_dtype, "is_floating_point", False):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner}: recurrent_compute_dtype is a floating torch.dtype or None, got {recurrent_compute_dtype!r}"
             )
         concrete(recurrent_matmul_precision)
@@ -280,7 +278,7 @@ class RecurrentModule(TensorDictModuleBase):
         return self._backend_for(self._weight.device)[1]
 
     def make_tensordict_primer(self) -> Any:
-        """The transform that writes the initial state at the start of an episode, for a loop without a `Collector`.
+        """Return the transform that writes the initial state at each reset, for a loop without a `Collector`.
 
         Raises:
             UnknownComponentError: if rl-envs is not installed.
@@ -300,33 +298,37 @@ class RecurrentModule(TensorDictModuleBase):
             check_time_last(tensordict, self._owner)
         leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
         if any(leaf is None for leaf in leaves):
-            leaves = self._completed(tensordict, leaves)
-        for key, value in zip(self.out_keys_source, self._compute(*leaves), strict=True):
+            leaves = self._add_initial_states(tensordict, leaves)
+        for key, value in zip(self.out_keys_source, self._function(*leaves), strict=True):
             tensordict.set(key, value)
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a function of tensors; None if it has hooks or was overridden."""
+        """Return the module as a function of tensors; None if it has hooks or was overridden."""
         plain = type(self).forward is RecurrentModule.forward and self.out_keys == self.out_keys_source
-        return Lowered(self._compute, self.in_keys, self.out_keys) if plain and unhooked(self) else None
+        return Lowered(self._function, self.in_keys, self.out_keys) if plain and unhooked(self) else None
 
-    def _compute(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        if self.n_agents is None:
-            return self._of_one(x, *rest)
+    @property
+    def _function(self) -> Callable[..., tuple[Tensor, ...]]:
+        """Function from the entries under `in_keys` to those under `out_keys`."""
+        return self._compute if self.n_agents is None else self._compute_agents
+
+    def _compute_agents(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *states, is_init = rest
-        place = is_init.ndim - 1  # of the agents, which become the first dimension of the batch
-        if any(one.ndim <= place or one.shape[place] != self.n_agents for one in (x, *states)):
+        (n_agents,) = self._agents
+        place = is_init.ndim - 1  # dimension of the agents, which become the first one of the batch
+        if any(one.ndim <= place or one.shape[place] != n_agents for one in (x, *states)):
             found = ", ".join(
                 f"{key_str(key)} {list(one.shape)}" for key, one in zip(self.in_keys, (x, *states), strict=False)
             )
             raise ShapeError(
-                f"{self._owner} has n_agents={self.n_agents} after the batch {list(is_init.shape[:-1])}, got {found}"
+                f"{self._owner} has n_agents={n_agents} after the batch {list(is_init.shape[:-1])}, got {found}"
             )
         moved = [one.movedim(place, 0) for one in (x, *states)]
-        done = self._of_one(*moved, is_init.expand(self.n_agents, *is_init.shape))
+        done = self._compute(*moved, is_init.expand(n_agents, *is_init.shape))
         return tuple(one.movedim(0, place) for one in done)
 
-    def _of_one(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    def _compute(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *states, is_init = rest
         if self._is_sequence():
             if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
@@ -373,13 +375,15 @@ class RecurrentModule(TensorDictModuleBase):
     def _check(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> None:
         network, batch = self.network, is_init.shape[:-1]
         if is_init.dtype is not torch.bool or is_init.shape[-1:] != (1,):
-            self._refuse(self.in_keys[-1], is_init, "bool [*B, 1]")
+            self._raise_shape(self.in_keys[-1], is_init, "bool [*B, 1]")
         if x.shape != (*batch, network.input_size):
-            self._refuse(self.in_keys[0], x, f"{[*batch, network.input_size]}, as is_init has the batch {list(batch)}")
+            self._raise_shape(
+                self.in_keys[0], x, f"{[*batch, network.input_size]}, as is_init has the batch {list(batch)}"
+            )
         size = (*batch, network.num_layers, network.hidden_size)
         for key, state in zip(self.in_keys[1:], states, strict=False):
             if state.shape != size:
-                self._refuse(key, state, str(list(size)))
+                self._raise_shape(key, state, str(list(size)))
         dtype, device = self._weight.dtype, self._weight.device
         if any(tensor.device != device for tensor in (x, *states, is_init)):
             found = ", ".join(
@@ -393,11 +397,11 @@ class RecurrentModule(TensorDictModuleBase):
                 " .to(dtype=...), or the data"
             )
 
-    def _refuse(self, key: NestedKey, found: Tensor, expected: str) -> None:
+    def _raise_shape(self, key: NestedKey, found: Tensor, expected: str) -> None:
         raise ShapeError(f"{self._owner}: {key_str(key)} is {found.dtype} {list(found.shape)}, expected {expected}")
 
-    def _completed(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
-        """The leaves, with initial states if they are absent and the state restarts at each first step.
+    def _add_initial_states(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
+        """Complete entries by initial states if these are absent and each row begins with a reset.
 
         Raises:
             ContractError: if another key is absent.
@@ -461,32 +465,32 @@ def _network(
     proj_size: int = 0,
     **options: Any,
 ) -> nn.RNNBase:
-    """The given layers, or new ones of the given sizes.
+    """Return `given` as layers of this package, or new layers of the given sizes.
 
     Raises:
-        SpecError: if both or neither are given, or the layers cannot run step by step.
+        ArgumentError: if both or neither are given, or the layers cannot run step by step.
     """
     mode = kind.__name__
     if given is None:
         if input_size is None or hidden_size is None:
-            raise SpecError(f"{owner} needs input_size= and hidden_size=, or {mode.lower()}= with a torch.nn.{mode}")
+            raise ArgumentError(f"{owner} needs input_size= and hidden_size=, or {mode.lower()}= of torch.nn.{mode}")
         check_forward(owner, batch_first=batch_first, bidirectional=bidirectional, proj_size=proj_size)
         return kind(input_size, hidden_size, batch_first=True, **options)
     if input_size is not None or hidden_size is not None:
-        raise SpecError(f"{owner} takes sizes or {mode.lower()}=, which has its own, not both")
+        raise ArgumentError(f"{owner} takes sizes or {mode.lower()}=, which has its own, not both")
     if not isinstance(given, nn.RNNBase) or given.mode != mode:
-        raise SpecError(f"{owner}: {mode.lower()}= is a torch.nn.{mode}, got {type(given).__name__}")
+        raise ArgumentError(f"{owner}: {mode.lower()}= is a torch.nn.{mode}, got {type(given).__name__}")
     check_forward(
         f"{owner}({mode.lower()}=...)",
         batch_first=given.batch_first,
         bidirectional=given.bidirectional,
         proj_size=given.proj_size,
     )
-    return given if isinstance(given, kind) else _adopted(kind, given)
+    return given if isinstance(given, kind) else _adopt(kind, given)
 
 
-def _adopted(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
-    """A layer with the parameters of `given` that can be compiled; `given` itself if it is parametrized."""
+def _adopt(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
+    """Return a layer with the parameters of `given` that can be compiled; `given` itself if it is parametrized."""
     parameters = dict(given.named_parameters())
     sizes = given.input_size, given.hidden_size, given.num_layers, given.bias
     ours = kind(*sizes, dropout=given.dropout, device="meta")
@@ -511,27 +515,27 @@ class LSTMModule(RecurrentModule):
     loop of your own, the transforms `InitTracker` and `make_tensordict_primer` do.
 
     Args:
-        input_size: width of the input.
-        hidden_size: width of state and output.
-        num_layers: number of layers.
-        bias: whether the layers have biases.
+        input_size: Width of the input.
+        hidden_size: Width of state and output.
+        num_layers: Number of layers.
+        bias: Whether the layers have biases.
         batch_first: True.
-        dropout: probability between layers, in training.
-        proj_size: 0; others are refused.
+        dropout: Probability of dropping a feature between layers, in training.
+        proj_size: Width of a projection: 0; other values raise.
         bidirectional: False; a policy cannot read the future.
-        in_key: of the input; the states are under ``("recurrent_state", "h")`` and ``("recurrent_state", "c")``.
-        in_keys: instead, of input, h, c, and of ``is_init`` where it is nested.
-        out_key: of the output; states are written under ``next`` where they are read at the root.
-        out_keys: instead, of the output, ``("next", h)`` and ``("next", c)``.
-        device: of the weights.
-        lstm: a `torch.nn.LSTM` or `LSTM` whose weights to use, instead of sizes.
-        recurrent_backend: back end for sequences: ``"auto"``, ``"scan"``, ``"pad"``, ``"triton"``, or one of another
+        in_key: Key of the input; the states are under ``("recurrent_state", "h")`` and ``("recurrent_state", "c")``.
+        in_keys: Instead of `in_key`, keys of input, h, c, and of ``is_init`` where it is nested.
+        out_key: Key of the output; states are written under ``next`` where they are read at the root.
+        out_keys: Instead of `out_key`, keys of the output, ``("next", h)`` and ``("next", c)``.
+        device: Device of the weights.
+        lstm: Layers of `torch.nn.LSTM` or `LSTM` whose weights are used, instead of sizes.
+        recurrent_backend: Back end for sequences: ``"auto"``, ``"scan"``, ``"pad"``, ``"triton"``, or one of another
             plugin. `backend` reports the selection and the reason.
-        recurrent_recompute: ``"full"`` recomputes the gates in the backward pass instead of keeping them.
-        recurrent_compute_dtype: dtype of computation of sequences; that of the weights if None.
-        recurrent_matmul_precision: see `set_recurrent_matmul_precision`; the global mode if None.
+        recurrent_recompute: Whether the backward pass recomputes the gates, ``"full"``, or they are stored, ``"none"``.
+        recurrent_compute_dtype: Dtype in which sequences are computed; that of the weights if None.
+        recurrent_matmul_precision: Precision, see `set_recurrent_matmul_precision`; the global mode if None.
         default_recurrent_mode: True for sequences where no `set_recurrent_mode` is active.
-        n_agents: number of agents, which share the weights and have a state each: input, states and output then have
+        n_agents: Number of agents, which share the weights and have a state each: input, states and output then have
             this dimension after the batch, ``[*B, n_agents, ...]``.
 
     Shapes: input ``[*B, input_size]``, states ``[*B, num_layers, hidden_size]``, ``is_init`` ``[*B, 1]`` bool, output
@@ -539,8 +543,8 @@ class LSTMModule(RecurrentModule):
     concatenated trajectories.
 
     Raises:
-        SpecError: if sizes are missing, `batch_first` is false, or `bidirectional` or `proj_size` is set.
-        ContractError: if keys do not fit together.
+        ArgumentError: if sizes are missing, `batch_first` is false, `bidirectional` or `proj_size` is set, or keys do
+            not fit together.
         BackendError: if no plugin has the back end of that name.
 
     Example:

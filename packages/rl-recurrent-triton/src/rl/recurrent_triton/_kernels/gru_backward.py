@@ -1,4 +1,8 @@
-"""Backward pass of the GRU in Triton, structured like `lstm_backward`. Slots n, r, z, m; weights r, z, n."""
+"""Backward pass of the GRU in Triton, structured like `lstm_backward`.
+
+The gradient of h before a step has a direct part, through ``z h`` (`direct`), and one through the gates,
+``[d_r, d_z, d_m] W_hh``. `gates` has the slots n, r, z, m; `weight` has r, z, n as in torch. n is called `new`.
+"""
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0913, PLR0917
@@ -27,8 +31,6 @@ from rl.recurrent_triton._kernels.tiles import (
     tile_at,
     within,
 )
-
-__all__ = ["gru_backward_group", "gru_backward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 _NUMBERS += ["grad_h_b", "grad_h_t", "direct_b", "direct_t"]
@@ -128,10 +130,10 @@ def gru_backward_group(
         later = rows & (back > 0)
         onward = later & ~restarts(mask, b, t + 1, later, mask_b, mask_t)
         h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
-        was = state_tile(previous(h0, h, b, t, time, H), h_reset, n, rows & ~restart, restart, exist, "")
+        h_before = state_tile(previous(h0, h, b, t, time, H), h_reset, n, rows & ~restart, restart, exist, "")
         gate_row = (b * span + (t - first)) * (4 * H)
         await_others(counter, back * programs)
-        later_row = grad_gates + gate_row + 5 * H
+        later_row = grad_gates + gate_row + 5 * H  # slots r, z, m of the step after
         if AHEAD:
             for q0 in tl.static_range(0, TILES, AHEAD):
                 x = states_ahead(later_row, None, onward, restart, 3 * H, BK, q0, min(q0 + AHEAD, TILES))
@@ -142,7 +144,7 @@ def gru_backward_group(
             dh = products(later_row, onward, weight, n, exist, dh, terms, H, 3 * H, BK, PRECISION)
         place = gate_row[:, None] + n[None, :]
         grad_h_at = tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT)
-        _, _, _, dh = _tile(dh, was, gates + place, grad_gates + place, grad_h_at, tile, counter, H, ACTIVATED)
+        _, _, _, dh = _tile(dh, h_before, gates + place, grad_gates + place, grad_h_at, tile, counter, H, ACTIVATED)
         dh = cut(dh, restart, tile_at(direct, b, t - first, direct_b, direct_t, n, DIRECT_UNIT), tile)
     tl.store(incoming + own, dh, mask=tile)
 
@@ -200,10 +202,10 @@ def gru_backward_resident(
         t = stop - 1 - back
         restart = restarts(mask, b, t, rows, mask_b, mask_t)
         h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
-        was = state_tile(previous(h0, h, b, t, time, H), h_reset, n, rows & ~restart, restart, exist, "")
+        h_before = state_tile(previous(h0, h, b, t, time, H), h_reset, n, rows & ~restart, restart, exist, "")
         place = ((b * span + (t - first)) * (4 * H))[:, None] + n[None, :]
         grad_h_at = tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT)
-        d_r, d_z, d_m, dh = _tile(dh, was, gates + place, grad_gates + place, grad_h_at, tile, None, H, ACTIVATED)
+        d_r, d_z, d_m, dh = _tile(dh, h_before, gates + place, grad_gates + place, grad_h_at, tile, None, H, ACTIVATED)
         direct_now = cut(dh, restart, tile_at(direct, b, t - first, direct_b, direct_t, n, DIRECT_UNIT), tile)
         dh = dot(d_r, w_r, direct_now, PRECISION)
         dh = dot(d_z, w_z, dh, PRECISION)

@@ -1,4 +1,9 @@
-"""Forward pass of the GRU in Triton, structured like `lstm_forward`. Slots n, r, z, m; weights r, z, n."""
+"""Forward pass of the GRU in Triton, structured like `lstm_forward`.
+
+Each step computes ``r, z = sigmoid(W_ih x + b + W_hh h)``, ``m = W_hn h + b_hn``, ``n = tanh(W_in x + b_in + r m)`` and
+``h = (1 - z) n + z h``. `gates` has the slots n, r, z, m (without m if not KEEP), with the projections of the inputs on
+entry and the activated gates after it; `weight` has r, z, n as in torch. n is called `new`, as `n` is a column.
+"""
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0913, PLR0917
@@ -26,14 +31,12 @@ from rl.recurrent_triton._kernels.tiles import (
     within,
 )
 
-__all__ = ["gru_forward_group", "gru_forward_resident"]
-
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 
 
 @triton.jit
 def _load_sums(at, bias_n, n, exist, tile, H: tl.constexpr, LIKE: tl.constexpr):
-    """The sums of slots n, r, z from the inputs, and of m its bias."""
+    """Load the projections of the inputs for n, r and z, and the bias of m."""
     r, z = load_gate(at + H, tile, LIKE), load_gate(at + 2 * H, tile, LIKE)
     m = tl.zeros_like(r)
     if bias_n is not None:
@@ -78,7 +81,7 @@ def _products(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The sums with the products of the states before a step and the weights of columns `n`, which are read here."""
+    """Add to r, z, m the products of the states before a step and the weights of columns `n`, which are read here."""
     for k0 in range(0, H, BK):
         k = k0 + tl.arange(0, BK)
         there = within(k, H, BK)
@@ -142,7 +145,7 @@ def gru_forward_group(
         h_now = reset_to(h_now, h_reset, n, restart, tile)
         # This program's own values are read by now; the first step waits for no other program (the count is 0).
         await_others(counter, (t - start) * programs)
-        if AHEAD:
+        if AHEAD:  # add W_hh h, the pieces of h in groups of AHEAD loads
             for q0 in tl.static_range(0, TILES, AHEAD):
                 x = states_ahead(h_before, h_reset, going, restart, H, BK, q0, min(q0 + AHEAD, TILES))
                 for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):

@@ -1,4 +1,9 @@
-"""Backward pass of the LSTM in Triton. `tiles` defines the size names, `_launch` the arguments.
+"""Backward pass of the LSTM in Triton. `tiles` defines names and sizes, `_launch` the arguments.
+
+From the last step to the first: the gradient of h is that of the output plus ``d_gates W_hh`` of the step after, and
+`lstm_gradients` turns the gradients of h and c into those of the gates and of the c before. Rows that are reset before
+the step after pass nothing back; their gradient is that of the stored state. Gradients of the weights are products over
+all steps, outside of these kernels.
 
 It has one function that finishes a tile of one step (`_tile`), and two kernels around it, which differ in where
 weights and states stay between the steps:
@@ -35,8 +40,6 @@ from rl.recurrent_triton._kernels.tiles import (
     tile_at,
     within,
 )
-
-__all__ = ["lstm_backward_group", "lstm_backward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_c_b", "reset_c_t"]
 _NUMBERS += ["grad_h_b", "grad_h_t", "grad_c_b", "grad_c_t", "grad_reset_b", "grad_reset_t"]
@@ -139,11 +142,11 @@ def lstm_backward_group(
         later = rows & (back > 0)
         onward = later & ~restarts(mask, b, t + 1, later, mask_b, mask_t)
         c_reset = row_at(reset_c, b, t, reset_c_b, reset_c_t, RESET_C_UNIT)
-        was = state_tile(previous(c0, c, b, t, time, H), c_reset, n, rows & ~restart, restart, exist, "")
+        c_before = state_tile(previous(c0, c, b, t, time, H), c_reset, n, rows & ~restart, restart, exist, "")
         gate_row = (b * span + (t - first)) * (4 * H)
         dh = tl.load(incoming_h + own, mask=tile & (back == 0), other=0.0)
         await_others(counter, back * programs)
-        later_row = grad_gates + gate_row + 4 * H
+        later_row = grad_gates + gate_row + 4 * H  # gradients of the gates of the step after
         if AHEAD:
             for q0 in tl.static_range(0, TILES, AHEAD):
                 x = states_ahead(later_row, None, onward, restart, 4 * H, BK, q0, min(q0 + AHEAD, TILES))
@@ -157,7 +160,7 @@ def lstm_backward_group(
         _, _, _, _, dc = _tile(
             dh,
             dc,
-            was,
+            c_before,
             gates + gate_place,
             grad_gates + gate_place,
             c + place,
@@ -232,13 +235,13 @@ def lstm_backward_resident(
         t = stop - 1 - back
         restart = restarts(mask, b, t, rows, mask_b, mask_t)
         c_reset = row_at(reset_c, b, t, reset_c_b, reset_c_t, RESET_C_UNIT)
-        was = state_tile(previous(c0, c, b, t, time, H), c_reset, n, rows & ~restart, restart, exist, "")
+        c_before = state_tile(previous(c0, c, b, t, time, H), c_reset, n, rows & ~restart, restart, exist, "")
         place = ((b * time + t) * H)[:, None] + n[None, :]
         gate_place = ((b * span + (t - first)) * (4 * H))[:, None] + n[None, :]
         d_i, d_f, d_g, d_o, dc = _tile(
             dh,
             dc,
-            was,
+            c_before,
             gates + gate_place,
             grad_gates + gate_place,
             c + place,
@@ -251,6 +254,7 @@ def lstm_backward_resident(
         )
         reset_at = tile_at(grad_reset_c, b, t - first, grad_reset_b, grad_reset_t, n, GRAD_RESET_UNIT)
         dc = cut(dc, restart, reset_at, tile)
+        # The gradient of the h before the step, d_gates W_hh.
         dh = dot(d_i, w_i, tl.zeros_like(dc), PRECISION)
         dh = dot(d_f, w_f, dh, PRECISION)
         dh = dot(d_g, w_g, dh, PRECISION)

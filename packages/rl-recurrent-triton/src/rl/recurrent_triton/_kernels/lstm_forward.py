@@ -1,4 +1,7 @@
-"""Forward pass of the LSTM in Triton. `tiles` defines the size names, `_launch` the arguments.
+"""Forward pass of the LSTM in Triton. `tiles` defines names and sizes, `_launch` the arguments.
+
+Each step computes ``i, f, o = sigmoid`` and ``g = tanh`` of ``W_ih x + b + W_hh h``, then ``c = f c + i g`` and
+``h = o tanh(c)``. On entry `gates` holds ``W_ih x + b`` of all steps; if KEEP, the activated gates replace it.
 
 It has one function that finishes a tile of one step (`_tile`), and two kernels around it, which differ in where
 weights and states stay between the steps:
@@ -33,8 +36,6 @@ from rl.recurrent_triton._kernels.tiles import (
     store_gates,
     within,
 )
-
-__all__ = ["lstm_forward_group", "lstm_forward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 _NUMBERS += ["reset_c_b", "reset_c_t"]
@@ -71,7 +72,7 @@ def _products(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """`sums` with the products of the states before a step and the weights of columns `n`, which are read here."""
+    """Add to `sums` the products of the states before a step and the weights of columns `n`, which are read here."""
     i, f, g, o = sums
     for k0 in range(0, H, BK):
         k = k0 + tl.arange(0, BK)
@@ -137,12 +138,12 @@ def lstm_forward_group(
         h_before = previous(h0, h, b, t, time, H)
         h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
         gates_at = gates + ((b * span + (t - first)) * (4 * H))[:, None] + n[None, :]
-        sums = load_gates(gates_at, tile, H, h.dtype.element_ty)
+        sums = load_gates(gates_at, tile, H, h.dtype.element_ty)  # W_ih x + b
         c_reset = row_at(reset_c, b, t, reset_c_b, reset_c_t, RESET_C_UNIT)
         c_now = reset_to(c_now, c_reset, n, restart, tile)
         # This program's own values are read by now; the first step waits for no other program (the count is 0).
         await_others(counter, (t - start) * programs)
-        if AHEAD:
+        if AHEAD:  # add W_hh h, the pieces of h in groups of AHEAD loads
             i, f, g, o = sums
             for q0 in tl.static_range(0, TILES, AHEAD):
                 x = states_ahead(h_before, h_reset, going, restart, H, BK, q0, min(q0 + AHEAD, TILES))

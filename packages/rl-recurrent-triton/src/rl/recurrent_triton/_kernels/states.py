@@ -8,8 +8,6 @@ import triton.language as tl
 
 from rl.recurrent_triton._kernels.tiles import previous, restarts, row_at, state_tile, within
 
-__all__ = ["states_before"]
-
 _NUMBERS = ["batch", "time", "first", "span", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 
 

@@ -1,8 +1,16 @@
 """Tiles in Triton, shared by both cells: loads of states and weights, products, and synchronization of programs.
 
-Sizes: a program has BB rows of the batch (`b`, int64; `rows` says which of them exist) and BN columns of the hidden
-size (`n`). H, BB, BN, BK are known when a kernel is compiled; the batch and the steps are not, so that no other batch
-or length compiles again.
+Names and sizes in all kernels:
+
+- `b` (int64 [BB]) and `n` ([BN]): rows of the batch and columns of the hidden size of a program's tile. `rows`, `exist`
+  and `tile` are masks of the rows, the columns and the elements that exist.
+- `k` ([BK]): a piece of the terms of a matrix product.
+- `restart`: rows whose state is reset before the step; `going`: rows whose state comes from the step before. In the
+  backward pass `onward`: rows whose state goes on to the step after.
+- `x_at`: addresses of a tile of the tensor x; `x_reset`: addresses of the rows of stored states.
+
+H, BB, BN, BK are known when a kernel is compiled; the batch and the steps are not, so that no other batch or length
+compiles again.
 """
 
 import triton
@@ -20,14 +28,14 @@ _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def rows_of(batch, BB: tl.constexpr, tile0):
-    """The rows of this program's tile of the batch, and which of them exist; `tile0` is the launch's first tile."""
+    """Return the rows of this program's tile of the batch, and which of them exist; the launch begins at `tile0`."""
     b = (tile0 + tl.program_id(0)) * BB + tl.arange(0, BB)
     return b.to(tl.int64), b < batch
 
 
 @triton.jit
 def within(k, H: tl.constexpr, STEP: tl.constexpr):
-    """Which of the columns `k` exist; known to be all of them where STEP divides H."""
+    """Return which of the columns `k` exist; known to be all of them where STEP divides H."""
     if H % STEP == 0:
         exist = tl.full(k.shape, 1, tl.int1)
     else:
@@ -37,7 +45,7 @@ def within(k, H: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def restarts(mask, b, t, rows, mask_b, mask_t):
-    """Which rows start at step `t` from a reset state; never one that does not exist."""
+    """Return which rows are reset before step `t`; never one that does not exist."""
     if mask is None:
         found = b < 0
     else:
@@ -47,13 +55,13 @@ def restarts(mask, b, t, rows, mask_b, mask_t):
 
 @triton.jit
 def previous(first, after, b, t, time, H: tl.constexpr):
-    """Where each row's state before step `t` stands: in `first` [B, H], or in `after` [B, time, H]."""
+    """Return the address of each row's state before step `t`: in `first` [B, H], or in `after` [B, time, H]."""
     return tl.where(b * 0 + t == 0, first + b * H, after + (b * time + t - 1) * H)
 
 
 @triton.jit
 def row_at(base, b, t, b_stride, t_stride, UNIT: tl.constexpr):
-    """Where the rows of a strided tensor start; its strides come in units, which tell how rows are aligned."""
+    """Return the addresses of rows of a strided tensor; strides are multiples of UNIT, which tells the alignment."""
     if base is None:
         at = None
     else:
@@ -63,7 +71,7 @@ def row_at(base, b, t, b_stride, t_stride, UNIT: tl.constexpr):
 
 @triton.jit
 def tile_at(base, b, t, b_stride, t_stride, n, UNIT: tl.constexpr):
-    """The places of a tile of a strided tensor."""
+    """Return the addresses of a tile of a strided tensor."""
     if base is None:
         at = None
     else:
@@ -73,14 +81,14 @@ def tile_at(base, b, t, b_stride, t_stride, n, UNIT: tl.constexpr):
 
 @triton.jit
 def state_tile(before, reset, k, going, restart, exist, CACHE: tl.constexpr):
-    """Columns `k` of the states before a step: of `before` where a row goes on, of `reset` where it restarts, else 0.
+    """Load columns `k` of the states before a step: from `before` where `going`, from `reset` where `restart`, else 0.
 
     CACHE is ".cg" where other programs wrote `before` in this very launch: the first-level cache knows nothing of them.
     """
     if reset is None:
         x = tl.load(before[:, None] + k[None, :], mask=going[:, None] & exist[None, :], other=0.0, cache_modifier=CACHE)
     elif reset.dtype == before.dtype:
-        # One load, from where each row has its state.
+        # One load, from the address of each row's state.
         at = tl.where(restart, reset, before)
         there = (going | restart)[:, None] & exist[None, :]
         x = tl.load(at[:, None] + k[None, :], mask=there, other=0.0, cache_modifier=CACHE)
@@ -93,7 +101,7 @@ def state_tile(before, reset, k, going, restart, exist, CACHE: tl.constexpr):
 
 @triton.jit
 def states_ahead(before, reset, going, restart, H: tl.constexpr, BK: tl.constexpr, Q: tl.constexpr, STOP: tl.constexpr):
-    """`state_tile` for columns Q * BK to STOP * BK, past the first-level cache, as a tuple of tiles.
+    """Load columns Q * BK to STOP * BK with `state_tile`, past the first-level cache; returns a tuple of tiles.
 
     All loads are under way before the first product waits for one: a product is a barrier that loads do not pass.
     """
@@ -106,7 +114,7 @@ def states_ahead(before, reset, going, restart, H: tl.constexpr, BK: tl.constexp
 
 @triton.jit
 def reset_to(now, reset_at, n, restart, tile):
-    """A state that a program keeps, `now`, with that of `reset_at` (or 0) in the rows that restart."""
+    """Replace rows of a state that a program keeps, `now`, by those at `reset_at` (or 0) where they restart."""
     now = tl.where(restart[:, None], 0.0, now)
     if reset_at is not None:
         now += tl.load(reset_at[:, None] + n[None, :], mask=tile & restart[:, None], other=0.0).to(now.dtype)
@@ -115,7 +123,7 @@ def reset_to(now, reset_at, n, restart, tile):
 
 @triton.jit
 def cut(grad, restart, reset_at, tile):
-    """The gradient of the state before a step, without the rows that restart: theirs goes to `reset_at`, if wanted."""
+    """Remove the rows that restart from the gradient of a state; store these at `reset_at` if it is not None."""
     if reset_at is not None:
         tl.store(reset_at, tl.where(restart[:, None], grad, 0.0).to(reset_at.dtype.element_ty), mask=tile)
     return tl.where(restart[:, None], 0.0, grad)
@@ -128,9 +136,9 @@ def load_gate(at, tile, LIKE: tl.constexpr):
 
 @triton.jit
 def keep_columns(weight, n, H: tl.constexpr, BK: tl.constexpr, SLOTS: tl.constexpr, BN: tl.constexpr):
-    """The weights of columns `n` of each gate, for products with a state: tiles [BK, BN], k after k, gate after gate.
+    """Load the weights of columns `n` of each gate, for products with a state: tiles [BK, BN] by piece k, then gate.
 
-    A matrix [SLOTS * H, H] is read across: element (k, n) of gate s is ``weight[s * H + n, k]``. Tiles end in
+    A matrix [SLOTS * H, H] is read transposed: element (k, n) of gate s is ``weight[s * H + n, k]``. Tiles end in
     shared memory. The barriers, once a launch, bound what the assembler reads into registers first: without them the
     LSTM at H = 256 takes 168 registers instead of 152. Nothing spilled without them where that was tried.
     """
@@ -147,7 +155,7 @@ def keep_columns(weight, n, H: tl.constexpr, BK: tl.constexpr, SLOTS: tl.constex
 
 @triton.jit
 def keep_rows(weight, n, H: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr):
-    """The weights of columns `n`, for products with gradients of gates: tiles [BK, BN] of the matrix [K, H].
+    """Load the weights of columns `n`, for products with gradients of gates: tiles [BK, BN] of the matrix [K, H].
 
     The barriers are there for the reason given in `keep_columns`.
     """
@@ -163,9 +171,9 @@ def keep_rows(weight, n, H: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BN:
 
 @triton.jit
 def dot(x, w, total, PRECISION: tl.constexpr):
-    """``total + x @ w``, with `x` rounded to the type of `w`."""
+    """Compute ``total + x @ w``, with `x` rounded to the dtype of `w`."""
     x = x.to(w.dtype)
-    if _INTERPRETED:  # it multiplies the bits of a bfloat16
+    if _INTERPRETED:  # the interpreter would multiply the bits of a bfloat16
         x, w = x.to(total.dtype), w.to(total.dtype)
     return tl.dot(x, w, total, input_precision=PRECISION, out_dtype=total.dtype)
 
@@ -184,7 +192,7 @@ def products(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``total + x @ w``: the first `terms` of K terms, rows of `x` that go `onward`, `w` columns `n` of [K, H].
+    """Compute ``total + x @ w``: the first `terms` of K terms, rows `onward` of `x`, columns `n` of `w` [K, H].
 
     Other programs wrote `x` in this very launch, so it is read past the first-level cache.
     """
@@ -213,7 +221,7 @@ def await_others(counter, count):
 
 @triton.jit
 def announce(counter):
-    """Tell the others that this program's tile of the step is written.
+    """Announce that this program's tile of the step is written.
 
     The barrier stands between the writes of all threads and the one thread that counts with release order.
     """
@@ -223,7 +231,7 @@ def announce(counter):
 
 @triton.jit
 def counter_of(counters, tile0):
-    """The counter of this program's batch tile."""
+    """Return the counter of this program's batch tile."""
     return counters + (tile0 + tl.program_id(0)) * _COUNTER_STRIDE
 
 
@@ -234,14 +242,14 @@ def counter_of(counters, tile0):
 
 @triton.jit
 def sigmoid(x):
-    """``1 / (1 + exp(-x))``; the exponent is never positive, so that nothing overflows."""
+    """Compute ``1 / (1 + exp(-x))``; the exponent is never positive, so that nothing overflows."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
 @triton.jit
 def tanh(x):
-    """From one exponential whose exponent is never positive: the interpreter has no other."""
+    """Compute tanh from one exponential whose exponent is never positive: the interpreter has no tanh."""
     e = tl.exp(-2.0 * tl.abs(x))
     y = (1.0 - e) / (1.0 + e)
     return tl.where(x < 0, -y, y)
@@ -249,16 +257,20 @@ def tanh(x):
 
 @triton.jit
 def lstm_after(i, f, g, o, c_before):
-    """The states h and c after a step, from the activated gates."""
+    """Compute the states h and c after a step, from the activated gates: ``c = f c + i g``, ``h = o tanh(c)``."""
     c = f * c_before + i * g
     return o * tanh(c), c
 
 
 @triton.jit
 def lstm_gradients(i, f, g, o, c_before, c, dh, dc):
-    """The gradients of the four sums before the activations, and that of the c before the step."""
+    """Compute the gradients of the four sums before the activations, and that of the c before the step.
+
+    `dh` and `dc` are the gradients of the states after the step. ``x (1 - x)`` is the derivative of the sigmoid and
+    ``1 - x^2`` that of tanh, as functions of the result.
+    """
     bounded = tanh(c)
-    dc += dh * o * (1.0 - bounded * bounded)
+    dc += dh * o * (1.0 - bounded * bounded)  # through h = o tanh(c)
     d_i = dc * g * i * (1.0 - i)
     d_f = dc * c_before * f * (1.0 - f)
     d_g = dc * i * (1.0 - g * g)
@@ -268,13 +280,17 @@ def lstm_gradients(i, f, g, o, c_before, c, dh, dc):
 
 @triton.jit
 def gru_after(n, z, h_before):
-    """The state after a step, from the activated gates."""
+    """Compute the state after a step, from the activated gates: ``h = (1 - z) n + z h``."""
     return n + z * (h_before - n)
 
 
 @triton.jit
 def gru_gradients(n, r, z, m, h_before, dh):
-    """The gradients of n, r, z before the activations, of m, and the direct part of that of the state before."""
+    """Compute the gradients of n, r, z before the activations, of m, and of the state before, through z only.
+
+    `dh` is the gradient of the state after the step; the rest of that of the state before comes through r, z and m, by
+    a product with the weights.
+    """
     d_n = dh * (1.0 - z) * (1.0 - n * n)
     d_r = d_n * m * r * (1.0 - r)
     d_z = dh * (h_before - n) * z * (1.0 - z)

@@ -9,35 +9,33 @@ import torch
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core.errors import BackendError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, BackendError, ShapeError
 
-__all__ = ["WHO", "require_fitting", "require_known", "require_plain_tensors"]
-
-WHO = "the recurrent back end 'triton'"
+OWNER = "the recurrent back end 'triton'"
 
 _PRECISIONS = (None, "ieee", "tf32", "tf32x3")
 _RECOMPUTES = ("none", "full")
 _functorch: Any = torch._C._functorch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
-def require_known(options: RecurrentOptions) -> None:
-    """Refuse options that stand for nothing.
+def check_options(options: RecurrentOptions) -> None:
+    """Check the options of a call.
 
     Args:
-        options: of a call.
+        options: Options of a call.
 
     Raises:
-        BackendError: naming what is known.
+        BackendError: if one is unknown; the message lists those that are known.
     """
     for name, value, known in (
         ("matmul_precision", options.matmul_precision, _PRECISIONS),
         ("recompute", options.recompute, _RECOMPUTES),
     ):
         if value not in known:
-            raise BackendError(f"{WHO}: {name} is {value!r}; it is one of {', '.join(map(repr, known))}")
+            raise BackendError(f"{OWNER}: {name} is {value!r}; it is one of {', '.join(map(repr, known))}")
 
 
-def require_fitting(
+def check_arguments(
     cell: str,
     inputs: Tensor,
     weights: Sequence[Tensor],
@@ -46,20 +44,20 @@ def require_fitting(
     is_init: Tensor,
     resets: tuple[Tensor, ...] | None,
 ) -> None:
-    """Refuse what does not fit together; see `rl.core.interfaces.RecurrentBackend` for shapes.
+    """Check that tensors fit together; see `rl.core.interfaces.RecurrentBackend` for shapes.
 
     Args:
-        cell: ``"lstm"`` or ``"gru"``.
-        inputs: ``[B, T, I]``.
-        weights: by layer.
-        each: weights of a layer.
-        state: before the first step.
-        is_init: mask of the resets.
-        resets: the reset states.
+        cell: Cell, ``"lstm"`` or ``"gru"``.
+        inputs: Inputs, ``[B, T, I]``.
+        weights: Weights by layer.
+        each: Weights of a layer.
+        state: State before the first step.
+        is_init: Mask of the resets.
+        resets: Stored states of the resets.
 
     Raises:
         ShapeError: if shapes do not agree.
-        SpecError: if an argument is not a tensor, the mask is not bool, or states are integers.
+        ArgumentError: if an argument is not a tensor, the mask is not bool, or states are integers.
     """
     layers, hidden = len(weights) // each, weights[1].shape[-1]
     _require_tensors(cell, inputs, state, is_init, resets)
@@ -80,7 +78,7 @@ def require_fitting(
 
 
 def _require_weights(slots: int, weights: Sequence[Tensor], each: int) -> None:
-    """All that belongs to ``weight_hh_l0``, but for the width of the inputs."""
+    """Check that the shapes of all weights follow from ``weight_hh_l0`` and the width of the inputs."""
     width, hidden = weights[0].shape[-1], weights[1].shape[-1]
     for place in range(len(weights) // each):
         below, rows = hidden if place else width, slots * hidden
@@ -99,44 +97,44 @@ def _require_tensors(cell: str, inputs: object, state: object, is_init: object, 
         inside = cast("tuple[object, ...]", found)
         sequence = isinstance(found, (tuple, list))
         if not sequence or len(inside) != parts or not all(isinstance(part, Tensor) for part in inside):
-            said = f"{type(found).__name__} of {len(inside)}" if sequence else _spoken(found)
+            said = f"{type(found).__name__} of {len(inside)}" if sequence else _describe(found)
             what = "h and c" if parts == 2 else "h"
-            raise SpecError(f"{WHO}: {name} of {cell} is a tuple of {parts} tensors ({what}), got {said}")
+            raise ArgumentError(f"{OWNER}: {name} of {cell} is a tuple of {parts} tensors ({what}), got {said}")
         for number, part in enumerate(cast("tuple[Tensor, ...]", found)):
             if not part.is_floating_point():
-                raise SpecError(f"{WHO}: {name} {number} is {part.dtype}, expected a floating type: convert it")
+                raise ArgumentError(f"{OWNER}: {name} {number} is {part.dtype}, expected a floating type: convert it")
     for name, found in (("inputs", inputs), ("is_init", is_init)):
         if not isinstance(found, Tensor):
-            raise SpecError(f"{WHO}: {name} is a tensor, got {_spoken(found)}")
+            raise ArgumentError(f"{OWNER}: {name} is a tensor, got {_describe(found)}")
         if found.is_nested or found.layout is not torch.strided:
             kind = "nested" if found.is_nested else str(found.layout)
-            raise SpecError(f"{WHO}: {name} is {kind}, expected a dense tensor: pad it, or use .to_dense()")
+            raise ArgumentError(f"{OWNER}: {name} is {kind}, expected a dense tensor: pad it, or use .to_dense()")
     if cast("Tensor", is_init).dtype is not torch.bool:
-        raise SpecError(f"{WHO}: is_init is {cast('Tensor', is_init).dtype}, expected torch.bool: use .bool()")
+        raise ArgumentError(f"{OWNER}: is_init is {cast('Tensor', is_init).dtype}, expected torch.bool: use .bool()")
 
 
-def _spoken(found: object) -> str:
+def _describe(found: object) -> str:
     return "None" if found is None else f"a {type(found).__name__}"
 
 
 def _misfit(name: str, expected: str, found: Tensor, hint: str) -> NoReturn:
-    raise ShapeError(f"{WHO}: {name} has the shape {list(found.shape)}, expected {expected}: {hint}")
+    raise ShapeError(f"{OWNER}: {name} has the shape {list(found.shape)}, expected {expected}: {hint}")
 
 
-def require_plain_tensors(tensors: Sequence[Tensor | None]) -> None:
-    """Refuse tensors inside of `torch.func` transforms, which kernels cannot see.
+def check_plain_tensors(tensors: Sequence[Tensor | None]) -> None:
+    """Reject tensors inside of `torch.func` transforms, which kernels cannot see.
 
     Args:
-        tensors: of a call, or gradients that it is given.
+        tensors: Tensors of a call, or its incoming gradients.
 
     Raises:
-        BackendError: naming what else to do.
+        BackendError: if one is; the message names the alternative.
     """
     for tensor in tensors:
         if tensor is not None and (
             _functorch.is_functorch_wrapped_tensor(tensor) or _functorch.is_legacy_batchedtensor(tensor)
         ):
             raise BackendError(
-                f"{WHO} does not compute inside of torch.func transforms (vmap, grad, jvp, is_grads_batched): call it"
+                f"{OWNER} does not compute inside of torch.func transforms (vmap, grad, jvp, is_grads_batched): call it"
                 " once for each, or run the recurrence step by step"
             )
