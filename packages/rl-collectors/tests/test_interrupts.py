@@ -130,7 +130,7 @@ def test_another_use_of_a_collector_is_still_refused_after_an_interrupt():
         """Has a further use."""
 
         def later(self):
-            with self._alone("later"):
+            with self._exclusive("later"):
                 return self.collected_frames
 
     collector = Extended(CountingEnv(), collects, frames_per_batch=4)

@@ -245,14 +245,17 @@ class CollectorBase(ABC):
             raise RLError("this collector was shut down and its environments closed: make a new one")
 
     @contextmanager
-    def _guard_state(self) -> Generator[None]:
-        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside.
+    def _guard_state(self) -> Generator[bool]:
+        """Mark the collector as torn if its state is changed in part: by Ctrl-C, not by an error, inside.
 
         Nothing inside may call a hook of the user: to it the collector would be torn.
+
+        Yields:
+            Whether the collector was torn before.
         """
         before, self._torn = self._torn, True
         try:
-            yield
+            yield before
         except Exception:
             self._torn = before
             raise
@@ -288,8 +291,7 @@ class BackgroundCollector(CollectorBase):
 
     def _check_usable(self) -> None:
         self._check_open()
-        if not self._background.is_current and self._background.running:
-            raise RLError("this collector collects in the background: call pause() before collect()")
+        self._background.check_paused()
 
     def start(self) -> None:
         """Collect into the replay buffer in a background thread, until `pause`, `total_frames` or `shutdown`.
@@ -385,6 +387,14 @@ class Background:
         """Whether batches are being collected."""
         self.raise_error()
         return self._wanted
+
+    def check_paused(self) -> None:
+        """Raise the thread's exception, or `RLError` if another thread calls while batches are being collected."""
+        if current_thread() is self._thread:
+            return
+        self.raise_error()
+        if self._wanted:
+            raise RLError("this collector collects in the background: call pause() before collect()")
 
     @property
     def is_current(self) -> bool:

@@ -19,7 +19,7 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._assemble import Assembler, place
+from rl.collectors._assemble import Assembler
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._groups import any_flag
 from rl.collectors._loops.leaves import groups_of
@@ -54,8 +54,6 @@ from rl.core.profiling import profiled, profiling_enabled
 from rl.core.recurrent import keep_modes
 from rl.core.state import pack
 from rl.core.workers import Undivided
-
-__all__ = ["VERSION", "Collector"]
 
 VERSION = "policy_version"
 """Key of the number of weight updates."""
@@ -215,7 +213,7 @@ class Collector(BackgroundCollector):
         self._exploration = exploration_type
         self._track, self._set_truncated, self._track_version = track_traj_ids, set_truncated, track_policy_version
         self._clock = Clock() if profile else None
-        self._assemble = Assembler(self._batch_size, groups_of(self.env))
+        self._assembler = Assembler(self._batch_size, groups_of(self.env))
         self._make_runner = partial(
             Runner,
             self.env,
@@ -229,7 +227,10 @@ class Collector(BackgroundCollector):
             record=cudagraph,
         )
         self._runner = self._make_runner(clock=self._clock)
-        self._levels = done_levels(leaf_keys(self.env.full_done_spec))
+        self._levels = {
+            level: {flag: unwrap((*level, flag)) for flag in FLAGS}
+            for level in done_levels(leaf_keys(self.env.full_done_spec))
+        }
         self._lock = Lock()
         self._user: tuple[int, FrameType] | None = None  # thread, and the call that has the lock
         super().__init__(replay_buffer, weight_updater)
@@ -249,42 +250,31 @@ class Collector(BackgroundCollector):
         return batch[0]
 
     def _next_result(self, until: int) -> tuple[Any] | None:
+        """Collect and finish a batch; with whole trajectories None if none ended within `until` frames."""
         self._check_usable()
-        if self._torn:
-            self._begin_again()
         with keep_modes():
             if self.pre_collect_hook is not None:
                 self.pre_collect_hook()
-            with self._guard_state():
-                batch = self._gather(until)
+            with self._guard_state() as interrupted, self._exclusive("collect"):
+                start = perf_counter() if self._clock is not None else 0.0
+                if interrupted or self._reset_each:
+                    self._restart()
+                if profiling_enabled() is not self._named:
+                    self._switch_ranges()
+                recorded = profiled("collect") if self._profiler is None else self._profiler.batch()
+                with torch.no_grad(), recorded:
+                    batch = self._batch() if self._whole is None else self._trajectories(self._whole, until)
+                if self._clock is not None:
+                    self._seconds += perf_counter() - start
+                if self._profiler is not None and self._profiler.finished:
+                    self.disable_profile()
             return None if batch is None else (self._output.finish(batch),)
 
-    def _begin_again(self) -> None:
-        with self._alone("collect"):
-            self._restart()
-
-    def _gather(self, until: int) -> TensorDictBase | None:
-        """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
-        with self._alone("collect"):
-            start = perf_counter() if self._clock is not None else 0.0
-            if self._reset_each:
-                self._restart()
-            self._name_ranges()
-            recorded = profiled("collect") if self._profiler is None else self._profiler.batch()
-            with torch.no_grad(), recorded:
-                batch = self._batch() if self._whole is None else self._trajectories(self._whole, until)
-            if self._clock is not None:
-                self._seconds += perf_counter() - start
-            if self._profiler is not None and self._profiler.finished:
-                self.disable_profile()
-        return batch
-
-    def _name_ranges(self) -> None:
+    def _switch_ranges(self) -> None:
         """Follow `set_profiling_enabled`, which may be called between two batches."""
-        if profiling_enabled() is not self._named:
-            self._named = not self._named
-            if self._clock is None and self._profiler is None:
-                self._call_through(Ranges() if self._named else None)
+        self._named = not self._named
+        if self._clock is None and self._profiler is None:
+            self._time_with(Ranges() if self._named else None)
 
     def _trajectories(self, whole: WholeTrajectories, until: int) -> TensorDictBase | None:
         while not whole.ready and (until < 0 or self._frames < until):
@@ -292,27 +282,29 @@ class Collector(BackgroundCollector):
         return whole.take()
 
     @contextmanager
-    def _alone(self, what: str) -> Generator[None]:
+    def _exclusive(self, what: str) -> Generator[None]:
+        """Keep out other threads, the background thread included, and calls by the own policy."""
         with self._background.held():
-            taken = False
+            acquired = False
             try:
                 with Undivided():
-                    taken = self._lock.acquire(blocking=False) or self._is_left_locked()
-                    self._user = (get_ident(), sys._getframe(2)) if taken else self._user  # noqa: SLF001  past contextlib
-                if not taken:
+                    acquired = self._lock.acquire(blocking=False) or self._is_left_locked()
+                    if acquired:
+                        self._user = get_ident(), sys._getframe(2)  # noqa: SLF001  past contextlib
+                if not acquired:
                     raise RLError(
                         f"Collector.{what} was called while this collector was in use by another thread, or by its own"
                         " policy: give each thread a Collector and an environment of its own"
                     )
                 yield
             finally:
-                if taken:
+                if acquired:
                     with Undivided():
                         self._user = None  # it keeps a batch alive
                         self._lock.release()
 
     def _is_left_locked(self) -> bool:
-        """Whether Ctrl-C came after the last use in this thread, and before the lock was free."""
+        """Return whether Ctrl-C came after the last use in this thread, and before the lock was released."""
         if self._user is None:
             return False
         thread, user = self._user
@@ -326,19 +318,19 @@ class Collector(BackgroundCollector):
             self._whole.drop_running()
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
-        self._assemble.begin(self._steps)
+        self._assembler.start(self._steps)
         acting = nullcontext() if self._exploration is None else set_interaction_type(self._exploration)
         with acting, set_recurrent_mode(False):  # single steps, also inside of a caller's mode
-            self._runner.run(self._steps, random, self._assemble.add)
-        entries = self._assemble.entries()
+            self._runner.run(self._steps, random, self._assembler.add)
+        entries = self._assembler.entries()
         self._check_done(entries)
         ended = self._ended(entries[NEXT]) if self._track or self._whole is not None else None
         if ended is not None and self._track:
             self._number(entries, ended, ids)
         if self._set_truncated:
             _truncate_last(entries[NEXT], len(self._batch_size))
-        self._frames += self._assemble.steps * self._elements
-        batch = self._assemble.tensordict(entries)
+        self._frames += self._assembler.steps * self._elements
+        batch = self._assembler.tensordict(entries)
         if self._track_version:
             batch.set(VERSION, torch.full(batch.batch_size, version, device=self._devices.env))
         self._recurrent.check(batch, starts=starts, cut=self._set_truncated)
@@ -351,18 +343,18 @@ class Collector(BackgroundCollector):
     def _ended(self, nxt: dict[str, Any]) -> Tensor:
         """Whether a step is the last one of its element's trajectory, bool ``[*B, T]``."""
         if DONE in nxt:
-            return nxt[DONE].reshape(*self._batch_size, self._assemble.steps)
+            return nxt[DONE].reshape(*self._batch_size, self._assembler.steps)
         groups = [reduce(dict[str, Any].__getitem__, level, nxt) for level in self._levels]
         flags = [group[flag] for group in groups for flag in FLAGS if flag in group]
         return any_flag(flags, len(self._batch_size) + 1)
 
     def _check_done(self, entries: dict[str, Any]) -> None:
-        """Refuse done flags that contradict each other, and resets that return ``done``."""
+        """Reject done flags that contradict each other, and resets that return ``done``."""
         owner = name_of(self.env)
         try:
-            for level in self._levels:
+            for level, keys in self._levels.items():
                 group = reduce(dict[str, Any].__getitem__, level, entries[NEXT])
-                flags = {unwrap((*level, flag)): group[flag] for flag in FLAGS if flag in group}
+                flags = {key: group[flag] for flag, key in keys.items() if flag in group}
                 complete_done(flags, level=level, flags=(), owner=f"{owner}.step")
             root = entries.get(DONE)
             if root is not None and bool(root.any()):
@@ -380,7 +372,8 @@ class Collector(BackgroundCollector):
             self._free_id += self._elements
             ids = torch.arange(first, self._free_id, device=ended.device).reshape(self._batch_size)
         numbers, self._ids, self._free_id = number_trajectories(ended, ids, self._free_id)
-        place(entries, TRAJ_IDS, numbers)
+        group, name = TRAJ_IDS
+        entries.setdefault(group, {})[name] = numbers
 
     # ------------------------------------------------------------------ control
 
@@ -390,7 +383,7 @@ class Collector(BackgroundCollector):
         Raises:
             RLError: while another thread collects with this collector.
         """
-        with self._alone("reset"):
+        with self._exclusive("reset"):
             self._restart()
 
     def _restart(self) -> None:
@@ -409,7 +402,7 @@ class Collector(BackgroundCollector):
         Returns:
             The seed for the next environment.
         """
-        with self._alone("set_seed"):
+        with self._exclusive("set_seed"):
             self._restart()
             following = self.env.set_seed(seed)
             return seed if static_seed else following
@@ -446,14 +439,14 @@ class Collector(BackgroundCollector):
         """
         self.profile_config = ProfileConfig.of(config, settings)
         self._profiler = BatchProfiler(self.profile_config, worker_idx)
-        self._call_through(self._profiler)
+        self._time_with(self._profiler)
 
     def disable_profile(self) -> None:
         """End the recording; happens by itself after the last batch."""
         self._profiler = self.profile_config = None
-        self._call_through(Ranges() if self._clock is None and self._named else self._clock)
+        self._time_with(Ranges() if self._clock is None and self._named else self._clock)
 
-    def _call_through(self, clock: Clock | Ranges | None) -> None:
+    def _time_with(self, clock: Clock | Ranges | None) -> None:
         root, self._runner = self._runner.root, self._make_runner(clock=clock)
         self._runner.root = root
 
@@ -470,7 +463,7 @@ class Collector(BackgroundCollector):
             storing      on cpu
             ...
         """
-        return describe(self, self._recurrent, self._devices, self._output, self._assemble.forms)
+        return describe(self, self._recurrent, self._devices, self._output, self._assembler.forms)
 
     # ------------------------------------------------------------------ properties and state
 
@@ -512,15 +505,15 @@ class Collector(BackgroundCollector):
                 f"{type(self.env).__name__} has no state_dict(): a collector that loads this state starts new"
                 " episodes; give the environment state_dict() and load_state_dict() for an exact continuation"
             )
-        with self._alone("state_dict"):
+        with self._exclusive("state_dict"):
             exact = env_state is not None and not self._torn
             state = {
                 "frames": self._frames,
                 "free_id": self._free_id,
                 "ids": self._ids if exact else None,
                 "root": self._runner.root if exact else None,
-                "root_keys": self._assemble.root_keys,
-                "next_keys": self._assemble.next_keys,
+                "root_keys": self._assembler.root_keys,
+                "next_keys": self._assembler.next_keys,
                 "policy_version": self.policy_version,
                 "trajectories": None if self._whole is None else self._whole.state(),
             }
@@ -537,12 +530,12 @@ class Collector(BackgroundCollector):
         found = unpack_state(state, self._batch_size, home, self._devices.storing or home)
         self._recurrent.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
-        with self._alone("load_state_dict"):
+        with self._exclusive("load_state_dict"):
             # False: the environment was not restored exactly, and warned about it
             exact = found["env"] is not None and load is not None and load(found["env"]) is not False
             self._frames, self._free_id = found["frames"], found["free_id"]
             self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
-            self._assemble.root_keys, self._assemble.next_keys = found["root_keys"], found["next_keys"]
+            self._assembler.expect_keys(found["root_keys"], found["next_keys"])
             self.policy_version = found["policy_version"]
             self._torn = False
             if self._whole is not None:
