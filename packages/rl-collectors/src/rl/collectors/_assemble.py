@@ -240,7 +240,7 @@ def check_keys(prepared: Iterable[NestedKey], found: Iterable[NestedKey], owner:
     """Compare the entries of a batch with those that memory was prepared for.
 
     Raises:
-        ContractError: if one is missing or new.
+        ContractError: If one is missing or new.
     """
     prepared, found = [*prepared], [*found]
     missing = [key_str(key) for key in prepared if key not in found]

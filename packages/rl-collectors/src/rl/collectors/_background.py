@@ -12,7 +12,7 @@ from threading import Condition, Thread, current_thread
 from typing import Any, ClassVar, Self
 
 from rl.collectors.weights import chosen_weights, load_weights
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 
 
 class CollectorBase(ABC):
@@ -135,8 +135,8 @@ class CollectorBase(ABC):
             weights_dict: Weights by the name of the model, ``"policy"``.
 
         Raises:
-            SpecError: if there is no policy with parameters, the weights do not fit it, or there is no such worker or
-                model. Nothing is changed.
+            ArgumentError: If there is no policy with parameters, the weights do not fit it, or there is no such worker
+                or model. Nothing is changed.
         """
         source = chosen_weights(
             policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
@@ -181,7 +181,7 @@ class CollectorBase(ABC):
         """Return an attribute of the policy, of the first worker if there are workers.
 
         Raises:
-            AttributeError: if there is none.
+            AttributeError: If there is none.
         """
         return self._first_attribute(f"policy.{attr}")
 
@@ -189,7 +189,7 @@ class CollectorBase(ABC):
         """Return an attribute of the environment, of the first worker if there are workers.
 
         Raises:
-            AttributeError: if there is none.
+            AttributeError: If there is none.
         """
         return self._first_attribute(f"env.{attr}")
 
@@ -217,7 +217,7 @@ class CollectorBase(ABC):
             Results of the calls.
 
         Raises:
-            SpecError: if the two lists, or with workers their number, differ in length.
+            ArgumentError: If the two lists, or with workers their number, differ in length.
         """
         calls = self._calls(method_name, list_of_args, list_of_kwargs, None)
         method = attrgetter(method_name)(self)
@@ -229,7 +229,7 @@ class CollectorBase(ABC):
         args = [()] * known if args is None else list(args)
         kwargs = [{}] * known if kwargs is None else list(kwargs)
         if len(args) != len(kwargs) or count not in (None, len(args)):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.map_fn({name!r}) got {len(args)} list_of_args and {len(kwargs)} list_of_kwargs,"
                 f" expected {'as many of one as of the other' if count is None else f'{count} of each'}"
             )
@@ -300,8 +300,8 @@ class BackgroundCollector(CollectorBase):
         like take effect between two batches.
 
         Raises:
-            SpecError: if there is no replay buffer.
-            RLError: after `shutdown`.
+            ArgumentError: If there is no replay buffer.
+            RLError: After `shutdown`.
 
         Example:
             >>> from rl.collectors import Collector
@@ -319,7 +319,7 @@ class BackgroundCollector(CollectorBase):
             [4, 4, 4]
         """
         if self.replay_buffer is None:
-            raise SpecError(f"{type(self).__name__}.start collects into a replay buffer: pass replay_buffer=")
+            raise ArgumentError(f"{type(self).__name__}.start collects into a replay buffer: pass replay_buffer=")
         self._check_open()
         self._background.start()
 
@@ -355,7 +355,7 @@ class BackgroundCollector(CollectorBase):
 
     def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
         if worker_ids not in (None, 0, [0], (0,)):
-            raise SpecError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
+            raise ArgumentError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
         with self._background.held():
             if source is not None and source is not self.policy:
                 load_weights(self.policy, source)
@@ -372,7 +372,7 @@ class Background:
     An exception in the thread ends it, and is raised by the next call.
 
     Args:
-        collect: collects a batch; returns False if there are no more.
+        collect: Function that collects a batch and returns False if there are no more.
     """
 
     def __init__(self, collect: Callable[[], bool]) -> None:

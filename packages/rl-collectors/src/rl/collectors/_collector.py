@@ -28,25 +28,25 @@ from rl.collectors._output import Output, describe
 from rl.collectors._pipeline import (
     Devices,
     accelerated,
+    as_random_frames,
+    as_total_frames,
     check_collector_key,
     check_fit,
     check_flags,
-    count_of,
     device_of_policy,
     make_env,
     make_policy,
     move_env,
     name_of,
-    random_of,
     rounding,
-    total_of,
     unpack_state,
 )
 from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories, number_trajectories
 from rl.core import set_recurrent_mode
-from rl.core.errors import RLError, SpecError, issue_warning
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, RLError, SpecError, issue_warning
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
@@ -71,51 +71,54 @@ class Collector(BackgroundCollector):
     under ``next`` at the following step; the collector writes ``is_init`` where the environment does not.
 
     Args:
-        create_env_fn: an environment (`rl.core.interfaces.Env`), or a function that makes one.
-        policy: a TensorDict module or any function from TensorDict to TensorDict; random actions if None.
+        create_env_fn: An environment (`rl.core.interfaces.Env`), or a function that makes one.
+        policy: A TensorDict module or any function from TensorDict to TensorDict; random actions if None.
             It is not copied.
-        policy_factory: function that makes the policy; takes the place of `policy`.
-        create_env_kwargs: arguments of `create_env_fn`.
-        frames_per_batch: frames (steps times environments) of a batch, rounded up to whole steps.
-        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
-        device: the default of `policy_device` and `env_device`.
-        policy_device: device of the policy, whose parameters must be there; that of its parameters if None.
-        env_device: device to which the environment is moved with ``env.to(device)``; not moved if None.
-        storing_device: device of the batches; that of the environment if None.
-        max_frames_per_traj: steps after which an episode is truncated and reset; None or 0 for no limit.
+        policy_factory: Function that makes the policy; takes the place of `policy`.
+        create_env_kwargs: Arguments of `create_env_fn`.
+        frames_per_batch: Frames (steps times environments) of a batch, rounded up to whole steps.
+        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        device: The default of `policy_device` and `env_device`.
+        policy_device: Device of the policy, whose parameters must be there; that of its parameters if None.
+        env_device: Device to which the environment is moved with ``env.to(device)``; not moved if None.
+        storing_device: Device of the batches; that of the environment if None.
+        max_frames_per_traj: Steps after which an episode is truncated and reset; None or 0 for no limit.
         init_random_frames: Number of frames at the start with random actions, rounded up to whole steps; None and -1
             for none. The policy still runs, for its other outputs, which belong to its own action.
-        reset_at_each_iter: begin every batch with a reset.
-        split_trajs: split every batch with `split_trajectories`.
-        trajs_per_batch: number of trajectories of a batch, which are whole then; parts of running ones are kept for
+        reset_at_each_iter: Whether to begin every batch with a reset.
+        split_trajs: Whether to split every batch with `split_trajectories`.
+        trajs_per_batch: Number of trajectories of a batch, which are whole then; parts of running ones are kept for
             the next batch. The last batch before `total_frames` may have fewer.
-        traj_format: with `trajs_per_batch`, ``"padded"`` for ``[n, T_max]`` with ``("collector", "mask")``, or
-            ``"cat"`` for ``[sum T]``; in the order in which trajectories end.
-        postproc: function that is applied to every batch; its result is yielded.
-        replay_buffer: buffer that is extended by every batch; None is yielded instead.
-        extend_buffer: whether a row of the buffer is a row of the batch, as in ``buffer.extend(batch)``. If false, it
+        traj_format: Form of a batch with `trajs_per_batch`: ``"padded"`` for ``[n, T_max]`` with ``("collector",
+            "mask")``, or ``"cat"`` for ``[sum T]``; in the order in which trajectories end.
+        postproc: Function that is applied to every batch; its result is yielded.
+        replay_buffer: Buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: Whether a row of the buffer is a row of the batch, as in ``buffer.extend(batch)``. If false, it
             is a single step, in the order of time.
-        return_same_td: return the same TensorDict each time, overwritten.
-        exploration_type: exploration type of the policy; None for the ambient one.
-        track_traj_ids: write ``("collector", "traj_ids")``.
-        set_truncated: mark the last step of every batch as truncated; the episode continues in the next batch with
-            the same trajectory id.
-        track_policy_version: write ``policy_version``, int64 ``[*B, T]``: the number of `update_policy_weights_`.
-        compile_policy: compile the policy: True, or the arguments of `torch.compile`.
-        cudagraph_policy: record the policy in a CUDA graph: True, or the arguments of `tensordict.nn.CudaGraphModule`.
-        cudagraph: record the steps of policy, environment and resets in CUDA graphs, and replay them. Both have to be
-            on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands still.
-        pre_collect_hook: function that is called before every batch.
-        post_collect_hook: function that is called with every batch, after `postproc`.
-        interruptor: an `Interruptor`; a batch ends early once it is stopped.
-        debug: check shapes, dtypes and actions at every step; otherwise only at the first.
-        profile: measure the time of policy and environment; see `stats`.
-        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
+        return_same_td: Whether to return the same TensorDict each time, overwritten.
+        exploration_type: Exploration type of the policy; None for the ambient one.
+        track_traj_ids: Whether to write ``("collector", "traj_ids")``.
+        set_truncated: Whether to mark the last step of every batch as truncated; the episode continues in the next
+            batch with the same trajectory id.
+        track_policy_version: Whether to write ``policy_version``, int64 ``[*B, T]``: the number of
+            `update_policy_weights_`.
+        compile_policy: Whether to compile the policy: True, or the arguments of `torch.compile`.
+        cudagraph_policy: Whether to record the policy in a CUDA graph: True, or the arguments of
+            `tensordict.nn.CudaGraphModule`.
+        cudagraph: Whether to record the steps of policy, environment and resets in CUDA graphs, and replay them. Both
+            have to be on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands
+            still.
+        pre_collect_hook: Function that is called before every batch.
+        post_collect_hook: Function that is called with every batch, after `postproc`.
+        interruptor: An `Interruptor`; a batch ends early once it is stopped.
+        debug: Whether to check shapes, dtypes and actions at every step; otherwise only at the first.
+        profile: Whether to measure the time of policy and environment; see `stats`.
+        weight_updater: A `WeightUpdaterBase`, with which this collector is registered.
 
     Raises:
-        ContractError: if the policy reads a key that the environment does not write, writes no action, or has a
+        ContractError: If the policy reads a key that the environment does not write, writes no action, or has a
             recurrent state that it does not write under ``next``.
-        SpecError: if an argument is out of range, two exclude each other, the policy's parameters are on another
+        ArgumentError: If an argument is out of range, two exclude each other, the policy's parameters are on another
             device than `policy_device`, or `create_env_fn` does not return an environment.
 
     Example:
@@ -171,11 +174,11 @@ class Collector(BackgroundCollector):
         profile: bool = False,
         weight_updater: Any = None,
     ) -> None:
-        frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
-        self.total_frames = total_of(total_frames)
-        self._random_frames = random_of(init_random_frames)
+        frames_per_batch = as_integer(frames_per_batch, type(self).__name__, "frames_per_batch", 1)
+        self.total_frames = as_total_frames(total_frames, type(self).__name__)
+        self._random_frames = as_random_frames(init_random_frames, type(self).__name__)
         limit = max_frames_per_traj or None
-        limit = None if limit in (None, -1) else count_of("max_frames_per_traj", limit, 1)
+        limit = None if limit in (None, -1) else as_integer(limit, type(self).__name__, "max_frames_per_traj", 1)
         self._output = Output(
             postproc,
             post_collect_hook,
@@ -190,7 +193,9 @@ class Collector(BackgroundCollector):
         )
         self.policy = make_policy(policy, policy_factory)
         if cudagraph and cudagraph_policy:
-            raise SpecError("a collector takes cudagraph_policy or cudagraph, which records the policy too; got both")
+            raise ArgumentError(
+                "a collector takes cudagraph_policy or cudagraph, which records the policy too; got both"
+            )
         acting = accelerated(self.policy, compile_policy, cudagraph_policy)
         away = device_of_policy(self.policy, device if policy_device is None else policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
@@ -202,7 +207,7 @@ class Collector(BackgroundCollector):
         self._batch_size = torch.Size(env.batch_size)
         self._elements = self._batch_size.numel()
         if not self._elements:
-            raise SpecError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
+            raise ArgumentError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
         self._whole = self._output.whole_trajectories()
         self.env = move_env(env, device if env_device is None else env_device)
         self._devices = Devices.of(self.env, away, storing_device)
@@ -241,9 +246,9 @@ class Collector(BackgroundCollector):
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
         Raises:
-            ContractError: if policy or environment do not write their declared keys.
-            SpecError: if an action or a step's outcome does not fit its spec.
-            RLError: after `shutdown`, or while another thread collects with this collector.
+            ContractError: If policy or environment do not write their declared keys.
+            SpecError: If an action or a step's outcome does not fit its spec.
+            RLError: After `shutdown`, or while another thread collects with this collector.
         """
         batch = self._next_result(-1)
         assert batch is not None
@@ -381,7 +386,7 @@ class Collector(BackgroundCollector):
         """Begin the next batch with a reset of all environments, and with new trajectory ids.
 
         Raises:
-            RLError: while another thread collects with this collector.
+            RLError: While another thread collects with this collector.
         """
         with self._exclusive("reset"):
             self._restart()
@@ -411,10 +416,10 @@ class Collector(BackgroundCollector):
         """End the background thread after its batch, and close the environment.
 
         Args:
-            timeout: seconds to wait for the batch; no limit if None.
+            timeout: Seconds to wait for the batch; no limit if None.
 
         Raises:
-            RLError: if the batch takes longer; the environment is then not closed.
+            RLError: If the batch takes longer; the environment is then not closed.
         """
         if not self._background.end(timeout):
             raise RLError(f"the background thread of this collector has not completed its batch within {timeout} s")
@@ -430,12 +435,12 @@ class Collector(BackgroundCollector):
         """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.
 
         Args:
-            config: what is recorded.
-            worker_idx: number in the name of the file.
-            settings: those of `ProfileConfig`, in the place of `config`.
+            config: Settings of the recording.
+            worker_idx: Number in the name of the file.
+            settings: Settings of `ProfileConfig`, in place of `config`.
 
         Raises:
-            SpecError: if a setting is out of range, or both are given.
+            ArgumentError: If a setting is out of range, or both are given.
         """
         self.profile_config = ProfileConfig.of(config, settings)
         self._profiler = BatchProfiler(self.profile_config, worker_idx)
@@ -523,7 +528,7 @@ class Collector(BackgroundCollector):
         """Continue from `state`; from a reset if the environment is not restorable.
 
         Raises:
-            CheckpointError: if the state is not a collector's, of another batch size, or of a policy with other
+            CheckpointError: If the state is not a collector's, of another batch size, or of a policy with other
                 recurrent states. Nothing is loaded then.
         """
         home = self._devices.env

@@ -31,8 +31,8 @@ class GroupLeaves:
     the group's flag is false.
 
     Args:
-        env: the environment's leaf form.
-        done_keys: keys of all its flags.
+        env: The environment's leaf form.
+        done_keys: Keys of all its flags.
     """
 
     def __init__(self, env: LeafEnv, done_keys: Iterable[NestedKey]) -> None:

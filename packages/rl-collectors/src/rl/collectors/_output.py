@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl.collectors._pipeline import Devices, count_of, name_of
+from rl.collectors._pipeline import Devices, name_of
 from rl.collectors._trajectories import WholeTrajectories, split_trajectories
 from rl.core import check_pipeline
-from rl.core.errors import SpecError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, leaf_keys
 
 
@@ -21,7 +22,7 @@ class Output:
     """The arguments of collectors of the same names.
 
     Raises:
-        SpecError: if two of them exclude each other.
+        ArgumentError: If two of them exclude each other.
     """
 
     postproc: Callable[[TensorDictBase], Any] | None
@@ -37,8 +38,7 @@ class Output:
 
     def __post_init__(self) -> None:
         self._same: TensorDictBase | None = None
-        if self.traj_format not in ("padded", "cat"):
-            raise SpecError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}")
+        one_of(self.traj_format, "Collector", "traj_format", ("padded", "cat"))
         whole = None if self.trajs_per_batch is None else f"trajs_per_batch={self.trajs_per_batch}"
         form = "split_trajs=True" if self.split_trajs else whole
         if whole and self.split_trajs:
@@ -52,14 +52,14 @@ class Output:
 
     @staticmethod
     def _exclude(one: str, other: str, why: str) -> None:
-        raise SpecError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
+        raise ArgumentError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
 
     def whole_trajectories(self) -> WholeTrajectories | None:
         """Return what gathers whole trajectories, or None. Those for a replay buffer are not padded."""
         if self.trajs_per_batch is None:
             return None
         form = self.traj_format if self.replay_buffer is None else "cat"
-        return WholeTrajectories(count_of("trajs_per_batch", self.trajs_per_batch, 1), form)
+        return WholeTrajectories(as_integer(self.trajs_per_batch, "Collector", "trajs_per_batch", 1), form)
 
     def finish(self, batch: Any) -> Any:
         """Return what is yielded for a batch; None if it goes to a replay buffer."""
@@ -89,11 +89,11 @@ def describe(
     """Return the description as text.
 
     Args:
-        collector: the collector.
-        recurrent: recurrent states of its policy.
-        devices: its devices.
-        output: what it does with a batch.
-        forms: shape and dtype of a step's entries; empty before the first step.
+        collector: The collector.
+        recurrent: Recurrent states of its policy.
+        devices: Devices of the collector.
+        output: Steps that are applied to a batch.
+        forms: Shape and dtype of a step's entries; empty before the first step.
     """
     env, policy = collector.env, collector.policy
     home, storing, postproc = devices.env, devices.storing, output.postproc

@@ -23,12 +23,12 @@ class RecurrentStates:
     """Recurrent states of a policy, and those of them that the collector writes because the environment does not.
 
     Args:
-        env: environment; with the transforms `InitTracker` or `TensorDictPrimer` it writes them itself.
-        policy: any policy; see `rl.core.states_of`.
+        env: Environment; with the transforms `InitTracker` or `TensorDictPrimer` it writes them itself.
+        policy: Any policy; see `rl.core.states_of`.
 
     Raises:
-        ContractError: if the policy declares a state and does not write it under ``next``, or writes one undeclared.
-        SpecError: if the environment has no ``done`` at its root.
+        ContractError: If the policy declares a state and does not write it under ``next``, or writes one undeclared.
+        SpecError: If the environment has no ``done`` at its root.
     """
 
     def __init__(self, env: Env, policy: Any) -> None:
@@ -65,7 +65,7 @@ class RecurrentStates:
         """Check that a saved root has the recurrent states of the policy.
 
         Raises:
-            CheckpointError: if a state is not in it, or has another shape or dtype.
+            CheckpointError: If a state is not in it, or has another shape or dtype.
         """
         if root is None:
             return
@@ -88,12 +88,12 @@ class RecurrentStates:
         """Check ``is_init`` and the recurrent states of a batch; every batch until an episode ends inside one.
 
         Args:
-            batch: collected batch.
-            starts: whether it begins with a reset.
-            cut: whether its last step is marked as truncated by the collector.
+            batch: Collected batch.
+            starts: Whether it begins with a reset.
+            cut: Whether its last step is marked as truncated by the collector.
 
         Raises:
-            ContractError: if ``is_init`` or a state disagrees with the begin of an episode.
+            ContractError: If ``is_init`` or a state disagrees with the begin of an episode.
         """
         if self._checked:
             return
@@ -156,8 +156,8 @@ class RecurrentLeaves:
     """`LeafEnv` whose resets also write the initial recurrent states.
 
     Args:
-        env: the environment's leaf form.
-        recurrent: recurrent states to write.
+        env: The environment's leaf form.
+        recurrent: Recurrent states to write.
     """
 
     def __init__(self, env: LeafEnv, recurrent: RecurrentStates) -> None:
@@ -187,8 +187,8 @@ class RecurrentEnv:
     """`Env` whose resets also write the initial recurrent states, for the TensorDict loop.
 
     Args:
-        env: the environment.
-        recurrent: recurrent states to write.
+        env: The environment.
+        recurrent: Recurrent states to write.
     """
 
     def __init__(self, env: Env, recurrent: RecurrentStates) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs._libraries import import_library
@@ -44,8 +44,8 @@ class Joining:
     XLA runs a function with few results faster too. Flags are joined with the bytes; large results stay alone.
 
     Args:
-        jax: the module.
-        example: shapes and dtypes of the results.
+        jax: The module.
+        example: Shapes and dtypes of the results.
     """
 
     def __init__(self, jax: Any, example: Sequence[Any]) -> None:
@@ -88,7 +88,7 @@ class Packing:
     Two arrays cross between JAX and torch at less cost than one for each leaf, and gradients pass through the floats.
 
     Args:
-        example: a PyTree of arrays, or of their shapes and dtypes.
+        example: A PyTree of arrays, or of their shapes and dtypes.
     """
 
     def __init__(self, example: Any) -> None:
@@ -154,8 +154,8 @@ class Action:
     """The action of a simulator.
 
     Args:
-        spec: of one element.
-        decode: from a tensor ``[n, *shape]`` to the tensor that the simulator takes.
+        spec: Spec of one element.
+        decode: Function from a tensor ``[n, *shape]`` to the tensor that the simulator takes.
     """
 
     spec: TensorSpec
@@ -175,10 +175,10 @@ class JaxEnv(LeafEnvBase):
     - ``step(key, state, action) -> state, observation, reward, terminated, truncated``.
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: must be that of JAX, or None.
-        max_episode_steps: steps after which an episode is truncated; None for no limit but the simulator's.
-        requires_grad: whether gradients pass through a step, from the outcome to the action and the state.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of JAX, or None.
+        max_episode_steps: Steps after which an episode is truncated; None for no limit but the simulator's.
+        requires_grad: Whether gradients pass through a step, from the outcome to the action and the state.
     """
 
     def __init__(
@@ -428,12 +428,12 @@ def batch_of(batch_size: Iterable[int] | None, num_envs: int | None) -> Iterable
     """The batch of the arguments `batch_size` and `num_envs`.
 
     Raises:
-        SpecError: if both are given.
+        ArgumentError: If both are given.
     """
     if num_envs is None:
         return batch_size or ()
     if batch_size:
-        raise SpecError("give batch_size or num_envs, not both")
+        raise ArgumentError("give batch_size or num_envs, not both")
     return (num_envs,)
 
 

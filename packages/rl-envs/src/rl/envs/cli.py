@@ -29,7 +29,7 @@ def suggest_workers(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: if there is no such environment, or it cannot be made.
+        RLError: If there is no such environment, or it cannot be made.
     """
     parser = argparse.ArgumentParser(
         "rl suggest-workers",
@@ -165,10 +165,10 @@ def _report(env: str, kind: str, count: int, speeds: Mapping[int, float]) -> Ite
     """The table and the advice.
 
     Args:
-        env: its name.
-        kind: class of the environments in this process.
-        count: number of environments.
-        speeds: frames a second, by number of worker processes; 0 is this process.
+        env: Name of the environment.
+        kind: Class of the environments in this process.
+        count: Number of environments.
+        speeds: Frames a second, by number of worker processes; 0 is this process.
     """
     serial = speeds[0]
     yield f"{env}: {1e6 / serial:.0f} us a frame in this process, {count} environments, random actions, resets included"

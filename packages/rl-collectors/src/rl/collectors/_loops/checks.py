@@ -24,8 +24,8 @@ class StepChecks:
     """Checks of the entries that a policy and an environment write against the environment's specs.
 
     Args:
-        env: environment with the specs.
-        policy: policy that messages about actions name.
+        env: Environment with the specs.
+        policy: Policy that messages about actions name.
     """
 
     def __init__(self, env: Env, policy: object) -> None:
@@ -39,8 +39,8 @@ class StepChecks:
         """Check keys, shapes, dtypes and domain of the actions.
 
         Raises:
-            ContractError: if the policy wrote no action.
-            SpecError: if an action is not in its spec.
+            ContractError: If the policy wrote no action.
+            SpecError: If an action is not in its spec.
         """
         for key, spec in _specs(self._env.full_action_spec):
             action = root.get(key)
@@ -62,7 +62,7 @@ class StepChecks:
         """Check that the root has the keys that the policy reads.
 
         Raises:
-            ContractError: if a key is missing.
+            ContractError: If a key is missing.
         """
         for key in self._in_keys:
             if key not in root:
@@ -73,8 +73,8 @@ class StepChecks:
         """Check keys, shapes and dtypes of the entries under ``next``.
 
         Raises:
-            ContractError: if the environment did not write a key of its specs.
-            SpecError: if an entry has another shape or dtype than its spec.
+            ContractError: If the environment did not write a key of its specs.
+            SpecError: If an entry has another shape or dtype than its spec.
         """
         owner, env = name_of(self._env), self._env
         for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
@@ -91,7 +91,7 @@ class StepChecks:
         """Check shapes and dtypes of the root entries of a reset.
 
         Raises:
-            SpecError: if an entry has another shape or dtype than its spec.
+            SpecError: If an entry has another shape or dtype than its spec.
         """
         for composite in (self._env.observation_spec, self._env.full_done_spec):
             for key, spec in _specs(composite):
@@ -102,12 +102,12 @@ class StepChecks:
         """Check steps after an operation on them failed, in their order; nothing if they agree with the specs.
 
         Args:
-            roots: of the steps, with actions; one more than `nexts` if the last step failed.
-            nexts: entries under ``next``.
+            roots: Roots of the steps, with actions; one more than `nexts` if the last step failed.
+            nexts: Entries under ``next``.
 
         Raises:
-            ContractError: if the environment did not write a key of its specs.
-            SpecError: if an entry or an action is not in its spec.
+            ContractError: If the environment did not write a key of its specs.
+            SpecError: If an entry or an action is not in its spec.
         """
         for root, nxt in zip_longest(roots, nexts):
             if root is not None:

@@ -66,14 +66,14 @@ class LeafLoop:
     """Loop over a `LeafEnv` that keeps the root of the next step; None stands for a reset.
 
     Args:
-        env: leaf form of the environment.
-        rewards: reward keys; they are written under ``next`` and not copied to the root.
-        around: adds a clock to resets.
-        acts: action keys, if the other root entries of the policy are copied to the next root, as `rl.core.step_mdp`
+        env: Leaf form of the environment.
+        rewards: Reward keys; they are written under ``next`` and not copied to the root.
+        around: Function that adds a clock to resets.
+        acts: Action keys, if the other root entries of the policy are copied to the next root, as `rl.core.step_mdp`
             does; None for a policy of known inputs, which does not need them.
-        done: key of the flag of elements that are reset.
-        asks: reset only after steps at which an element is done, which reads a value of the device. If false, every
-            step resets, with a mask that may be empty.
+        done: Key of the flag of elements that are reset.
+        asks: Whether to reset only after steps at which an element is done, which reads a value of the device. If
+            false, every step resets, with a mask that may be empty.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class LeafLoop:
         """Take `steps` steps and append their entries to `roots` and `nexts`.
 
         Args:
-            steps: number of steps.
-            act: policy.
-            step: step of the environment.
-            roots: list for one dict a step: observations, flags, policy outputs.
-            nexts: list for one dict a step: entries under ``next``.
+            steps: Number of steps.
+            act: Policy.
+            step: Step of the environment.
+            roots: List for one dict a step: observations, flags, policy outputs.
+            nexts: List for one dict a step: entries under ``next``.
         """
         root = self.reset() if self.root is None else self.root
         self.root = None  # after an exception the environment is at an unknown step

@@ -23,8 +23,8 @@ class LimitedLeaves:
     """`LeafEnv` whose episodes are truncated after some steps.
 
     Args:
-        env: the environment's leaf form.
-        limit: maximum number of steps of an episode.
+        env: The environment's leaf form.
+        limit: Maximum number of steps of an episode.
     """
 
     def __init__(self, env: LeafEnv, limit: int) -> None:
@@ -49,8 +49,8 @@ class LimitedEnv:
     """`Env` whose episodes are truncated after some steps, for the TensorDict loop.
 
     Args:
-        env: the environment.
-        limit: maximum number of steps of an episode.
+        env: The environment.
+        limit: Maximum number of steps of an episode.
     """
 
     def __init__(self, env: Env, limit: int) -> None:
@@ -106,7 +106,7 @@ class ActProbe:
     """Wrapper of a policy that copies its outputs and records their memory.
 
     Args:
-        act: the policy.
+        act: The policy.
     """
 
     def __init__(self, act: LeafAct) -> None:
@@ -144,8 +144,8 @@ class StepProbe:
     """Wrapper of a step that refuses an environment whose leaf form returns the same memory twice.
 
     Args:
-        step: `LeafEnv.step_leaves`.
-        owner: name of the environment, for messages.
+        step: Method `LeafEnv.step_leaves`.
+        owner: Name of the environment, for messages.
     """
 
     def __init__(self, step: LeafStep, owner: str) -> None:

@@ -28,9 +28,9 @@ def lowered_policy(module: LoweredModule, device: torch.device | None, home: tor
     """Return a function that runs `module` on the leaves of the root.
 
     Args:
-        module: lowered policy.
-        device: device of the policy; None if it is that of the environment.
-        home: device of the environment.
+        module: Lowered policy.
+        device: Device of the policy; None if it is that of the environment.
+        home: Device of the environment.
     """
     call = getattr(module, "fn", module)  # saves one call a step
     reads, writes = list(module.in_keys), list(module.out_keys)
@@ -81,9 +81,9 @@ def opaque_act(policy: Callable[..., Any], device: torch.device | None, home: to
     """Return the policy as a function that always returns the TensorDict with its outputs.
 
     Args:
-        policy: called with the root; writes in place, or returns the result.
-        device: device of the policy; None if it is that of the environment.
-        home: device of the environment.
+        policy: Function of the root, which writes in place, or returns the result.
+        device: Device of the policy; None if it is that of the environment.
+        home: Device of the environment.
     """
 
     def act(td: TensorDictBase) -> TensorDictBase:
@@ -103,9 +103,9 @@ def opaque_policy(act: TensorDictAct, batch_size: torch.Size, groups: Mapping[Ne
     """Return a function that wraps the root's leaves into a TensorDict and calls the policy.
 
     Args:
-        act: from `opaque_act`.
-        batch_size: batch of the environment.
-        groups: batch sizes of groups.
+        act: Function that `opaque_act` returns.
+        batch_size: Batch of the environment.
+        groups: Batch sizes of groups.
     """
 
     def leaf_act(root: Leaves) -> Leaves | None:
@@ -132,8 +132,8 @@ class TensorDictLoop:
     The environment may return the same buffers at every step, so each step is copied before the next one.
 
     Args:
-        env: environment of the protocol.
-        groups: batch sizes of groups.
+        env: Environment of the protocol.
+        groups: Batch sizes of groups.
     """
 
     def __init__(self, env: Env, groups: Mapping[NestedKey, torch.Size]) -> None:
@@ -155,11 +155,11 @@ class TensorDictLoop:
         """Take `steps` steps and append their entries to `roots` and `nexts`.
 
         Args:
-            steps: number of steps.
-            act: policy.
-            step: step of the environment, with the reset of done elements.
-            roots: list for one dict a step: observations, flags, policy outputs.
-            nexts: list for one dict a step: entries under ``next``.
+            steps: Number of steps.
+            act: Policy.
+            step: Step of the environment, with the reset of done elements.
+            roots: List for one dict a step: observations, flags, policy outputs.
+            nexts: List for one dict a step: entries under ``next``.
         """
         td = self._env.reset() if self._td is None else self._td
         self._td = None  # after an exception the environment is at an unknown step

@@ -17,7 +17,7 @@ from rl.collectors._loops.policies import RecordedLoop, TensorDictLoop, lowered_
 from rl.collectors._pipeline import device_of_env, name_of
 from rl.collectors._profiling import Clock, Ranges
 from rl.collectors._recurrent_state import RecurrentEnv, RecurrentLeaves, RecurrentStates
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys
 from rl.core.lowering import lower, lower_env
@@ -39,19 +39,19 @@ class Runner:
     ============== =============== ==============================================================
 
     Args:
-        env: the environment.
-        policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
-        away: device of the policy if it is not that of the environment.
-        recurrent: recurrent states of the policy.
-        acting: the policy as it is called, if compiled; `policy` if None.
-        limit: maximum number of steps of an episode, or None.
-        debug: check every step, not only the first two.
-        clock: what times or records policy and environment, or None.
-        stopped: returns whether to end a batch early; it is called every few steps.
-        record: replay steps from CUDA graphs.
+        env: The environment.
+        policy: A TensorDict module, any callable on TensorDicts, or None for random actions.
+        away: Device of the policy if it is not that of the environment.
+        recurrent: Recurrent states of the policy.
+        acting: The policy as it is called, if compiled; `policy` if None.
+        limit: Maximum number of steps of an episode, or None.
+        debug: Whether to check every step, not only the first two.
+        clock: Clock or profiler of policy and environment, or None.
+        stopped: Function that returns whether to end a batch early; it is called every few steps.
+        record: Whether to replay steps from CUDA graphs.
 
     Raises:
-        SpecError: if steps should be recorded and cannot be.
+        ArgumentError: If steps should be recorded and cannot be.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class Runner:
         After an exception the loop starts from a reset: the environment may have moved on.
 
         Args:
-            steps: number of steps.
-            random: number of steps with random actions, from the first on.
-            take: called with chunks of steps: root entries, and entries under ``next``, one dict a step each.
+            steps: Number of steps.
+            random: Number of steps with random actions, from the first on.
+            take: Function of chunks of steps: root entries, and entries under ``next``, one dict a step each.
         """
         stopped, begun = self._stopped, False
         for randomly, count in ((True, random), (False, steps - random)):
@@ -159,11 +159,11 @@ class _Lane:
     """A policy, or random actions: checked at the first two steps, then called directly.
 
     Args:
-        act: the policy, or random actions.
-        probe: `ActProbe` for the leaf loop, which keeps the outputs of the policy; None for the other.
-        check: adds checks to a policy.
-        around: adds a clock.
-        debug: check every step.
+        act: The policy, or random actions.
+        probe: Class `ActProbe` for the leaf loop, which keeps the outputs of the policy; None for the other.
+        check: Function that adds checks to a policy.
+        around: Function that adds a clock.
+        debug: Whether to check every step.
     """
 
     def __init__(self, act: Any, probe: Any, check: Any, around: Any, *, debug: bool) -> None:
@@ -187,21 +187,21 @@ def _check_recordable(who: str, path: str, home: torch.device, away: torch.devic
     """Check that steps can be recorded in a CUDA graph.
 
     Raises:
-        SpecError: if they run on another device, or through TensorDicts, or are all to be checked.
+        ArgumentError: If they run on another device, or through TensorDicts, or are all to be checked.
     """
     if home.type != "cuda" or away is not None:
         where = f"{who} is on {home}" + ("" if away is None else f", the policy on {away}")
-        raise SpecError(
+        raise ArgumentError(
             f"Collector(cudagraph=True) needs environment and policy on one CUDA device, and {where}: make them there"
             " (device='cuda'), or leave cudagraph out"
         )
     if path != "leaves":
-        raise SpecError(
+        raise ArgumentError(
             f"Collector(cudagraph=True) needs an environment and a policy with a leaf form, and the path of {who} is"
             f" {path!r}: see docs/performance.md, or use cudagraph_policy=True"
         )
     if debug:
-        raise SpecError("Collector(cudagraph=True) cannot check every step: leave out debug=True, or cudagraph")
+        raise ArgumentError("Collector(cudagraph=True) cannot check every step: leave out debug=True, or cudagraph")
 
 
 def _random_leaf_act(env: Env, policy: LeafAct | None) -> LeafAct:

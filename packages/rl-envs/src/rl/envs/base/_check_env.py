@@ -39,12 +39,12 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
     given a function that makes environments.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol.
-        seed: for `set_seed`.
-        steps: number of random steps.
+        env: Any environment of the `rl.core.interfaces.Env` protocol.
+        seed: Seed for `set_seed`.
+        steps: Number of random steps.
 
     Raises:
-        SpecError: with one line for each fault.
+        SpecError: With one line for each fault.
 
     Example:
         >>> from rl.envs import CartPoleEnv
@@ -165,11 +165,11 @@ class _Checks:
         """Steps from a seeded reset and their actions; None if one raised, which is a fault.
 
         Args:
-            name: row of that fault.
-            actions: random ones if None.
-            watch: compare with the specs.
+            name: Row of that fault.
+            actions: Random ones if None.
+            watch: Whether to compare with the specs.
             resets: 1 to reset the first element after two steps; 0 for the same run without; None for neither.
-            seeds: what is added to the seeds of these runs.
+            seeds: Number that is added to the seeds of these runs.
         """
         env, table = self.env, self.table
         found: list[TensorDictBase] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError, issue_warning
+from rl.core.errors import ArgumentError, ContractError, SpecError, issue_warning
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
@@ -84,13 +84,13 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allow
     """Raise unless `entries` holds exactly the entries of `specs`.
 
     Args:
-        entries: a TensorDict, or tensors by flat key.
-        specs: with the batch.
-        owner: the method that wrote the entries, for messages.
-        allowed: keys that may be there without a spec.
+        entries: A TensorDict, or tensors by flat key.
+        specs: Specs with the batch.
+        owner: The method that wrote the entries, for messages.
+        allowed: Keys that may be there without a spec.
 
     Raises:
-        SpecError: one line for each entry that is missing, unknown, or not as its spec says.
+        SpecError: One line for each entry that is missing, unknown, or not as its spec says.
     """
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
     found = leaf_keys(entries)
@@ -115,8 +115,8 @@ def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
     """Raise unless every action is there and lies in its spec.
 
     Raises:
-        ContractError: if an action is missing.
-        SpecError: if an action has another shape, dtype or device, or lies outside.
+        ContractError: If an action is missing.
+        SpecError: If an action has another shape, dtype or device, or lies outside.
     """
     for key in leaf_keys(spec):
         value = entries.get(key, None)
@@ -141,14 +141,14 @@ def as_batch_size(batch_size: Iterable[int], owner: str) -> torch.Size:
     """A batch size from any sequence of integers.
 
     Raises:
-        SpecError: if it is none.
+        ArgumentError: If it is none.
     """
     try:
         size = torch.Size(batch_size)
     except TypeError:
         size = None
     if size is None or any(n < 0 for n in size):
-        raise SpecError(f"{owner}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
+        raise ArgumentError(f"{owner}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
     return size
 
 
@@ -180,13 +180,13 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3, **othe
     The environment is reset, and left in the middle of an episode.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol.
-        seed: for `set_seed`; not called if None.
-        steps: length of the rollout.
+        env: Any environment of the `rl.core.interfaces.Env` protocol.
+        seed: Seed for `set_seed`; not called if None.
+        steps: Length of the rollout.
         others: Arguments of TorchRL's function, answered as `rl.core.testing.check_env_specs` answers them.
 
     Raises:
-        SpecError: one line for each entry that differs: key, expected, got.
+        SpecError: One line for each entry that differs: key, expected, got.
 
     Example:
         >>> from rl.envs import PendulumEnv

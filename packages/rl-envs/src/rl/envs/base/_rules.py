@@ -25,9 +25,9 @@ class StepRules:
     """Specs and done flags of one environment, and the checks that follow from them.
 
     Args:
-        owner: name of the environment, for messages.
-        batch_size: batch of the environment.
-        device: device of its specs; as assigned if None.
+        owner: Name of the environment, for messages.
+        batch_size: Batch of the environment.
+        device: Device of its specs; as assigned if None.
     """
 
     closed = False
@@ -167,8 +167,8 @@ def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
     """Root entries for a partial reset of `env` whose other rows are discarded: zeros, and the masks.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol.
-        masks: the ``_reset`` entries that `EnvBase` gives to ``_reset``.
+        env: Any environment of the `rl.core.interfaces.Env` protocol.
+        masks: The ``_reset`` entries that `EnvBase` gives to ``_reset``.
     """
     blank: Any = env.observation_spec.zero().update(env.full_done_spec.zero())
     if getattr(env, "full_state_spec", None) is not None:

@@ -50,9 +50,9 @@ class Chunk:
     The root entries stay here: the parent sends actions and state only.
 
     Args:
-        makers: functions that make the environments.
-        first: number of the first one.
-        shared: memory of all workers; None for messages.
+        makers: Functions that make the environments.
+        first: Number of the first one.
+        shared: Memory of all workers; None for messages.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Env]], first: int, shared: SharedLeaves | None) -> None:

@@ -21,15 +21,15 @@ class Place:
     """One leaf of the observations or actions of a simulator.
 
     Args:
-        path: where it lies in the simulator's value, keys of `Dict` and indices of `Tuple`.
-        key: where it lies in a TensorDict.
-        spec: of one element.
-        encode: from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
-        decode: from a tensor ``[n, *shape]`` to the simulator's values.
-        encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
-        decode_one: `decode` for one value, at less cost.
-        made_by: a function and its arguments, with which a pickled one is rebuilt.
-        decode_rows: `decode` into one array ``[n, ...]``, at less cost; None for that of the list.
+        path: Path in the simulator's value, keys of `Dict` and indices of `Tuple`.
+        key: Key in a TensorDict.
+        spec: Spec of one element.
+        encode: Function from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
+        decode: Function from a tensor ``[n, *shape]`` to the simulator's values.
+        encode_one: Function `encode` for one value and an array ``[*shape]``, at less cost.
+        decode_one: Function `decode` for one value, at less cost.
+        made_by: A function and its arguments, with which a pickled one is rebuilt.
+        decode_rows: Function `decode` into one array ``[n, ...]``, at less cost; None for that of the list.
     """
 
     path: tuple[Any, ...]
@@ -55,7 +55,7 @@ def exactly(values: Any, dtype: Any) -> Any:
     """A fresh array of `dtype`.
 
     Raises:
-        SpecError: if `values` are no numbers, or integers of `dtype` do not hold them.
+        SpecError: If `values` are no numbers, or integers of `dtype` do not hold them.
     """
     array = np.array(values)
     if array.dtype == dtype:
@@ -74,7 +74,7 @@ def indices(values: Any, start: Any, counts: Any) -> Any:
     """The numbers of choices from 0 on, int64.
 
     Raises:
-        SpecError: if a value is no choice.
+        SpecError: If a value is no choice.
     """
     chosen = exactly(values, np.dtype(np.int64)) - start
     wrong = (chosen < 0) | (chosen >= counts)
@@ -94,7 +94,7 @@ def part_of(value: Any, path: tuple[Any, ...], paths: Sequence[tuple[Any, ...]],
         owner: Name of the environment, for the message.
 
     Raises:
-        SpecError: if the observation has no such entry.
+        SpecError: If the observation has no such entry.
     """
     for depth, name in enumerate(path):
         try:

@@ -52,7 +52,7 @@ def _box_dtype(space: Any) -> Any:
     """The dtype of the tensors of a box.
 
     Raises:
-        SpecError: if torch has none that holds its values.
+        SpecError: If torch has none that holds its values.
     """
     dtype = np.dtype(_WIDER.get(space.dtype.name, space.dtype))
     try:
@@ -150,7 +150,7 @@ def register_gym_spec_conversion(space_type: type) -> Callable[[Converter], Conv
     """Teach the wrappers a space of your own.
 
     Args:
-        space_type: subclass of `gymnasium.Space`; its subclasses are covered too.
+        space_type: Subclass of `gymnasium.Space`; its subclasses are covered too.
 
     Returns:
         A decorator for ``convert(space, categorical)``, which returns the spec of one element, a function from
@@ -204,10 +204,11 @@ def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> lis
     """The leaves of a space.
 
     Args:
-        space: a Gymnasium space.
-        name: the key of a space that is a leaf itself.
-        categorical: integers rather than one-hot vectors for choices.
-        under_name: put the leaves of a `Dict` under `name` too, not at the root. Those of a `Tuple` always are.
+        space: A Gymnasium space.
+        name: The key of a space that is a leaf itself.
+        categorical: Whether to use integers rather than one-hot vectors for choices.
+        under_name: Whether to put the leaves of a `Dict` under `name` too, not at the root. Those of a `Tuple` always
+            are.
     """
     found: list[Place] = []
     for path, leaf in _walk(space, ()):

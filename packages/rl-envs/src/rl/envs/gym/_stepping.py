@@ -22,8 +22,8 @@ class Record:
     """Record of one episode: how it began, and its actions.
 
     Args:
-        seed: the seed of its reset, or None.
-        rng: the state of the simulator's generator before its reset, if there was no seed.
+        seed: The seed of its reset, or None.
+        rng: The state of the simulator's generator before its reset, if there was no seed.
         options: Options of its reset, or None.
     """
 
@@ -127,12 +127,12 @@ class Codec:
     """Conversion between the values of a simulator and tensors by key.
 
     Args:
-        observations: leaves of the observation space.
-        actions: leaves of the action space.
-        infos: specs of the entries of ``info`` that are written, by name.
-        batched: whether tensors have the batch ``[n]``; if not there is one element, and no batch.
-        device: device of the tensors; the CPU if None.
-        owner: name of the simulator, for messages.
+        observations: Leaves of the observation space.
+        actions: Leaves of the action space.
+        infos: Specs of the entries of ``info`` that are written, by name.
+        batched: Whether tensors have the batch ``[n]``; if not there is one element, and no batch.
+        device: Device of the tensors; the CPU if None.
+        owner: Name of the simulator, for messages.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Codec:
         """The leaf `place` of an observation.
 
         Raises:
-            SpecError: if the observation has no such entry.
+            SpecError: If the observation has no such entry.
         """
         return part_of(value, place.path, self._seen_paths, self.owner)
 
@@ -249,7 +249,7 @@ class Simulator:
     """One environment and the state of its episode.
 
     Args:
-        env: a Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
+        env: A Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
     """
 
     __slots__ = ("_step", "env", "idle", "info", "observed", "options", "record", "seed")
@@ -339,7 +339,7 @@ def _numbers(values: Any, dtype: Any) -> Any:
     """Rewards or flags as a fresh array.
 
     Raises:
-        SpecError: if they are no numbers.
+        SpecError: If they are no numbers.
     """
     array = np.array(values)
     if array.dtype.kind not in "biuf":
@@ -351,9 +351,9 @@ class GymLeaves:
     """Simulators that are stepped one after the other, each with exact partial resets.
 
     Args:
-        simulators: the simulators; several `GymLeaves` may share one.
-        codec: between their values and tensors.
-        pixels: whether a rendered frame is written under ``pixels``.
+        simulators: The simulators; several `GymLeaves` may share one.
+        codec: Conversion between their values and tensors.
+        pixels: Whether a rendered frame is written under ``pixels``.
     """
 
     def __init__(self, simulators: Sequence[Simulator], codec: Codec, *, pixels: bool) -> None:
@@ -373,7 +373,7 @@ class GymLeaves:
         """Return the same simulators as one batch; each part continues to work.
 
         Args:
-            parts: without a batch, and with equal spaces and entries.
+            parts: Simulators without a batch, and with equal spaces and entries.
         """
         first = parts[0].codec
         codec = Codec(
@@ -493,7 +493,7 @@ class GymLeaves:
             Whether that led to the recorded observations.
 
         Raises:
-            CheckpointError: if the number of environments differs.
+            CheckpointError: If the number of environments differs.
         """
         if not state.get("restorable", False):
             warn_not_restorable(owner)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
@@ -30,7 +30,7 @@ def autoreset_mode(env: Any) -> Any:
     `SyncVectorEnv`, an `AsyncVectorEnv`, and the vector classes of CartPole and of Atari games.
 
     Raises:
-        SpecError: if the mode is missing or unknown, or is the next step and cannot be switched.
+        ArgumentError: If the mode is missing or unknown, or is the next step and cannot be switched.
     """
     said = env.metadata.get("autoreset_mode")
     owner = type(env.unwrapped).__name__
@@ -38,7 +38,7 @@ def autoreset_mode(env: Any) -> Any:
         mode = AutoresetMode(said.value if hasattr(said, "value") else said)
     except ValueError:
         known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an"
             " episode"
             f" are; it must be one of {known}"
@@ -51,7 +51,7 @@ def autoreset_mode(env: Any) -> Any:
         return AutoresetMode.DISABLED
     if type(env) in _PARTIAL_RESETS or _resets_by_mask(env):
         return AutoresetMode.DISABLED
-    raise SpecError(
+    raise ArgumentError(
         f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP), which is no"
         " transition, and offers no partial reset. Make it with"
         " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
@@ -84,16 +84,16 @@ class VectorLeaves:
     """A vector environment that resets in the same step, or on request.
 
     Args:
-        env: the vector environment.
-        codec: between its values and tensors.
-        pixels: whether a rendered frame is written under ``pixels``.
+        env: The vector environment.
+        codec: Conversion between its values and tensors.
+        pixels: Whether a rendered frame is written under ``pixels``.
     """
 
     def __init__(self, env: Any, codec: Codec, *, pixels: bool = False) -> None:
         self.env, self.codec, self.pixels = env, codec, pixels
         self.mode = autoreset_mode(env)
         if self.mode is AutoresetMode.SAME_STEP and (pixels or codec.infos):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(env.unwrapped).__name__} resets in the same step, so that the last frame and info of an episode"
                 " are lost: make it with AutoresetMode.DISABLED, or leave from_pixels and info_keys out"
             )

@@ -24,9 +24,9 @@ class NativeEnv(LeafEnvBase):
     Without a batch size it takes TensorDicts of any batch (`batch_locked` is false).
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of the generator; nondeterministic if None. See also `set_seed`.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the generator; nondeterministic if None. See also `set_seed`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class NativeEnv(LeafEnvBase):
             then warned, and keeps its own generator: with the seed that it was given.
 
         Raises:
-            CheckpointError: if `state` has no generator.
+            CheckpointError: If `state` has no generator.
         """
         if "generator" not in state:
             raise CheckpointError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs.transforms._base import Parent, Transform
 
@@ -18,8 +18,8 @@ def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tenso
     """Spec of ``function(value)``: with the mapped bounds if `spec` is bounded, unbounded otherwise.
 
     Args:
-        spec: of the value.
-        function: monotone in each element; it may change shape and dtype.
+        spec: Spec of the value.
+        function: Monotone in each element; it may change shape and dtype.
 
     Example:
         >>> mapped_spec(Bounded(0, 1, shape=(2,)), lambda value: 3 - value).space.low
@@ -38,11 +38,11 @@ def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = 
     """A dimension counted from the last one, so that any batch may come in front.
 
     Raises:
-        SpecError: if it is counted from the first one and `allow_positive_dim` is false.
+        ArgumentError: If it is counted from the first one and `allow_positive_dim` is false.
     """
     dim = as_integer(dim, owner, name)
     if dim >= 0 and not allow_positive_dim:
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: {name} must be negative, counted from the last dimension, got {dim}; with"
             " allow_positive_dim=True it is counted after the batch of the environment"
         )
