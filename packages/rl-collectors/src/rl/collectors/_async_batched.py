@@ -311,7 +311,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         return data.get(INDEX).reshape(data.shape[0], -1)[:, 0]
 
     def _segments(self) -> Iterator[tuple[int, TensorDictBase, Tensor]]:
-        """The steps of a batch: environment, ``[*B, T]``, and where trajectories end."""
+        """Return the steps of a batch: environment, ``[*B, T]``, and where trajectories end."""
         steps: Any = torch.cat(self._chunks)
         self._chunks = [steps[self._steps :]] if steps.shape[0] > self._steps else []
         steps = steps[: self._steps]
@@ -328,7 +328,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         return any_flag([steps.get((NEXT, *key)) for key in self._done_keys], steps.batch_dims)
 
     def _number(self, stepped: TensorDictBase) -> Tensor:
-        """The trajectory of each step; new ones begin where it ended."""
+        """Return the trajectory of each step; new ones begin where it ended."""
         rows, ended = self._rows(stepped).cpu(), self._ended(stepped).cpu()
         ids = self._ids[rows]
         begun = ended.flatten().cumsum(0)

@@ -75,7 +75,7 @@ class CollectorBase(ABC):
         return None if 0 <= until <= self._frames else self._next_result(until)
 
     def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with whole trajectories
-        """The next batch as it is yielded, which may be None; None without a tuple if none is complete at `until`."""
+        """Return the next batch as it is yielded, maybe None; no tuple if none is complete at `until`."""
         return (self.collect(),)
 
     @abstractmethod
@@ -83,11 +83,11 @@ class CollectorBase(ABC):
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer."""
 
     def rollout(self) -> Any:
-        """The same as `collect`."""
+        """Collect a batch: the same as `collect`."""
         return self.collect()
 
     def iterator(self) -> Iterator[Any]:
-        """The same as ``iter(collector)``."""
+        """Return ``iter(collector)``."""
         return iter(self)
 
     def next(self) -> Any:
@@ -96,7 +96,7 @@ class CollectorBase(ABC):
         return None if batch is None else batch[0]
 
     def __len__(self) -> int:
-        """Number of batches of an iteration from the beginning."""
+        """Return the number of batches of an iteration from the beginning."""
         if self.total_frames < 0 or self._has_whole_trajectories:
             raise TypeError(f"a {type(self).__name__} without total_frames, or with whole trajectories, has no length")
         return ceil(self.total_frames / self.frames_per_batch)
@@ -224,7 +224,7 @@ class CollectorBase(ABC):
         return [method(*args, **kwargs) for args, kwargs in calls]
 
     def _calls(self, name: str, args: Any, kwargs: Any, count: int | None) -> list[tuple[Any, Any]]:
-        """The arguments of `count` calls, or of as many as there are."""
+        """Return the arguments of `count` calls, or of as many as there are."""
         known = next((len(given) for given in (args, kwargs) if given is not None), count or 1)
         args = [()] * known if args is None else list(args)
         kwargs = [{}] * known if kwargs is None else list(kwargs)

@@ -204,7 +204,7 @@ class _Compiled:
         return self._call(tensordict)
 
     def lowered(self) -> Lowered | None:
-        """The compiled leaf form, or None if the policy has none."""
+        """Return the compiled leaf form, or None if the policy has none."""
         plain = lower(self._policy)
         if plain is None:
             return None
@@ -291,7 +291,7 @@ _LATER = {"policy_version": 0, "trajectories": None}  # absent in states of earl
 def unpack_state(
     state: Mapping[str, Any], batch_size: torch.Size, home: torch.device, storing: torch.device
 ) -> dict[str, Any]:
-    """The fields of a state, copied; the environment's own as it is.
+    """Return the fields of a state, copied; the environment's own as it is.
 
     Args:
         state: State of a collector, on any device; its file has it on the CPU.

@@ -202,7 +202,7 @@ class RayCollector(WorkersBase):
         return remote.remote(seed, weights, version, life=life, **self._parts[index])
 
     def _result(self, reference: Any, index: int) -> Any:
-        """The result of an actor; its exceptions as a `WorkerError`."""
+        """Return the result of an actor; its exceptions as a `WorkerError`."""
         ray = self._ray
         try:
             return ray.get(reference, timeout=self._timeout)
@@ -244,7 +244,7 @@ class RayCollector(WorkersBase):
         return self._all() if self.sync else [self._first()]
 
     def _all(self) -> list[tuple[int, TensorDictBase]]:
-        """The batches of all actors, in their order."""
+        """Return the batches of all actors, in their order."""
         for index in range(len(self._actors)):
             if index not in self._running.values():  # after an error some have a batch already
                 self._request(index)
@@ -259,7 +259,7 @@ class RayCollector(WorkersBase):
         return sorted(parts.items())
 
     def _first(self) -> tuple[int, TensorDictBase]:
-        """An actor, and the batch that is ready first."""
+        """Return an actor, and the batch that is ready first."""
         for index in range(len(self._actors)):
             while list(self._running.values()).count(index) < _AHEAD:
                 self._request(index)
@@ -378,7 +378,7 @@ def _actor_class(ray: Any) -> type:
 
 
 def _copy(policy: Any, device: Any) -> Any:
-    """The policy, or a copy of it on the device of the actors."""
+    """Return the policy, or a copy of it on the device of the actors."""
     if not isinstance(policy, nn.Module) or all(p.device == torch.device(device) for p in policy.parameters()):
         return policy
     return deepcopy(policy).to(device)
@@ -398,6 +398,6 @@ def _failure(what: str, index: int, *, ended: bool) -> WorkerError:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of Ray's message, or that of the exception in the constructor."""
+    """Return the first line of Ray's message, or that of the exception in the constructor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if "creation task" in str(error) and lines else (lines[0] if lines else type(error).__name__)

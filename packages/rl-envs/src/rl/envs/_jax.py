@@ -24,7 +24,7 @@ _SMALL = 1 << 16
 
 
 def to_jax(jax: Any, tensor: Tensor) -> Any:
-    """An argument for a compiled function; large tensors share their memory through DLPack."""
+    """Return an argument for a compiled function; large tensors share their memory through DLPack."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
         return tensor.numpy()
@@ -32,7 +32,7 @@ def to_jax(jax: Any, tensor: Tensor) -> Any:
 
 
 def to_torch(array: Any) -> Tensor:
-    """A result of a compiled function; large arrays share their memory through DLPack."""
+    """Return a result of a compiled function; large arrays share their memory through DLPack."""
     if array.nbytes <= _SMALL and array.device.platform == "cpu":
         return torch.from_numpy(np.array(array))
     return torch.from_dlpack(array)
@@ -345,7 +345,7 @@ class JaxEnv(LeafEnvBase):
     # ---- control
 
     def unpacked_state(self, root: Any) -> Any:
-        """The state of the simulator in the root of a TensorDict, as arrays of JAX ``[n, ...]``."""
+        """Return the state of the simulator in the root of a TensorDict, as arrays of JAX ``[n, ...]``."""
         count = self.batch_size.numel()
         floats, rest = (to_jax(self._jax, root[key].reshape(count, -1)) for key in (FLOATS, BYTES))
         return self._jax.vmap(self._packing.unpack)(floats, rest)[2]
@@ -402,7 +402,7 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _pullback(jax: Any, step_flat: Callable[..., Any]) -> Callable[..., Any]:
-    """The vector-Jacobian product of the floating-point outcomes of a step."""
+    """Return the vector-Jacobian product of the floating-point outcomes of a step."""
 
     def pull(floats: Any, rest: Any, action: Any, given: Any) -> Any:
         def outcome(floats: Any, action: Any) -> list[Any]:
@@ -425,7 +425,7 @@ def _names(jax: Any, seen: Any) -> list[Any]:
 
 
 def batch_of(batch_size: Iterable[int] | None, num_envs: int | None) -> Iterable[int]:
-    """The batch of the arguments `batch_size` and `num_envs`.
+    """Return the batch of the arguments `batch_size` and `num_envs`.
 
     Raises:
         ArgumentError: If both are given.

@@ -99,6 +99,6 @@ def import_library(
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """The numbers of a version: ``(1, 27, 0)`` of ``1.27.0rc1``."""
+    """Return the numbers of a version: ``(1, 27, 0)`` of ``1.27.0rc1``."""
     numbers = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()

@@ -118,7 +118,7 @@ class ChessEnv(LeafEnvBase):
         self.done_spec = Composite({name: flag_spec(torch.Size([1]), None) for name in ("done", "terminated")})
 
     def legal_moves(self) -> list[str]:
-        """The legal moves of the present position, in UCI notation, sorted."""
+        """Return the legal moves of the present position, in UCI notation, sorted."""
         return sorted(move.uci() for move in self._board.legal_moves)
 
     # ---- playing

@@ -67,7 +67,7 @@ def _positive(text: str) -> int:
 
 
 def _maker(env: str) -> Callable[[], Any]:
-    """The function that makes an environment with this name."""
+    """Return the function that makes an environment with this name."""
     known, (prefix, _, rest) = {component.name for component in components("env")}, env.partition("/")
     if env in known:
         return load("env", env)
@@ -106,7 +106,7 @@ def _arguments(make: Callable[..., Any]) -> set[str]:
 
 
 def _integers(names: set[str]) -> dict[str, bool]:
-    """The argument for actions that are integers, as `rl train` gives it."""
+    """Return the argument for actions that are integers, as `rl train` gives it."""
     return {"categorical_action_encoding": True} if "categorical_action_encoding" in names else {}
 
 
@@ -162,7 +162,7 @@ def _frames_per_second(envs: Sequence[Any], rounds: int) -> list[float]:
 
 
 def _report(env: str, kind: str, count: int, speeds: Mapping[int, float]) -> Iterator[str]:
-    """The table and the advice.
+    """Return the table and the advice.
 
     Args:
         env: Name of the environment.

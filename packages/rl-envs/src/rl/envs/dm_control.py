@@ -55,7 +55,7 @@ class _Stepper:
         return observation, total, False, False, {}  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def render(self) -> Any:
-        """A frame, uint8 ``[H, W, 3]``."""
+        """Return a frame, uint8 ``[H, W, 3]``."""
         return self.env.physics.render(**self._render)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class DMSimulator(Simulator):
 
 
 def random_state(env: Any, *, required: bool = True) -> Any:
-    """The `numpy.random.RandomState` of an environment: of its task (suite), or its own (composer).
+    """Return the `numpy.random.RandomState` of an environment: of its task (suite), or its own (composer).
 
     Raises:
         RLError: If it has none and one is required.

@@ -90,7 +90,7 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
 
 
 def _mended(space: Any) -> Any:
-    """A space without false bounds: for dm_control EnvPool states the least and the largest positive number."""
+    """Return a space without false bounds: for dm_control EnvPool states the least and the largest positive number."""
     if isinstance(space, gymnasium.spaces.Dict):
         return gymnasium.spaces.Dict({name: _mended(inner) for name, inner in space.items()})
     if not isinstance(space, gymnasium.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
@@ -102,7 +102,7 @@ def _mended(space: Any) -> Any:
 
 
 def _written(old: Any, new: Any, rows: Any) -> Any:
-    """A copy of arrays ``[num_envs, ...]`` with new values at some rows; what has no rows is replaced."""
+    """Return a copy of arrays ``[num_envs, ...]`` with new values at some rows; what has no rows is replaced."""
     if isinstance(new, dict):
         return {key: _written(old[key], value, rows) for key, value in new.items()}
     if np.ndim(new) == 0 or len(new) != len(rows):

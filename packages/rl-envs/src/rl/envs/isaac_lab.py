@@ -104,7 +104,7 @@ class IsaacLabWrapper(LeafEnvBase):
         return spec
 
     def _observed(self, groups: Mapping[str, Any]) -> Leaves:
-        """The observations of the simulator by key, and the image of the camera."""
+        """Return the observations of the simulator by key, and the image of the camera."""
         leaves: Leaves = {}
         for name, group in groups.items():
             for path, value in _flat(group, (name,)).items():
@@ -192,7 +192,7 @@ class IsaacLabWrapper(LeafEnvBase):
 
 
 def _flat(value: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Tensor]:
-    """The tensors of a group of observations, by path."""
+    """Return the tensors of a group of observations, by path."""
     if isinstance(value, Tensor):
         return {path: value}
     return {key: leaf for name, part in value.items() for key, leaf in _flat(part, (*path, name)).items()}

@@ -25,7 +25,7 @@ class _Free(gymnasium.ObservationWrapper):  # pyright: ignore[reportMissingTypeA
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """The observation itself."""
+        """Return the observation itself."""
         return observation
 
 

@@ -136,7 +136,7 @@ class MujocoEnv(LeafEnvBase):
         raise RLError(f"{type(self).__name__} does not implement _judge(before, after, action)")
 
     def _places(self) -> Array:
-        """What `_judge` compares before and after a step, ``[n, k]``."""
+        """Return the values that `_judge` compares before and after a step, ``[n, k]``."""
         return self.field("qpos")[:, :1]
 
     def _start(self, generator: np.random.Generator) -> tuple[Array, Array]:
@@ -149,7 +149,7 @@ class MujocoEnv(LeafEnvBase):
         )
 
     def field(self, name: str) -> Array:
-        """An array of ``MjData`` of all simulations, ``[n, ...]``, copied."""
+        """Return an array of ``MjData`` of all simulations, ``[n, ...]``, copied."""
         return np.stack([getattr(data, name) for data in self.data])
 
     # ---- stepping

@@ -185,7 +185,7 @@ class OpenSpielWrapper(LeafEnvBase):
         self._legal: dict[int, list[int]] = {one: actions for one, actions in legal.items() if actions}
 
     def _actions(self, root: Leaves) -> dict[int, int]:
-        """The actions of the players that act, by player."""
+        """Return the actions of the players that act, by player."""
         found: dict[int, int] = {}
         for name, players, *_ in self._parts:
             action = root[name, "action"]

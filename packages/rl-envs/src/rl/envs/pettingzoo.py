@@ -110,7 +110,7 @@ _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
 def library() -> Any:
-    """The module ``pettingzoo``, of a supported version."""
+    """Return the module ``pettingzoo``, of a supported version."""
     return import_library("pettingzoo", needed_by="PettingZooEnv", extra="pettingzoo", at_least="1.27")
 
 
@@ -165,7 +165,7 @@ def make_env(task: str, *, parallel: bool, **kwargs: Any) -> tuple[str, Any]:
 
 
 def _matching(task: str, ids: dict[str, Callable[..., Any]]) -> list[str]:
-    """The ids that `task` abbreviates."""
+    """Return the ids that `task` abbreviates."""
     wanted = _VERSION.sub(r"_v\1", task)
     return [
         name
@@ -261,7 +261,7 @@ class PettingZooWrapper(LeafEnvBase):
         return self._pixels
 
     def _open(self, env: Any) -> tuple[Any, ParallelGame]:
-        """The environment, for its spaces, and its game."""
+        """Return the environment, for its spaces, and its game."""
         zoo, owner = library(), type(self).__name__
         turns = isinstance(env, zoo.AECEnv)
         if not turns and not isinstance(env, zoo.ParallelEnv):
@@ -487,7 +487,7 @@ class _Group:
             leaves[place.key] = rows if self.group.stacked else rows[0]
 
     def legal(self, observations: Mapping[str, Any], infos: Mapping[str, Any], acting: set[str]) -> Any:
-        """The mask of legal actions; all for agents that do not act."""
+        """Return the mask of legal actions; all for agents that do not act."""
         masks = np.ones((len(self.group.agents), self.choices), np.bool_)
         for row, agent in zip(masks, self.group.agents, strict=True):
             if agent in acting:

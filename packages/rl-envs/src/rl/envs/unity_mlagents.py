@@ -108,7 +108,7 @@ class Scene(ParallelGame):
             self._look()
 
     def _actions(self, behavior: str, steps: Any, actions: Mapping[str, Any]) -> Any:
-        """The actions of all agents of a behavior that ask for one; zeros for those that are not in the episode."""
+        """Return the actions of the agents of a behavior that ask for one; zeros for those that have left."""
         spec, count = self._specs[behavior].action_spec, len(steps.agent_id)
         continuous = np.zeros((count, spec.continuous_size), np.float32)
         discrete = np.zeros((count, len(spec.discrete_branches)), np.int32)

@@ -192,7 +192,7 @@ class VmasWrapper(LeafEnvBase):
         return leaves
 
     def _joined(self, group: AgentGroup, rows: list[Tensor | None], path: tuple[str, ...]) -> Tensor:
-        """The entries of the agents of a group as one."""
+        """Return the entries of the agents of a group as one."""
         if not group.stacked and rows[0] is not None:
             return rows[0]
         try:
@@ -238,7 +238,7 @@ class VmasWrapper(LeafEnvBase):
         return leaves
 
     def _decoded(self, action: Tensor, choices: list[int] | None) -> Tensor:
-        """The action of one agent as VMAS takes it, ``[B, size]``."""
+        """Return the action of one agent as VMAS takes it, ``[B, size]``."""
         if self._env.continuous_actions:
             return action
         if self._categorical:
@@ -281,7 +281,7 @@ class VmasWrapper(LeafEnvBase):
 
 
 def _flat(observation: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Tensor]:
-    """The tensors of an agent's observation, by path."""
+    """Return the tensors of an agent's observation, by path."""
     if isinstance(observation, Tensor):
         return {path or ("observation",): observation}
     return {key: value for name, part in observation.items() for key, value in _flat(part, (*path, name)).items()}

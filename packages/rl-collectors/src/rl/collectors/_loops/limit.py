@@ -93,7 +93,7 @@ def _zeros(flag: Tensor) -> Tensor:
 
 
 def _limited(done: Tensor, truncated: Tensor, frames: Tensor | None, limit: int) -> dict[NestedKey, Tensor]:
-    """The flags, and the number of frames of the episode with this step.
+    """Return the flags, and the number of frames of the episode with this step.
 
     A root that was saved without a limit has no count: it begins at zero there.
     """

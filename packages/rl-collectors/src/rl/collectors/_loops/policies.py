@@ -53,7 +53,7 @@ def lowered_policy(module: LoweredModule, device: torch.device | None, home: tor
 
 
 def _act_with_next(call: LoweredModule, reads: list[NestedKey], writes: list[NestedKey]) -> LeafAct:
-    """A recurrent policy, which also writes under ``next``."""
+    """Return a recurrent policy, which also writes under ``next``."""
     here = [(i, key) for i, key in enumerate(writes) if not _under_next(key)]
     there = [(i, unwrap(key[1:])) for i, key in enumerate(writes) if _under_next(key)]
 

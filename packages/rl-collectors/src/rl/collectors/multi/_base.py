@@ -147,14 +147,14 @@ class WorkersBase(CollectorBase):
 
     @abstractmethod
     def _next(self) -> TensorDictBase:
-        """The next batch, in memory of its own unless it goes to a replay buffer."""
+        """Return the next batch, in memory of its own unless it goes to a replay buffer."""
 
     @abstractmethod
     def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
-        """The workers, and their parts ``[*B, T]`` of the next batch, in memory of its own."""
+        """Return the workers, and their parts ``[*B, T]`` of the next batch, in memory of its own."""
 
     def _release(self) -> None:
-        """Called when the memory of the last batch may be written again."""
+        """Prepare for a new batch: the memory of the last batch may be written again."""
 
     @abstractmethod
     def _idle(self, *, keep: bool = False) -> None:
@@ -419,7 +419,7 @@ class WorkersBase(CollectorBase):
         return self._call_all("attribute", "stats")
 
     def async_shutdown(self, timeout: float | None = None) -> None:
-        """The same as `shutdown`."""
+        """Shut down: the same as `shutdown`."""
         self.shutdown(timeout)
 
     def __repr__(self) -> str:
@@ -444,7 +444,7 @@ def join_of(cat_results: Any, settings: Mapping[str, Any], owner: str) -> str | 
 
 
 def _by_worker(source: Any, worker_ids: Any) -> dict[Any, Any] | None:
-    """The weights by number of the worker; None if all have the same."""
+    """Return the weights by number of the worker; None if all have the same."""
     if isinstance(source, Mapping) and {type(key) for key in source.keys()} == {int}:  # TensorDicts
         if worker_ids is not None:
             raise ArgumentError(
@@ -493,7 +493,7 @@ def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs
 
 
 def _policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
-    """The policy or the function that makes it, for each worker."""
+    """Return the policy or the function that makes it, for each worker."""
     if factory is None:
         return [policy] * count
     several = [factory] * count if callable(factory) else list(factory)

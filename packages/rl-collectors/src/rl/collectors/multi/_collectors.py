@@ -97,7 +97,7 @@ class MultiAsyncCollector(MultiBase):
             self._requested[index] = self._taken[index] + self._ready.count(index)
 
     def _loss(self) -> WorkerError | None:
-        """The error of a worker that has ended and is not replaced, or is late."""
+        """Return the error of a worker that has ended and is not replaced, or is late."""
         if self._workers.lost and not self._restart:
             return next(iter(self._workers.lost.values()))
         late = [str(i) for i in range(len(self._workers)) if self._running(i) and monotonic() >= self._deadline(i)]
@@ -252,7 +252,7 @@ class MultiSyncCollector(MultiBase):
         return [*enumerate(batch.unbind(0) if steps is None else _shorten(batch, steps))]
 
     def _next_batch(self) -> tuple[TensorDict, list[int] | None]:
-        """The next batches of all workers, ``[workers, *B, T]``, and their numbers of steps if they end early."""
+        """Return the next batches of all workers ``[workers, *B, T]``, and their steps if they end early."""
         if self._layout is None:
             self._begin()
         else:
@@ -306,7 +306,7 @@ class MultiSyncCollector(MultiBase):
 
 
 def _shorten(batch: TensorDict, steps: list[int]) -> list[Any]:
-    """The first steps of each worker."""
+    """Return the first steps of each worker."""
     return [part[..., :count] for part, count in zip(batch.unbind(0), steps, strict=True)]
 
 

@@ -65,7 +65,7 @@ class WorkerBase:
         self._version = 0
 
     def _stamped(self) -> TensorDictBase:
-        """The next batch, with trajectory ids that no other worker has, and the version of the weights."""
+        """Return the next batch, with trajectory ids that no other worker has, and the version of the weights."""
         batch = self._collector.collect()
         ids = batch.get(TRAJ_IDS, None)
         if ids is not None:
@@ -86,11 +86,11 @@ class WorkerBase:
         return attrgetter(path)(self._collector)(*args, **kwargs)
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the collector."""
+        """Return an attribute of the collector."""
         return getattr(self._collector, name)
 
     def find(self, path: str) -> tuple[Any] | str:
-        """An attribute of the collector, of its policy or environment, in a tuple; the message if there is none."""
+        """Return an attribute of collector, policy or environment in a tuple; the message if there is none."""
         try:
             return (attrgetter(path)(self._collector),)
         except AttributeError as error:
@@ -326,7 +326,7 @@ class MultiBase(WorkersBase):
         return batch
 
     def _own(self, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        """Copies of the entries, or the entries themselves if a replay buffer copies them."""
+        """Return copies of the entries, or the entries themselves if a replay buffer copies them."""
         if self._output.replay_buffer is not None and not self._output.split_trajs and self._whole is None:
             return dict(entries)
         return {key: leaf.clone() for key, leaf in entries.items()}

@@ -253,7 +253,7 @@ class EnvBase(SpecNames):
         return fresh if tensordict is None else tensordict.update(fresh)
 
     def __given_state(self, tensordict: TensorDictBase | None) -> TensorDict:
-        """A copy of the state entries of `tensordict`."""
+        """Return a copy of the state entries of `tensordict`."""
         found = {key: None if tensordict is None else tensordict.get(key, None) for key in self.state_keys}
         if not found:
             raise RLError(
@@ -304,7 +304,7 @@ class EnvBase(SpecNames):
         return other
 
     def __mask_entries(self, masks: Masks) -> TensorDict:
-        """The masks by key, for ``_reset``; at the root their union."""
+        """Return the masks by key, for ``_reset``; at the root their union."""
         keyed: Any = {unwrap((*level, "_reset")): mask for level, mask in masks.items()}
         keyed.setdefault("_reset", self.__any_mask(masks))
         return self._rl.tensordict(keyed)
@@ -830,7 +830,7 @@ class EnvBase(SpecNames):
 
 
 def _next_seed(seed: int) -> int:
-    """The splitmix64 finalizer, cut to 31 bits: a seed that is unrelated to `seed`.
+    """Apply the splitmix64 finalizer, cut to 31 bits: a seed that is unrelated to `seed`.
 
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, fig. 14.
     """

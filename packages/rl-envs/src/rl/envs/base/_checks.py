@@ -68,7 +68,7 @@ def expected_entry(value: Any) -> str:
 
 
 def entry_fault(spec: TensorSpec, value: Any) -> str | None:
-    """What is wrong with a value, or None."""
+    """Return the fault of a value, or None."""
     if not isinstance(value, Tensor):
         return f"expected {describe(spec)}, got {describe(value)}" if spec.dtype is not None else None
     if value.shape != spec.shape or value.dtype != spec.dtype:
@@ -138,7 +138,7 @@ def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
 
 
 def as_batch_size(batch_size: Iterable[int], owner: str) -> torch.Size:
-    """A batch size from any sequence of integers.
+    """Return a batch size from any sequence of integers.
 
     Raises:
         ArgumentError: If it is none.

@@ -45,7 +45,7 @@ def can_write_rows(current: Mapping[Any, Tensor], keys: Iterable[Any]) -> bool:
 
 
 def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: Mapping[Any, Any]) -> Leaves:
-    """The root entries after a partial reset: copies of those before it, with the rows of the new episodes.
+    """Return the root entries after a partial reset: copies of those before it, with the rows of the new episodes.
 
     Args:
         current: Entries before the reset, ``[*B, ...]``.

@@ -111,7 +111,7 @@ def rollout(
 def _steps(
     env: Any, start: TensorDictBase, max_steps: int, policy: Any, callback: Any, *, stop: str, device: Any
 ) -> list[TensorDictBase]:
-    """The steps of a rollout on TensorDicts."""
+    """Return the steps of a rollout on TensorDicts."""
     steps: list[TensorDictBase] = []
 
     td = start.copy()
@@ -364,7 +364,7 @@ class GivenActions:
 
 
 def _stack_actions(actions: Any, dim: int, max_steps: int, env: Any) -> Any:
-    """The actions of single steps, with the dimension of time behind the batch."""
+    """Return the actions of single steps, with the dimension of time behind the batch."""
     owner = f"{env._rl.owner}.rollout(actions=...)"
     steps = list(islice(actions, max_steps)) if isinstance(actions, Iterable) else []
     if not steps or not all(isinstance(one, TensorDictBase | Tensor) for one in steps):

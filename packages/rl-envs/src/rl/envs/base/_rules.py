@@ -79,7 +79,7 @@ class StepRules:
         self._derive()
 
     def with_batch(self, batch_size: torch.Size) -> StepRules:
-        """The same rules for another batch."""
+        """Return the same rules for another batch."""
         other = StepRules(self.owner, batch_size, self.specs.device)
         for role in ROLES:
             if self.specs.has(role):
@@ -91,7 +91,7 @@ class StepRules:
         self.compiled, self.compile_options, self.other_batch = step, options, {}
 
     def uncompiled(self) -> StepRules:
-        """A copy that can be pickled."""
+        """Return a copy that can be pickled."""
         other = copy.copy(self)
         other.compiled = other.compile_options = None
         other.other_batch = {}

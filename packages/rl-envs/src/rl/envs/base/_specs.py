@@ -26,7 +26,7 @@ ROLES = ("observation", "action", "reward", "done", "state")
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:
-    """The leaf keys of a spec (outer ones first) or a TensorDict, nested ones as tuples; the keys of a mapping."""
+    """Return the leaf keys of a spec (outer ones first) or a TensorDict; the keys of a mapping."""
     if isinstance(entries, Composite):
         keys: Any = entries.keys(include_nested=True, leaves_only=True)
         return sorted((unwrap(key) for key in keys), key=lambda key: len(as_tuple(key)))
@@ -129,7 +129,7 @@ class EnvSpecs:
         return role in self._authored
 
     def unbatched(self, role: str) -> Composite:
-        """The spec of one element.
+        """Return the spec of one element.
 
         Raises:
             SpecError: If it was never assigned.
@@ -139,18 +139,18 @@ class EnvSpecs:
         return self._authored[role]
 
     def batched(self, role: str) -> Composite:
-        """The spec with the batch in front."""
+        """Return the spec with the batch in front."""
         if role not in self._batched:
             spec = self.unbatched(role)
             self._batched[role] = spec.expand(*self.batch_size).lock_() if self.batch_size else spec
         return self._batched[role]
 
     def keys(self, role: str) -> list[NestedKey]:
-        """The keys of a role's leaves."""
+        """Return the keys of a role's leaves."""
         return leaf_keys(self.unbatched(role))
 
     def only_key(self, role: str) -> NestedKey:
-        """The key of the only leaf of a role.
+        """Return the key of the only leaf of a role.
 
         Raises:
             SpecError: If there is not exactly one.
@@ -308,7 +308,7 @@ def infer_specs(
     reward: Keys,
     done: Keys,
 ) -> dict[str, Composite]:
-    """The specs of `EnvBase.auto_specs_` by role, without the batch; ``action`` only if it is not assigned."""
+    """Return the specs of `EnvBase.auto_specs_` by role, without the batch; ``action`` only if it is not assigned."""
     root = env._reset(tensordict)
     owner, known = env._rl.owner, env._rl.specs.has("action")
     td = _acted(env, policy, root)
@@ -329,7 +329,7 @@ def infer_specs(
 
 
 def _acted(env: Any, policy: Callable[[TensorDictBase], TensorDictBase] | None, root: TensorDictBase) -> Any:
-    """The root with an action."""
+    """Return the root with an action."""
     if policy is not None:
         return root.copy().update(policy(root.copy()))
     if not env._rl.specs.has("action"):
@@ -345,7 +345,7 @@ def _as_list(keys: Keys) -> list[NestedKey]:
 
 
 def _existing(keys: Keys, entries: Any, owner: str) -> list[NestedKey]:
-    """The keys as a list; all of them must be there."""
+    """Return the keys as a list; all of them must be there."""
     for key in _as_list(keys):
         if entries.get(key, None) is None:
             listed = ", ".join(map(key_str, leaf_keys(entries)))

@@ -293,7 +293,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         self._sent[index] = None if part is None else part.exclude("_reset", *self.reset_keys)
 
     def _rows(self, tensordict: TensorDictBase | None, env_index: Any) -> list[int]:
-        """The environment of each row."""
+        """Return the environment of each row."""
         owner = type(self).__name__
         given: Any = env_index
         if tensordict is not None and env_index is None:
@@ -393,7 +393,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         return self._keep_legal(torch.cat(self._results(rows)), rows)
 
     def _received(self, rows: list[int]) -> TensorDictBase:
-        """What was sent to the environments, stacked, with ``env_index``."""
+        """Return the stacked data of the environments, with ``env_index``."""
         empty = TensorDict({}, batch_size=self.batch_size[1:], device=self.device)
         parts: list[Any] = [self._sent.pop(index) for index in rows]
         parts = [empty.copy() if part is None else part for part in parts]
@@ -401,7 +401,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         return stacked.set("env_index", self._index(torch.tensor(rows)))
 
     def _index(self, rows: Tensor) -> Tensor:
-        """Number of the environment of each element."""
+        """Return the number of the environment of each element."""
         inner = self.batch_size[1:]
         return rows.reshape(-1, *[1] * len(inner)).expand(-1, *inner).clone()
 

@@ -193,7 +193,7 @@ class Chunk:
         return stepped.get("next"), self._with_legal(root)
 
     def _with_legal(self, found: TensorDictBase) -> TensorDictBase:
-        """A result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""
+        """Return a result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""
         masks: Any = {
             key: torch.zeros(shape, dtype=torch.bool) if (mask := self.env.full_action_spec[key].mask) is None else mask
             for key, shape in mask_shapes(self.env.full_action_spec).items()
@@ -217,7 +217,7 @@ class Chunk:
         return exact and bool(self._root or not self._parts)  # a state without shared memory has no root
 
     def attribute(self, name: str) -> list[Any] | str:
-        """The attribute of each environment; `CALLABLE` if it is a method, `MISSING` if there is none."""
+        """Return the attribute of each environment; `CALLABLE` if it is a method, `MISSING` if there is none."""
         try:
             found = [getattr(env, name) for env in self.env.envs]
         except AttributeError:

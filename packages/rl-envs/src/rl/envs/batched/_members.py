@@ -131,7 +131,7 @@ def _join(expected: Composite, got: Composite, role: str, number: int, owner: st
 
 
 def _union(one: Any, two: Any) -> TensorSpec | None:
-    """The smallest spec of which both are part, if they differ in their bounds only."""
+    """Return the smallest spec of which both are part, if they differ in their bounds only."""
     kinds = {type(one), type(two)}
     if not kinds <= {Bounded, Unbounded} or (one.shape, one.dtype, one.device) != (two.shape, two.dtype, two.device):
         return None

@@ -219,7 +219,7 @@ class WorkersEnv(MembersBase):
         return command, sent
 
     def _idle(self) -> Group:
-        """The workers, none of which is executing a command.
+        """Return the workers, none of which is executing a command.
 
         Raises:
             RLError: If one is.
@@ -313,7 +313,7 @@ class WorkersEnv(MembersBase):
         self._options = options
 
     def _split(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
-        """The part of each worker."""
+        """Return the part of each worker."""
         return [None if tensordict is None else tensordict[a:b] for a, b in pairwise(self._starts)]
 
     def _joined(self, method: str, arguments: list[tuple[Any, ...]]) -> TensorDictBase:
@@ -402,7 +402,7 @@ def _by_key(spec: Composite) -> dict[NestedKey, Any]:
 
 
 def _part(name: str, layout: Mapping[NestedKey, Any]) -> dict[NestedKey, Any]:
-    """A layout with `name` in front of every key."""
+    """Return a layout with `name` in front of every key."""
     return {(name, *as_tuple(key)): place for key, place in layout.items()}
 
 
@@ -541,7 +541,7 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         return self
 
     def __getitem__(self, index: Any) -> EnvView:
-        """A view of some environments."""
+        """Return a view of some environments."""
         return EnvView(self, index)
 
     def __repr__(self) -> str:

@@ -205,7 +205,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         return first.render()
 
     def __getitem__(self, index: Any) -> EnvView:
-        """A view of some environments."""
+        """Return a view of some environments."""
         return EnvView(self, index)
 
     def __len__(self) -> int:
@@ -254,7 +254,7 @@ def _leaves(td: Any) -> Leaves:
 
 
 def _filled(rows: list[Any]) -> list[Any]:
-    """The rows, with a written one in place of each missing one: the caller puts the current entries back."""
+    """Return the rows, with a written one in place of each missing one: the caller puts the current entries back."""
     filler = next(row for row in rows if row is not None)
     return [filler if row is None else row for row in rows]
 
@@ -339,7 +339,7 @@ class EnvCreator:
 
 
 def _statistics(env: Any) -> Iterator[Any]:
-    """The transforms of an environment that have running statistics."""
+    """Return the transforms of an environment that have running statistics."""
     while isinstance(env, EnvBase):
         transform = vars(env).get("transform")
         for one in [] if transform is None else getattr(transform, "transforms", [transform]):

@@ -145,7 +145,7 @@ class _Exported(gymnasium.Env):  # pyright: ignore[reportMissingTypeArgument]
         return {".".join(as_tuple(key)): entries.get(key).numpy(force=True) for key in self._info_keys}
 
     def render(self) -> Any:
-        """A frame of the environment."""
+        """Return a frame of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class _Entries:
         self.space: Any = spaces.Dict(self._spaces) if self._single is None else next(iter(self._spaces.values()))
 
     def values(self, entries: Any) -> Any:
-        """The value of the space."""
+        """Return the value of the space."""
         found: dict[str, Any] = {}
         for (key, spec), (name, space) in zip(self._specs.items(), self._spaces.items(), strict=True):
             value = spec.to_numpy(entries.get(key))
@@ -173,14 +173,14 @@ class _Entries:
         return found if self._single is None else next(iter(found.values()))
 
     def encode(self, value: Any) -> TensorDict:
-        """The entries for a value of the space."""
+        """Return the entries for a value of the space."""
         given = [value] if self._single is not None else [value[name] for name in self._spaces]
         entries: Any = {key: spec.encode(one) for (key, spec), one in zip(self._specs.items(), given, strict=True)}
         return TensorDict(entries)
 
 
 def spec_space(spec: TensorSpec, key: NestedKey) -> Any:
-    """The Gymnasium space of a leaf spec.
+    """Return the Gymnasium space of a leaf spec.
 
     Raises:
         SpecError: If there is none.

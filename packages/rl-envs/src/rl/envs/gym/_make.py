@@ -59,7 +59,7 @@ def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
 
 
 def make_async(make_one: Callable[[], Any], num_envs: int) -> Any:
-    """A `gymnasium.vector.AsyncVectorEnv` that resets on request."""
+    """Return a `gymnasium.vector.AsyncVectorEnv` that resets on request."""
     mode = gymnasium.vector.AutoresetMode.DISABLED
     return gymnasium.vector.AsyncVectorEnv([make_one] * num_envs, autoreset_mode=mode)
 

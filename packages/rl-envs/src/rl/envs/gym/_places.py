@@ -52,7 +52,7 @@ class Place:
 
 
 def exactly(values: Any, dtype: Any) -> Any:
-    """A fresh array of `dtype`.
+    """Return a fresh array of `dtype`.
 
     Raises:
         SpecError: If `values` are no numbers, or integers of `dtype` do not hold them.
@@ -71,7 +71,7 @@ def exactly(values: Any, dtype: Any) -> Any:
 
 
 def indices(values: Any, start: Any, counts: Any) -> Any:
-    """The numbers of choices from 0 on, int64.
+    """Return the numbers of choices from 0 on, int64.
 
     Raises:
         SpecError: If a value is no choice.
@@ -85,7 +85,7 @@ def indices(values: Any, start: Any, counts: Any) -> Any:
 
 
 def part_of(value: Any, path: tuple[Any, ...], paths: Sequence[tuple[Any, ...]], owner: str) -> Any:
-    """The leaf at `path` of an observation.
+    """Return the leaf at `path` of an observation.
 
     Args:
         value: Observation of the simulator.
@@ -118,7 +118,7 @@ def _contents(value: Any) -> str:
 
 
 def nest(paths: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> Any:
-    """The simulator's value from those of its leaves.
+    """Return the simulator's value from those of its leaves.
 
     Example:
         >>> nest([("a",), ("b", 0), ("b", 1)], [1, 2, 3])

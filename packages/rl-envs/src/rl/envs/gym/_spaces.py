@@ -49,7 +49,7 @@ _WIDER: dict[str, Any] = {"uint16": np.int32, "uint32": np.int64, "uint64": np.i
 
 
 def _box_dtype(space: Any) -> Any:
-    """The dtype of the tensors of a box.
+    """Return the dtype of the tensors of a box.
 
     Raises:
         SpecError: If torch has none that holds its values.
@@ -201,7 +201,7 @@ def _walk(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], 
 
 
 def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> list[Place]:
-    """The leaves of a space.
+    """Return the leaves of a space.
 
     Args:
         space: A Gymnasium space.
@@ -219,7 +219,7 @@ def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> lis
 
 
 def place(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) -> Place:  # noqa: FBT001  pickled so
-    """The leaf `space` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
+    """Return the leaf `space` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
     spec, encode, decode = _convert(space, categorical=categorical)
     encode_one, decode_one = _for_one(space, spec, encode, decode)
     made_by = (place, path, key, space, categorical)
@@ -283,7 +283,7 @@ def _for_one(
 
 
 def space_spec(space: Any, name: str = "observation", *, categorical: bool = False) -> TensorSpec:
-    """The spec of a space, of one element: a leaf, or a `Composite` for `Dict` and `Tuple`.
+    """Return the spec of a space, of one element: a leaf, or a `Composite` for `Dict` and `Tuple`.
 
     Example:
         >>> import gymnasium

@@ -63,7 +63,7 @@ def is_plain(value: Any) -> bool:
 
 
 def pack_rng(state: Any) -> Any:
-    """A numpy generator's state without integers of more than 64 bits and without arrays.
+    """Return a numpy generator's state without integers of more than 64 bits and without arrays.
 
     Example:
         >>> pack_rng({"state": 2**100, "has_uint32": 0})
@@ -179,7 +179,7 @@ class Codec:
         return self.decode(root)[0]
 
     def tensor(self, rows: Any) -> Any:
-        """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
+        """Return an array ``[n, *shape]`` as a tensor, without the batch if there is none."""
         if type(rows) is list:  # text
             return rows if self.batched else rows[0]
         tensor = torch.from_numpy(rows if self.batched else rows.reshape(rows.shape[1:]))
@@ -196,7 +196,7 @@ class Codec:
         return out
 
     def part(self, value: Any, place: Place) -> Any:
-        """The leaf `place` of an observation.
+        """Return the leaf `place` of an observation.
 
         Raises:
             SpecError: If the observation has no such entry.
@@ -204,7 +204,7 @@ class Codec:
         return part_of(value, place.path, self._seen_paths, self.owner)
 
     def decode(self, root: Any) -> list[Any]:
-        """The action of each element, as the simulator takes it."""
+        """Return the action of each element, as the simulator takes it."""
         columns = []
         for place in self.actions:
             action = root[place.key]
@@ -220,13 +220,13 @@ class Codec:
         return tensor if self.device is None else tensor.to(self.device)
 
     def rows(self, values: Sequence[Any], dtype: Any) -> Tensor:
-        """A number or several for each element, ``[*B, k]``."""
+        """Return a number or several for each element, ``[*B, k]``."""
         array = _numbers(values, dtype).reshape(len(values), -1)
         tensor = torch.from_numpy(array if self.batched else array[0])
         return tensor if self.device is None else tensor.to(self.device)
 
     def info_leaves(self, infos: Sequence[Mapping[str, Any]]) -> Leaves:
-        """The chosen entries of ``info``; zeros where a simulator does not report one."""
+        """Return the chosen entries of ``info``; zeros where a simulator does not report one."""
         out: dict[NestedKey, Any] = {}
         for name, spec in self.infos.items():
             missing = spec.to_numpy(spec.zero())
@@ -318,7 +318,7 @@ class Simulator:
         return outcome
 
     def hold(self) -> Outcome:
-        """The outcome of an environment that is not stepped."""
+        """Return the outcome of an environment that is not stepped."""
         return self.observed, self.idle, False, False, self.info
 
     def replay(self, record: Record) -> None:
@@ -405,7 +405,7 @@ class GymLeaves:
         return self._add_more(leaves) if self._more else leaves
 
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
-        """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
+        """Return `current` with new episodes in the mask; None unless all entries are observations on the CPU."""
         if not self._writes_rows:
             return None
         places = self.codec.observations

@@ -67,7 +67,7 @@ def _resets_by_mask(env: Any) -> bool:
 
 
 def _reset_cart_poles(env: Any, mask: Any) -> Any:
-    """What `CartPoleVectorEnv.step` does with elements that ended in the step before."""
+    """Reset elements that ended in the step before, as `CartPoleVectorEnv.step` does."""
     env.state[:, mask] = env.np_random.uniform(low=env.low, high=env.high, size=(4, int(mask.sum())))
     env.steps[mask] = 0
     env.prev_done[:] = False
@@ -168,7 +168,7 @@ class VectorLeaves:
         return leaves
 
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
-        """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
+        """Return `current` with new episodes in the mask; None unless all entries are observations on the CPU."""
         codec = self.codec
         keys = [place.key for place in codec.observations]
         tensors = all(place.spec.dtype is not None for place in codec.observations)
@@ -244,7 +244,7 @@ class VectorLeaves:
         return self._add_more(leaves)
 
     def _last_rows(self, rows: list[Any], info: Mapping[str, Any]) -> list[Any]:
-        """The true last observations of what finished, in copies of the rows."""
+        """Return the true last observations of what finished, in copies of the rows."""
         final = info.get("final_obs")
         if final is None:
             raise SpecError(

@@ -291,7 +291,7 @@ def _refuse_different(envs: Sequence[Any], owner: str) -> None:
 
 
 def _untouched(env: Any) -> Any:
-    """The simulator's generator state, to be put back after a probe."""
+    """Return the simulator's generator state, to be put back after a probe."""
     rng = getattr(env.unwrapped, "np_random", None)
     return rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
 
@@ -302,7 +302,7 @@ def _put_back(env: Any, state: Any) -> None:
 
 
 def _frame_spec(env: Any, *, vector: bool) -> TensorSpec:
-    """The spec of a rendered frame; the environment is reset to find it."""
+    """Return the spec of a rendered frame; the environment is reset to find it."""
     if env.render_mode != "rgb_array":
         raise ArgumentError(
             f"{env} renders in mode {env.render_mode!r}, pixels need 'rgb_array': make it with render_mode='rgb_array'"

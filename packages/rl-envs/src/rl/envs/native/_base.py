@@ -57,7 +57,7 @@ class NativeEnv(LeafEnvBase):
         return torch.rand((*self.batch_size, *shape), generator=generator, device=generator.device, dtype=dtype)
 
     def _flags(self, terminated: Tensor | None = None) -> Leaves:
-        """The done flags, for `terminated` ``[*B]``; false if None."""
+        """Return the done flags, for `terminated` ``[*B]``; false if None."""
         if terminated is None:
             device = self._generator.device
             over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=device)
@@ -100,5 +100,5 @@ def discrete_action(n: int, *, categorical: bool) -> TensorSpec:
 
 
 def action_index(action: Tensor, *, categorical: bool) -> Tensor:
-    """Number of the action, ``[*B]``."""
+    """Return the number of the action, ``[*B]``."""
     return action if categorical else action.argmax(-1)

@@ -113,7 +113,7 @@ def _derivative(state: Tensor, torque: Tensor) -> Tensor:
 
 
 def _wrapped(angle: Tensor) -> Tensor:
-    """The angle in [-pi, pi]."""
+    """Return the angle in [-pi, pi]."""
     return angle - 2 * pi * ((angle.abs() - pi) / (2 * pi)).ceil().clamp(min=0) * angle.sign()
 
 

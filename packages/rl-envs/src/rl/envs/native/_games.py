@@ -190,7 +190,7 @@ class GridWorldEnv(NativeEnv):
 
 
 def _transitions(rows: int, columns: int, walls: set[tuple[int, int]]) -> list[list[int]]:
-    """The next cell for each cell and move."""
+    """Return the next cell for each cell and move."""
 
     def after(row: int, column: int, move: tuple[int, int]) -> int:
         r, c = row + move[0], column + move[1]

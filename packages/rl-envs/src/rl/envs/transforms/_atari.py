@@ -33,7 +33,7 @@ def atari(
     clip_reward: bool = True,
     key: NestedKey = "observation",
 ) -> Compose:
-    """The standard stack of transforms for Atari games.
+    """Return the standard stack of transforms for Atari games.
 
     It computes what Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` do, to the last bit, on a whole
     batch at a time. Make the environment with ``frameskip=1``, or actions are repeated twice, and with

@@ -396,7 +396,7 @@ def level_keys(specs: Specs, key: NestedKey, owner: object) -> list[tuple[Nested
 
 
 def entry_keys(entries: Any) -> list[NestedKey]:
-    """The keys of entries; of a TensorDict those of its leaves."""
+    """Return the keys of entries; of a TensorDict those of its leaves."""
     return list(entries) if isinstance(entries, dict) else leaf_keys(entries)
 
 
@@ -417,14 +417,14 @@ def merged(mask: Tensor, fresh: Any, current: Any) -> Any:
 
 
 def following_root(root: Any, outcome: Any) -> Any:
-    """The root of another step with the same action: `root` with the entries of `outcome`."""
+    """Return the root of another step with the same action: `root` with the entries of `outcome`."""
     following = root.copy()
     following.update(outcome)
     return following
 
 
 def step_mask(root: Any, done: Tensor) -> Tensor:
-    """The elements that a step moves, bool in the shape of `done`: ``_step``, or all."""
+    """Return the elements that a step moves, bool in the shape of `done`: ``_step``, or all."""
     given = root.get("_step", None)
     return torch.ones_like(done) if given is None else given.reshape(done.shape)
 
@@ -436,7 +436,7 @@ def check_root_done(specs: Specs, owner: object) -> None:
 
 
 def element_mask(given: Any, done: Tensor, owner: object) -> Tensor:
-    """A condition as a mask in the shape of `done`.
+    """Return a condition as a mask in the shape of `done`.
 
     Raises:
         SpecError: If it has neither one value nor one for each element.

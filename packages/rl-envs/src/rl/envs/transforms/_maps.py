@@ -35,7 +35,7 @@ def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tenso
 
 
 def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = False) -> int:
-    """A dimension counted from the last one, so that any batch may come in front.
+    """Return a dimension counted from the last one, so that any batch may come in front.
 
     Raises:
         ArgumentError: If it is counted from the first one and `allow_positive_dim` is false.
@@ -50,7 +50,7 @@ def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = 
 
 
 def after_batch(dim: int, parent: Parent | None) -> int:
-    """The dimension of a value whose first ones are the batch of `parent`, or of a whole tensor without one."""
+    """Return the dimension of a value whose first ones are the batch of `parent`, or of a whole tensor without one."""
     return dim if dim < 0 or parent is None else dim + len(parent.base_env.batch_size)
 
 
@@ -63,7 +63,7 @@ class RandomTransform(Transform):
     _random: torch.Tensor | None = None
 
     def _generator(self) -> torch.Generator:
-        """A generator in the current state; `_keep` stores its state."""
+        """Return a generator in the current state; `_keep` stores its state."""
         made = torch.Generator()
         if self._random is None:
             made.manual_seed(int(torch.randint(2**62, ()).item()))

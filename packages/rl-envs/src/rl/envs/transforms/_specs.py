@@ -38,7 +38,7 @@ class Specs:
     device: torch.device | None
 
     def written(self, key: NestedKey, owner: object) -> list[Composite]:
-        """The specs that have an entry which the environment writes.
+        """Return the output specs that contain `key`.
 
         Raises:
             SpecError: If there is none; the message names `owner`.
@@ -46,7 +46,7 @@ class Specs:
         return _having(key, (self.observation, self.reward, self.done), owner, "does not write")
 
     def read(self, key: NestedKey, owner: object) -> list[Composite]:
-        """The specs that have an entry which the environment reads.
+        """Return the input specs that contain `key`.
 
         Raises:
             SpecError: If there is none; the message names `owner`.

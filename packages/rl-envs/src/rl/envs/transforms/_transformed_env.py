@@ -94,7 +94,7 @@ class FunctionTransform(Transform):
 
 
 def _changed_keys(before: TensorDictBase, after: TensorDictBase | None) -> list[NestedKey]:
-    """The keys of entries that were replaced, added or removed."""
+    """Return the keys of entries that were replaced, added or removed."""
     left, right = dict(_leaves(before)), {} if after is None else dict(_leaves(after))
     return [key for key in (*left, *(key for key in right if key not in left)) if left.get(key) is not right.get(key)]
 

@@ -62,7 +62,7 @@ class AutoResetTransform(Transform):
         self._device: torch.device | None = None
 
     def _terminal(self, key: NestedKey, outcome: Any) -> Tensor:
-        """The last observations of finished elements, ``[*B, ...]``."""
+        """Return the last observations of finished elements, ``[*B, ...]``."""
         value: Tensor = outcome[key]
         if not self.replace:
             return value
@@ -102,7 +102,7 @@ class AutoResetTransform(Transform):
         self._begun, self._waiting = self._shown(begun), done
 
     def _shown(self, entries: Any) -> Any:
-        """The entries that the caller receives."""
+        """Return the entries that the caller receives."""
         return entries
 
     def transform_specs(self, specs: Specs) -> None:

@@ -20,7 +20,7 @@ __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 
 
 def resized_spec(spec: TensorSpec, *size: int) -> TensorSpec:
-    """The spec of images of `size`: with the lowest and the highest bound of each image.
+    """Return the spec of images of `size`: with the lowest and the highest bound of each image.
 
     Args:
         spec: Spec of images ``[..., H, W]``.
@@ -166,7 +166,7 @@ class GrayScale(Transform):
 
 
 def luminance(image: Tensor, dim: int) -> Tensor:
-    """The luminance of an image with three channels along `dim`, which stays with size 1."""
+    """Return the luminance of an image with three channels along `dim`, which stays with size 1."""
     red, green, blue = image.unbind(dim)
     if image.is_floating_point():
         return (0.2989 * red + 0.587 * green + 0.114 * blue).unsqueeze(dim)

@@ -265,7 +265,7 @@ class RunningStats:
         return self.tensors["mean"]
 
     def std(self, eps: float) -> Tensor:
-        """The standard deviation, at least `eps`; 1 before the first value."""
+        """Return the standard deviation, at least `eps`; 1 before the first value."""
         count, _, square = self.tensors.values()
         variance = torch.where(count > 0, square / count.clamp_min(1e-12), torch.ones_like(square))
         return variance.sqrt().clamp_min(eps)

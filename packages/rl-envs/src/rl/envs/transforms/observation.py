@@ -75,11 +75,11 @@ class FrameMemory(Transform):
         self._device: torch.device | None = None
 
     def _before(self, first: Tensor) -> Tensor:
-        """What stands in for the frames before the first one."""
+        """Return the fill of the frames before the first one."""
         return first
 
     def _combine(self, frames: list[Tensor]) -> Tensor:
-        """The value of an out key, for the frames in time order."""
+        """Return the value of an out key, for the frames in time order."""
         raise NotImplementedError
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
@@ -278,7 +278,7 @@ class CatFrames(FrameMemory):
     def make_rb_transform_and_sampler(
         self, batch_size: int, **sampler_kwargs: Any
     ) -> tuple[Callable[[TensorDictBase], TensorDictBase], Any]:
-        """A transform and a sampler for a replay buffer whose steps hold single frames.
+        """Return a transform and a sampler for a replay buffer whose steps hold single frames.
 
         The sampler draws slices of `N` steps, and the transform returns the last step of each with its frames
         concatenated. The buffer samples all steps: give it ``batch_size=N * batch_size``.
@@ -601,7 +601,7 @@ class Hash(Transform):
 
 
 def _elements(value: Any, batch_dims: int) -> list[Any]:
-    """The value of each element of the batch."""
+    """Return the value of each element of the batch."""
     if isinstance(value, Tensor):
         return list(value.flatten(0, batch_dims - 1)) if batch_dims else [value]
     values = value.tolist() if hasattr(value, "tolist") else value
@@ -611,7 +611,7 @@ def _elements(value: Any, batch_dims: int) -> list[Any]:
 
 
 def _name(numbers: Any) -> Any:
-    """A hash as key of a dictionary: a number, or nested tuples of numbers."""
+    """Return a hash as key of a dictionary: a number, or nested tuples of numbers."""
     return tuple(map(_name, numbers)) if isinstance(numbers, list) else numbers
 
 

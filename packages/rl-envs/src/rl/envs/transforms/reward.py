@@ -229,7 +229,7 @@ class RewardSum(Transform):
         return outcome
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The sums of a batch ``[*B, T]`` in time order; its first step counts as the start of an episode.
+        """Return the sums of a batch ``[*B, T]`` in time order; its first step counts as the start of an episode.
 
         Reads ``("next", reward)`` and ``("next", "done")``, writes the sums under ``next`` and at the root; for an in
         key with ``next``, those with the step's reward to its out key.
@@ -363,7 +363,7 @@ class RNDTransform(StatisticsTransform):
             return (features - self.target_network(observation)).square().mean(-1, keepdim=True)
 
     def _scale(self, name: str, value: Tensor, moved: Tensor | None, limit: float) -> Tensor:
-        """A value in running standard deviations, of an observation around its mean, which are updated before."""
+        """Return a value in running standard deviations, an observation around its mean; they are updated first."""
         stats = self._stats.get(name)
         if stats is None:
             return value

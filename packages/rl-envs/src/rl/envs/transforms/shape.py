@@ -108,7 +108,7 @@ def _reshaped(entries: Any, old: torch.Size, new: torch.Size) -> Any:
 
 
 def _with_ones(entries: TensorDictBase, new: torch.Size) -> TensorDictBase:
-    """A single element with a batch of ones."""
+    """Return a single element with a batch of ones."""
     out = entries.exclude("next")
     for _ in new:
         out = out.unsqueeze(0)

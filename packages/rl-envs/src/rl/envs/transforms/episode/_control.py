@@ -222,7 +222,7 @@ class ConditionalSkip(Transform):
         return reset, maybe
 
     def _held(self, root: Any) -> Any:
-        """The outcome of a step that changes nothing."""
+        """Return the outcome of a step that changes nothing."""
         held = TensorDict({key: root[key] for key in self._kept}, root.batch_size)
         for key, zero in self._zeros.items():
             held[key] = zero.clone()
@@ -308,7 +308,7 @@ class FrameSkipTransform(Transform):
 
 
 def _sum_spec(spec: TensorSpec, count: int) -> TensorSpec:
-    """The spec of a sum of up to `count` values."""
+    """Return the spec of a sum of up to `count` values."""
     if not isinstance(spec, Bounded):
         return spec
     if not spec.dtype.is_floating_point:
