@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from rl.core.testing import CountingEnv
 from rl.envs import (
@@ -398,7 +398,7 @@ def test_an_environment_without_any_observation_of_a_step_is_named():
 
 
 def test_a_number_of_steps_is_checked():
-    with pytest.raises(SpecError, match="check_env: steps must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="check_env: steps must be at least 1, got 0"):
         check_env(Walk(), steps=0)
 
 

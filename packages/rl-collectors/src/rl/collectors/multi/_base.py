@@ -21,7 +21,7 @@ from rl.collectors._pipeline import as_random_frames, as_total_frames, rounding
 from rl.collectors._trajectories import WholeTrajectories, last_steps
 from rl.collectors.weights import matching_weights
 from rl.core.arguments import as_integer, check_arguments
-from rl.core.errors import ArgumentError, CheckpointError, SpecError, WorkerError, issue_warning
+from rl.core.errors import ArgumentError, CheckpointError, RLError, WorkerError, issue_warning
 from rl.core.recurrent import keep_modes
 from rl.core.state import pack, unpack
 from rl.core.workers import SharedLeaves
@@ -234,9 +234,9 @@ class WorkersBase(CollectorBase):
         """Not available: the workers collect in the background themselves.
 
         Raises:
-            SpecError: Always.
+            RLError: Always.
         """
-        raise SpecError(
+        raise RLError(
             f"{type(self).__name__} has no start(): iterate over it; its workers collect in other processes. A"
             " Collector has a background thread"
         )
