@@ -45,8 +45,6 @@ from rl.core.profiling import profiled
 from rl.core.recurrent import keep_modes
 from rl.core.registry import load
 
-__all__ = ["AsyncBatchedCollector"]
-
 INDEX = "env_index"
 
 

@@ -13,8 +13,6 @@ from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple
 from rl.core.mdp import done_levels, merge_reset
 
-__all__ = ["ENDED", "GroupLeaves", "any_flag"]
-
 ENDED = "_ended"
 """Private entry: whether any flag of an element is set, bool ``[*B, 1]``."""
 

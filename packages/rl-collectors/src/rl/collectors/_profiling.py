@@ -15,8 +15,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rl.core.errors import ArgumentError
 from rl.core.profiling import profiled
 
-__all__ = ["BatchProfiler", "Clock", "ProfileConfig", "Ranges"]
-
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 

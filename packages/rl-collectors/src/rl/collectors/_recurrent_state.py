@@ -16,8 +16,6 @@ from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf
 from rl.core.recurrent import State, states_of
 from rl.core.sequences import any_of_step, check_sequences
 
-__all__ = ["EpisodeStart", "RecurrentEnv", "RecurrentLeaves", "RecurrentStates"]
-
 
 class RecurrentStates:
     """Recurrent states of a policy, and those of them that the collector writes because the environment does not.

@@ -15,8 +15,6 @@ from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS
 
-__all__ = ["WholeTrajectories", "last_steps", "number_trajectories", "split_trajectories"]
-
 
 def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:
     """Compute the trajectory ids of a batch from its done flags.

@@ -11,8 +11,6 @@ from typing import Any
 from rl.core.errors import ArgumentError
 from rl.core.mdp import FLAGS
 
-__all__ = ["AgentGroup", "MarlGroupMapType", "agent_groups", "check_marl_grouping", "groups_by_name"]
-
 GroupMap = Mapping[str, Sequence[str]]
 
 

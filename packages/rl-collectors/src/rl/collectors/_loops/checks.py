@@ -17,8 +17,6 @@ from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, leaf_keys, next_key, unwrap
 
-__all__ = ["StepChecks"]
-
 
 class StepChecks:
     """Checks of the entries that a policy and an environment write against the environment's specs.

@@ -22,8 +22,6 @@ from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys
 from rl.core.lowering import lower, lower_env
 
-__all__ = ["Runner"]
-
 _SHORT_CHUNK = 8  # steps between two calls of `stopped`
 
 

@@ -31,8 +31,6 @@ from rl.envs.base._rollout import GivenActions, on_its_device, rollout, write_in
 from rl.envs.base._rules import StepRules
 from rl.envs.base._specs import Masks, SpecNames, infer_specs, leaf_keys
 
-__all__ = ["PUBLIC_FORM", "EnvBase"]
-
 PUBLIC_FORM = ("reset", "step", "step_mdp", "maybe_reset", "step_and_maybe_reset")
 """The methods that an environment with a leaf form derives, and no subclass may override."""
 

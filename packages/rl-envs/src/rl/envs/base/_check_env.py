@@ -22,8 +22,6 @@ from rl.envs.base._checks import entry_fault, expected_entry
 from rl.envs.base._leaf import as_env
 from rl.envs.base._specs import FLAGS, leaf_keys
 
-__all__ = ["check_env"]
-
 _LIMIT = 46
 """Characters of a column."""
 

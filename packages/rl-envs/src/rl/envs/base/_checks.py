@@ -16,19 +16,6 @@ from rl.envs.base._specs import leaf_keys
 if TYPE_CHECKING:
     from rl.core.interfaces import Env
 
-__all__ = [
-    "as_batch_size",
-    "check_action",
-    "check_entries",
-    "check_env_specs",
-    "check_not_done",
-    "check_private",
-    "describe",
-    "entry_fault",
-    "expected_entry",
-    "warn_not_restorable",
-]
-
 
 def describe(value: Any) -> str:
     """Dtype and shape of a value, or its type, for messages."""

@@ -18,8 +18,6 @@ from rl.core.specs import TensorSpec, group_sizes, set_group_sizes
 from rl.envs.base._checks import check_entries, check_not_done
 from rl.envs.base._specs import ROLES, EnvSpecs, Flags, Masks, leaf_keys
 
-__all__ = ["StepRules", "partial_root", "start_at"]
-
 
 class StepRules:
     """Specs and done flags of one environment, and the checks that follow from them.

@@ -24,8 +24,6 @@ from rl.envs.batched._chunk import RESET, RESET_ROWS, STEP, STEP_AND_RESET
 from rl.envs.batched._members import makers_of
 from rl.envs.batched._parallel import Group, WorkersEnv, allow_one_thread
 
-__all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
-
 _MESSAGES = {STEP: "step", RESET: "reset", STEP_AND_RESET: "step_and_maybe_reset"}
 _NAMES = {STEP: "async_step", RESET: "async_reset", STEP_AND_RESET: "async_step_and_maybe_reset"}
 

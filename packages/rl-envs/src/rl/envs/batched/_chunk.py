@@ -18,23 +18,6 @@ from rl.envs.base._specs import leaf_keys, mask_shapes
 from rl.envs.batched._members import check_same_keys, described
 from rl.envs.batched._serial import SerialEnv
 
-__all__ = [
-    "CALLABLE",
-    "HELD",
-    "INPUT",
-    "LEGAL",
-    "MASK",
-    "MISSING",
-    "OUTPUT",
-    "RESET",
-    "RESET_ROWS",
-    "ROOT",
-    "STEP",
-    "STEP_AND_RESET",
-    "STEP_ROWS",
-    "Chunk",
-]
-
 STEP, STEP_ROWS, RESET, RESET_ROWS, STEP_AND_RESET = range(5)
 """Numbers of the commands."""
 INPUT, OUTPUT, MASK, HELD, ROOT, LEGAL = "input", "output", "mask", "held", "root", "legal"

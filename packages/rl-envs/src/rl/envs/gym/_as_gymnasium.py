@@ -25,8 +25,6 @@ from rl.core.specs import (
 from rl.envs.base._leaf import as_env
 from rl.envs.gym._make import gymnasium
 
-__all__ = ["as_gymnasium", "register_gym_env"]
-
 spaces = gymnasium.spaces
 
 

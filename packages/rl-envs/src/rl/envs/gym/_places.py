@@ -13,8 +13,6 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 
-__all__ = ["Place", "exactly", "indices", "nest", "part_of"]
-
 
 @dataclass(frozen=True)
 class Place:

@@ -20,8 +20,6 @@ from rl.envs.base._leaf import LeafCalls, LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._stepping import Codec, GymLeaves
 
-__all__ = ["SimulatorEnv"]
-
 
 class SimulatorEnv(LeafEnvBase):
     """Environment on `GymLeaves`; a subclass calls `_use` at the end of its constructor."""

@@ -31,8 +31,6 @@ from rl.core.specs import (
 from rl.envs.gym._make import gymnasium
 from rl.envs.gym._places import Place, exactly, indices
 
-__all__ = ["place", "places", "register_gym_spec_conversion", "space_spec"]
-
 spaces = gymnasium.spaces
 
 

@@ -17,8 +17,6 @@ from rl.envs.gym._make import gymnasium
 from rl.envs.gym._places import nest
 from rl.envs.gym._stepping import Codec
 
-__all__ = ["VectorLeaves", "autoreset_mode"]
-
 AutoresetMode = gymnasium.vector.AutoresetMode
 CartPoleVectorEnv = import_module("gymnasium.envs.classic_control.cartpole").CartPoleVectorEnv
 

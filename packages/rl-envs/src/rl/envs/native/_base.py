@@ -15,8 +15,6 @@ from rl.core.state import set_generator
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafEnvBase
 
-__all__ = ["NativeEnv", "action_index", "discrete_action"]
-
 
 class NativeEnv(LeafEnvBase):
     """Environment in torch whose state is in the TensorDict; it owns a generator of start states.

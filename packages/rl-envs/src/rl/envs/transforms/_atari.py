@@ -18,8 +18,6 @@ from rl.envs.transforms.episode._control import EndOfLifeTransform, FrameSkipTra
 from rl.envs.transforms.image import Resize, luminance
 from rl.envs.transforms.observation import CatFrames, TimeMaxPool
 
-__all__ = ["atari"]
-
 
 def atari(
     *,

@@ -17,8 +17,6 @@ from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
 
-__all__ = ["ModuleTransform"]
-
 SpecChange = Composite | Callable[[Composite], Composite]
 
 
