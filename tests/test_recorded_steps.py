@@ -6,8 +6,8 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.collectors import Collector
-from rl.collectors._loops import policies as recorded  # a recording needs CUDA: a double takes its place
-from rl.collectors._loops.leaves import LeafLoop
+from rl.collectors import _loops as recorded  # a recording needs CUDA: a double takes its place
+from rl.collectors._loops import LeafLoop
 from rl.core.errors import BackendError, SpecError
 from rl.envs import CartPoleEnv, Compose, RewardSum, StepCounter, TransformedEnv
 
@@ -38,7 +38,7 @@ def device(request, monkeypatch):
     if request.param == "cuda":
         return "cuda"
     monkeypatch.setattr(recorded, "record", run_again)
-    monkeypatch.setattr("rl.collectors._loops.runner._check_recordable", lambda *_, **__: None)
+    monkeypatch.setattr("rl.collectors._runner._check_recordable", lambda *_, **__: None)
     return "cpu"
 
 
@@ -61,7 +61,7 @@ def policy_on(device):
 def always_reset(monkeypatch):
     """The plain loop resets after each step, too, so that both draw the same start states."""
     made = LeafLoop.__init__
-    monkeypatch.setattr(LeafLoop, "__init__", lambda self, *args, asks=True: made(self, *args, asks=False))
+    monkeypatch.setattr(LeafLoop, "__init__", lambda self, *args, reads_done=True: made(self, *args, reads_done=False))
 
 
 @each_device

@@ -14,11 +14,11 @@ from torch import Tensor
 from rl.collectors import _foreign
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
-from rl.collectors._groups import any_flag
-from rl.collectors._loops.policies import opaque_act
+from rl.collectors._env_wrappers import EpisodeStart
+from rl.collectors._loops import opaque_act
 from rl.collectors._pipeline import (
     Devices,
-    accelerated,
+    accelerate,
     as_random_frames,
     as_total_frames,
     check_collector_key,
@@ -26,8 +26,8 @@ from rl.collectors._pipeline import (
     device_of_policy,
     make_policy,
 )
-from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
-from rl.collectors._trajectories import WholeTrajectories
+from rl.collectors._recurrent_state import RecurrentStates
+from rl.collectors._trajectories import WholeTrajectories, any_flag
 from rl.core import set_recurrent_mode
 from rl.core.arguments import as_integer
 from rl.core.errors import (
@@ -138,15 +138,15 @@ class AsyncBatchedCollector(BackgroundCollector):
             None if max_batch_size is None else as_integer(max_batch_size, owner, "max_batch_size", self._least)
         )
         self.policy = make_policy(policy, policy_factory)
-        acting = accelerated(self.policy, compile_policy, None)
-        away = device_of_policy(self.policy, device)
+        acting = accelerate(self.policy, compile_policy, None)
+        policy_device = device_of_policy(self.policy, device)
         self.env = env = _pool(create_env_fn, create_env_kwargs, env_backend, timeout)
         try:
             self._check(env)
         except BaseException:
             env.close()
             raise
-        self._devices = Devices.of(env, away, storing_device)
+        self._devices = Devices.of(env, policy_device, storing_device)
         self._act = None if acting is None else opaque_act(acting, self._devices.policy, self._devices.env)
         self._after: dict[NestedKey, Tensor] = {}  # recurrent states of all environments
         self._done_keys = [as_tuple(key) for key in leaf_keys(env.full_done_spec)]
@@ -198,7 +198,7 @@ class AsyncBatchedCollector(BackgroundCollector):
     def _collect(self) -> Any:
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
-        if self._torn or (self._reset_each and self._finished is None):
+        if self._interrupted or (self._reset_each and self._finished is None):
             self.reset()
         with self._guard_state():
             batch: Any = self._trajectory() if self._finished is not None else self._batch()
@@ -345,7 +345,7 @@ class AsyncBatchedCollector(BackgroundCollector):
     def reset(self) -> None:
         """Drop the running episodes, and begin the next batch with a reset of all environments."""
         with self._background.held():
-            settle = self._settle if self._torn else self._idle
+            settle = self._settle if self._interrupted else self._idle
             with self._guard_state():
                 settle()
                 self._root, self._started, self._chunks, self._failed = None, False, [], []

@@ -32,7 +32,7 @@ class CollectorBase(ABC):
     _has_whole_trajectories = False
     _frames = 0
     _closed = False
-    _torn = False
+    _interrupted = False
     """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
     _assignable: ClassVar[frozenset[str]] = frozenset(
         {"post_collect_hook", "pre_collect_hook", "total_frames", "weight_updater"}
@@ -253,13 +253,13 @@ class CollectorBase(ABC):
         Yields:
             Whether the collector was torn before.
         """
-        before, self._torn = self._torn, True
+        before, self._interrupted = self._interrupted, True
         try:
             yield before
         except Exception:
-            self._torn = before
+            self._interrupted = before
             raise
-        self._torn = False
+        self._interrupted = False
 
     @abstractmethod
     def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:

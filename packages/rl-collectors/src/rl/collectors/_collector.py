@@ -21,13 +21,11 @@ from torch import Tensor
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler
 from rl.collectors._background import BackgroundCollector
-from rl.collectors._groups import any_flag
-from rl.collectors._loops.leaves import groups_of
-from rl.collectors._loops.runner import Runner
+from rl.collectors._loops import groups_of
 from rl.collectors._output import Output, describe
 from rl.collectors._pipeline import (
     Devices,
-    accelerated,
+    accelerate,
     as_random_frames,
     as_total_frames,
     check_collector_key,
@@ -38,12 +36,13 @@ from rl.collectors._pipeline import (
     make_policy,
     move_env,
     name_of,
-    rounding,
+    rounding_messages,
     unpack_state,
 )
 from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
-from rl.collectors._trajectories import WholeTrajectories, number_trajectories
+from rl.collectors._runner import Runner
+from rl.collectors._trajectories import WholeTrajectories, any_flag, number_trajectories
 from rl.core import set_recurrent_mode
 from rl.core.arguments import as_integer
 from rl.core.errors import ArgumentError, RLError, SpecError, issue_warning
@@ -196,8 +195,8 @@ class Collector(BackgroundCollector):
             raise ArgumentError(
                 "a collector takes cudagraph_policy or cudagraph, which records the policy too; got both"
             )
-        acting = accelerated(self.policy, compile_policy, cudagraph_policy)
-        away = device_of_policy(self.policy, device if policy_device is None else policy_device)
+        acting = accelerate(self.policy, compile_policy, cudagraph_policy)
+        policy_device = device_of_policy(self.policy, device if policy_device is None else policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random_frames)
@@ -210,7 +209,7 @@ class Collector(BackgroundCollector):
             raise ArgumentError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
         self._whole = self._output.whole_trajectories()
         self.env = move_env(env, device if env_device is None else env_device)
-        self._devices = Devices.of(self.env, away, storing_device)
+        self._devices = Devices.of(self.env, policy_device, storing_device)
         self._steps = ceil(frames_per_batch / self._elements)
         self.frames_per_batch = self._steps * self._elements
         self._warn_rounding(frames_per_batch)
@@ -511,7 +510,7 @@ class Collector(BackgroundCollector):
                 " episodes; give the environment state_dict() and load_state_dict() for an exact continuation"
             )
         with self._exclusive("state_dict"):
-            exact = env_state is not None and not self._torn
+            exact = env_state is not None and not self._interrupted
             state = {
                 "frames": self._frames,
                 "free_id": self._free_id,
@@ -531,8 +530,8 @@ class Collector(BackgroundCollector):
             CheckpointError: If the state is not a collector's, of another batch size, or of a policy with other
                 recurrent states. Nothing is loaded then.
         """
-        home = self._devices.env
-        found = unpack_state(state, self._batch_size, home, self._devices.storing or home)
+        env_device = self._devices.env
+        found = unpack_state(state, self._batch_size, env_device, self._devices.storing or env_device)
         self._recurrent.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
         with self._exclusive("load_state_dict"):
@@ -542,7 +541,7 @@ class Collector(BackgroundCollector):
             self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
             self._assembler.expect_keys(found["root_keys"], found["next_keys"])
             self.policy_version = found["policy_version"]
-            self._torn = False
+            self._interrupted = False
             if self._whole is not None:
                 self._whole.load(found["trajectories"], exact=exact)
 
@@ -559,7 +558,7 @@ class Collector(BackgroundCollector):
                 f"frames_per_batch={requested} is no multiple of the {self._elements} environments: each batch has"
                 f" {self.frames_per_batch} frames"
             )
-        messages += rounding(self.total_frames, self.frames_per_batch)
+        messages += rounding_messages(self.total_frames, self.frames_per_batch)
         if messages:
             issue_warning("; ".join(messages))
 

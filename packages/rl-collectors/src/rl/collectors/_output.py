@@ -96,13 +96,14 @@ def describe(
         forms: Shape and dtype of a step's entries; empty before the first step.
     """
     env, policy = collector.env, collector.policy
-    home, storing, postproc = devices.env, devices.storing, output.postproc
-    where = home if devices.policy is None else devices.policy
+    env_device, storing, postproc = devices.env, devices.storing, output.postproc
+    where = env_device if devices.policy is None else devices.policy
+    moved = "" if storing in (None, env_device) else f" (each batch: {env_device} -> {storing})"
     stages = [
-        ("environment", f"{name_of(env)}, batch {list(env.batch_size)}, on {home}"),
-        ("policy", f"{'random actions' if policy is None else name_of(policy)}, on {where}{_cast(home, where)}"),
+        ("environment", f"{name_of(env)}, batch {list(env.batch_size)}, on {env_device}"),
+        ("policy", f"{'random actions' if policy is None else name_of(policy)}, on {where}{_cast(env_device, where)}"),
         ("postproc", "-" if postproc is None else name_of(postproc)),
-        ("storing", f"on {storing or home}{'' if storing in (None, home) else f' (each batch: {home} -> {storing})'}"),
+        ("storing", f"on {storing or env_device}{moved}"),
     ]
     lines = [repr(collector), *[f"{stage:<12} {text}" for stage, text in stages], ""]
     if policy is None or hasattr(policy, "in_keys"):
@@ -120,8 +121,12 @@ class _RandomActions:
         self.out_keys = leaf_keys(env.full_action_spec)
 
 
-def _cast(home: torch.device, away: torch.device) -> str:
-    return "" if home == away else f" (each step: inputs {home} -> {away}, outputs {away} -> {home})"
+def _cast(env_device: torch.device, policy_device: torch.device) -> str:
+    return (
+        ""
+        if env_device == policy_device
+        else f" (each step: inputs {env_device} -> {policy_device}, outputs {policy_device} -> {env_device})"
+    )
 
 
 def _entries(forms: Mapping[Any, tuple[torch.Size, torch.dtype]], collector: Any) -> list[str]:

@@ -75,7 +75,7 @@ def as_random_frames(value: Any, owner: str) -> int:
     return 0 if value in (None, -1) else as_integer(value, owner, "init_random_frames", 0)
 
 
-def rounding(total_frames: int, batch: int) -> list[str]:
+def rounding_messages(total_frames: int, batch: int) -> list[str]:
     """Return the message that `total_frames` is rounded up to whole batches of `batch` frames, or no message."""
     whole = -(-total_frames // batch) * batch
     if total_frames < 0 or whole == total_frames:
@@ -152,7 +152,7 @@ def name_of(thing: object) -> str:
 _GRAPHS = ("reduce-overhead", "max-autotune")
 
 
-def accelerated(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
+def accelerate(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
     """Return the policy as it is called in the loop: compiled, recorded in a CUDA graph, or itself.
 
     Args:
@@ -228,9 +228,9 @@ class Devices:
     @classmethod
     def of(cls, env: Any, policy: torch.device | None, storing: torch.device | str | None) -> Devices:
         """Return the devices of an environment, of a policy (None if it is unknown) and of batches."""
-        home = device_of_env(env)
-        away = None if policy is None or policy == concrete(home) else policy
-        return cls(home, away, None if storing is None else torch.device(storing))
+        env_device = device_of_env(env)
+        policy_device = None if policy is None or policy == concrete(env_device) else policy
+        return cls(env_device, policy_device, None if storing is None else torch.device(storing))
 
 
 def device_of_env(env: Any) -> torch.device:
@@ -289,14 +289,14 @@ _LATER = {"policy_version": 0, "trajectories": None}  # absent in states of earl
 
 
 def unpack_state(
-    state: Mapping[str, Any], batch_size: torch.Size, home: torch.device, storing: torch.device
+    state: Mapping[str, Any], batch_size: torch.Size, env_device: torch.device, storing: torch.device
 ) -> dict[str, Any]:
     """Return the fields of a state, copied; the environment's own as it is.
 
     Args:
         state: State of a collector, on any device; its file has it on the CPU.
         batch_size: Batch size of the environments.
-        home: Device of the environment, which reads the root and numbers the trajectories.
+        env_device: Device of the environment, which reads the root and numbers the trajectories.
         storing: Device of the batches, to which the saved trajectories are added.
 
     Raises:
@@ -310,7 +310,7 @@ def unpack_state(
         )
     known = {name: state[name] for name in _FIELDS if name != "env"}
     later = {name: state.get(name, value) for name, value in _LATER.items()}
-    found = unpack(known | later | {"trajectories": None}, "Collector", home)
+    found = unpack(known | later | {"trajectories": None}, "Collector", env_device)
     found["trajectories"] = unpack(later["trajectories"], "Collector", storing)
     ids = found["ids"]
     if ids is not None and ids.shape != batch_size:

@@ -83,7 +83,7 @@ class Clock:
 
     Example:
         >>> clock = Clock()
-        >>> clock.around("env", lambda x: x + 1)(1)
+        >>> clock.timed("env", lambda x: x + 1)(1)
         2
         >>> list(clock.seconds)
         ['env']
@@ -92,32 +92,32 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function`, timed under `name`."""
         seconds = self.seconds
         seconds.setdefault(name, 0.0)
 
-        def timed(*arguments: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             start = perf_counter()
             with profiled(name):
                 result = function(*arguments)
             seconds[name] += perf_counter() - start
             return result
 
-        return timed
+        return call
 
 
 class Ranges:
-    """Named ranges of a trace around calls."""
+    """Named ranges of a trace timed calls."""
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` in a range `name`."""
 
-        def ranged(*arguments: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             with record_function(name):
                 return function(*arguments)
 
-        return ranged
+        return call
 
 
 class BatchProfiler(Ranges):

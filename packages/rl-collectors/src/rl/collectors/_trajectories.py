@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,10 +10,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._groups import any_flag
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS
+
+
+def any_flag(flags: Iterable[Tensor], dims: int) -> Tensor:
+    """Return whether any of some flags is set, reduced to their first `dims` dimensions."""
+    return torch.stack([flag.flatten(dims).any(-1) for flag in flags]).any(0)
 
 
 def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:

@@ -318,7 +318,7 @@ class RayCollector(WorkersBase):
     def _recover(self) -> None:
         self._running = {}
         self._call_all("call", "reset")
-        self._torn = False
+        self._interrupted = False
 
     def _call(self, index: int, method: str, *args: Any) -> Any:
         return self._result(getattr(self._actors[index], method).remote(*args), index)

@@ -179,7 +179,7 @@ class Evaluator:
         }
         self.policy, self._busy, self._on_result = policy, busy_policy, on_result
         self._metrics, self._prefix = metrics_fn, log_prefix
-        made = partial(_Evaluation, env, policy_factory or partial(_same, _copied(policy)), settings)
+        made = partial(_Evaluation, env, policy_factory or partial(_same, _copy_policy(policy)), settings)
         if backend == "process":
             self._side: Any = _Process(made, mp_start_method)
         else:
@@ -382,7 +382,7 @@ class _Process:
         self._workers.close()
 
 
-def _copied(policy: Any) -> Any:
+def _copy_policy(policy: Any) -> Any:
     try:
         return copy.deepcopy(policy)
     except Exception as error:  # whatever an object raises

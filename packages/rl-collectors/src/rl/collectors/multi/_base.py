@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from rl.collectors._background import CollectorBase
 from rl.collectors._collector import Collector
 from rl.collectors._output import Output
-from rl.collectors._pipeline import as_random_frames, as_total_frames, rounding
+from rl.collectors._pipeline import as_random_frames, as_total_frames, rounding_messages
 from rl.collectors._trajectories import WholeTrajectories, last_steps
 from rl.collectors.weights import matching_weights
 from rl.core.arguments import as_integer, check_arguments
@@ -113,7 +113,7 @@ class WorkersBase(CollectorBase):
         for index, state in enumerate(states):
             matching_weights(self._names, state, f"worker {index}, whose policy has others than worker 0")
         self.frames_per_batch = self._frames_of(self._call_all("attribute", "frames_per_batch"))
-        for message in rounding(self.total_frames, self.frames_per_batch):
+        for message in rounding_messages(self.total_frames, self.frames_per_batch):
             issue_warning(message)
         self._check_rows()
 
@@ -195,7 +195,7 @@ class WorkersBase(CollectorBase):
 
     def _next_result(self, until: int) -> tuple[Any] | None:
         self._check_open()
-        if self._torn:
+        if self._interrupted:
             self._recover()
         if self._update_each:
             self.update_policy_weights_()
@@ -225,7 +225,7 @@ class WorkersBase(CollectorBase):
 
     def _pause(self, *, keep: bool = False) -> None:
         """Let no worker collect: `_idle`, also after Ctrl-C."""
-        if self._torn:
+        if self._interrupted:
             self._recover()
         with self._guard_state():
             self._idle(keep=keep)

@@ -294,7 +294,7 @@ class MultiBase(WorkersBase):
         self._workers.settle()
         self._layout, self._again = None, True
         self._begin_count()
-        self._torn = False
+        self._interrupted = False
 
     @abstractmethod
     def _begin_count(self) -> None:
