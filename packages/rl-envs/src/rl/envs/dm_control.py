@@ -15,8 +15,8 @@ from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs._libraries import Ids, check_id, import_library
-from rl.envs.gym._places import Place, exactly, indices
 from rl.envs.gym._simulator_env import SimulatorEnv
+from rl.envs.gym._spaces import SpaceLeaf, as_exact_array, indices
 from rl.envs.gym._stepping import Codec, GymLeaves, Outcome, Simulator
 
 __all__ = ["DMControlEnv", "DMControlWrapper"]
@@ -97,7 +97,7 @@ def random_state(env: Any, *, required: bool = True) -> Any:
     return None
 
 
-def array_places(spec: Any, name: str, *, categorical: bool, action: bool) -> list[Place]:
+def array_places(spec: Any, name: str, *, categorical: bool, action: bool) -> list[SpaceLeaf]:
     """Return the leaves of a spec of dm_env, or of a mapping or sequence of them.
 
     Args:
@@ -119,7 +119,7 @@ def array_places(spec: Any, name: str, *, categorical: bool, action: bool) -> li
     return [array_place(path, unwrap(key), leaf, categorical, action) for path, key, leaf in found]
 
 
-def array_place(path: tuple[Any, ...], key: NestedKey, spec: Any, categorical: bool, action: bool) -> Place:  # noqa: FBT001  pickled so
+def array_place(path: tuple[Any, ...], key: NestedKey, spec: Any, categorical: bool, action: bool) -> SpaceLeaf:  # noqa: FBT001  pickled so
     """Return the leaf `spec` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
     kind = np.dtype(getattr(spec, "dtype", object)).kind
     if not hasattr(spec, "shape") or kind not in "biuf":
@@ -129,8 +129,8 @@ def array_place(path: tuple[Any, ...], key: NestedKey, spec: Any, categorical: b
         )
     made_by = (array_place, path, key, spec, categorical, action)
     if hasattr(spec, "num_values"):
-        return Place(path, key, *_choice(int(spec.num_values), spec.dtype, categorical=categorical), made_by)
-    return Place(path, key, *_array(spec, action=action), made_by)
+        return SpaceLeaf(path, key, *_choice(int(spec.num_values), spec.dtype, categorical=categorical), made_by)
+    return SpaceLeaf(path, key, *_array(spec, action=action), made_by)
 
 
 Conversion = tuple[
@@ -154,7 +154,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
             ours = Bounded(torch.from_numpy(low), torch.from_numpy(high), shape=shape, dtype=torch_dtype)
 
     def encode(values: Sequence[Any]) -> Any:
-        array = exactly(values, dtype)
+        array = as_exact_array(values, dtype)
         return array if own else array.reshape(-1, 1)
 
     def decode(tensor: Tensor) -> list[Any]:  # copies: a simulator may write into its action
@@ -168,7 +168,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
         ours,
         encode,
         decode,
-        (lambda value: exactly(value, dtype)) if own else lambda value: exactly([value], dtype),
+        (lambda value: as_exact_array(value, dtype)) if own else lambda value: as_exact_array([value], dtype),
         decode_one,
     )
 

@@ -415,8 +415,7 @@ class _Group:
     def __init__(self, group: AgentGroup, env: Any, infos: Mapping[str, Any], *, categorical: bool, owner: str) -> None:
         from gymnasium import spaces
 
-        from rl.envs.gym._places import nest, part_of
-        from rl.envs.gym._spaces import place, places
+        from rl.envs.gym._spaces import nest, part_of, places, space_leaf
 
         self.group, self._nest, self._part_of, self._owner = group, nest, part_of, owner
         first = group.agents[0]
@@ -439,7 +438,8 @@ class _Group:
         def moved(space: Any, name: str, *, under_name: bool) -> list[Any]:
             found = places(space, name, categorical=categorical, under_name=under_name)
             return [
-                place(one.path, (group.name, *_path(one.key)), _leaf(space, one.path), categorical) for one in found
+                space_leaf(one.path, (group.name, *_path(one.key)), _leaf(space, one.path), categorical)
+                for one in found
             ]
 
         self.observations = moved(seen, "observation", under_name=False)

@@ -27,7 +27,7 @@ from rl.envs.base._checks import (
     expected_entry,
     warn_not_restorable,
 )
-from rl.envs.base._rollout import GivenActions, on_its_device, rollout, write_into
+from rl.envs.base._rollout import OpenLoopPolicy, on_its_device, rollout, write_into
 from rl.envs.base._rules import StepRules
 from rl.envs.base._specs import Masks, SpecNames, infer_specs, leaf_keys
 
@@ -473,7 +473,7 @@ class EnvBase(SpecNames):
         if actions is not None:
             if policy is not None:
                 raise RLError("rollout takes a policy or actions, and was given both: leave one out")
-            policy = GivenActions(self, actions, max_steps)
+            policy = OpenLoopPolicy(self, actions, max_steps)
             max_steps = min(max_steps, policy.steps)
         elif policy is not None and auto_cast_to_device:
             policy = on_its_device(policy, self.device)

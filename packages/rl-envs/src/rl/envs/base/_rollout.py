@@ -319,7 +319,7 @@ def _explain_outcomes(env: Any, outcomes: list[Any]) -> None:
 # ruff: noqa: SLF001  # the parts of an environment share its rules, which users do not see
 
 
-class GivenActions:
+class OpenLoopPolicy:
     """Policy that plays given actions, one after the other.
 
     Args:

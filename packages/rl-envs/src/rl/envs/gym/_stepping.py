@@ -15,7 +15,7 @@ from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
-from rl.envs.gym._places import Place, nest, part_of
+from rl.envs.gym._spaces import SpaceLeaf, nest, part_of
 
 
 class Record:
@@ -137,8 +137,8 @@ class Codec:
 
     def __init__(
         self,
-        observations: Sequence[Place],
-        actions: Sequence[Place],
+        observations: Sequence[SpaceLeaf],
+        actions: Sequence[SpaceLeaf],
         infos: Mapping[str, TensorSpec],
         *,
         batched: bool,
@@ -195,7 +195,7 @@ class Codec:
             out[place.key] = self.tensor(place.encode([self.part(value, place) for value in values]))
         return out
 
-    def part(self, value: Any, place: Place) -> Any:
+    def part(self, value: Any, place: SpaceLeaf) -> Any:
         """Return the leaf `place` of an observation.
 
         Raises:

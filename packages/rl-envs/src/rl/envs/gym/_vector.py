@@ -14,7 +14,7 @@ from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
 from rl.envs.gym._make import gymnasium
-from rl.envs.gym._places import nest
+from rl.envs.gym._spaces import nest
 from rl.envs.gym._stepping import Codec
 
 AutoresetMode = gymnasium.vector.AutoresetMode

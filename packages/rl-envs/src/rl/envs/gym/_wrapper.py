@@ -138,7 +138,7 @@ class GymWrapper(SimulatorEnv):
             sim = VectorLeaves(env, codec, pixels=from_pixels)
         else:
             envs = list(env) if several else [env]
-            _refuse_different(envs, type(self).__name__)
+            _check_equal_spaces(envs, type(self).__name__)
             skipping = [one if skip == 1 else SkippingEnv(one, skip) for one in envs]
             sim = GymLeaves([Simulator(one) for one in skipping], codec, pixels=from_pixels)
         self._use(sim, _frame_spec(first, vector=vector) if from_pixels else None)
@@ -282,7 +282,7 @@ def _same_spaces(env: Any, other: Any) -> bool:
     return env.observation_space == other.observation_space and env.action_space == other.action_space
 
 
-def _refuse_different(envs: Sequence[Any], owner: str) -> None:
+def _check_equal_spaces(envs: Sequence[Any], owner: str) -> None:
     if len({id(env) for env in envs}) < len(envs):
         raise ArgumentError(f"{owner}: the list holds one environment several times: make one object for each element")
     for env in envs[1:]:
@@ -290,13 +290,13 @@ def _refuse_different(envs: Sequence[Any], owner: str) -> None:
             raise ArgumentError(f"{owner}: the environments differ: {envs[0]} and {env} do not have the same spaces")
 
 
-def _untouched(env: Any) -> Any:
+def _get_rng_state(env: Any) -> Any:
     """Return the simulator's generator state, to be put back after a probe."""
     rng = getattr(env.unwrapped, "np_random", None)
     return rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
 
 
-def _put_back(env: Any, state: Any) -> None:
+def _set_rng_state(env: Any, state: Any) -> None:
     if state is not None:
         env.unwrapped.np_random.bit_generator.state = state
 
@@ -307,10 +307,10 @@ def _frame_spec(env: Any, *, vector: bool) -> TensorSpec:
         raise ArgumentError(
             f"{env} renders in mode {env.render_mode!r}, pixels need 'rgb_array': make it with render_mode='rgb_array'"
         )
-    state = _untouched(env)
+    state = _get_rng_state(env)
     env.reset()
     frame = np.asarray(env.render()[0] if vector else env.render())
-    _put_back(env, state)
+    _set_rng_state(env, state)
     return Bounded(0, 255, shape=frame.shape, dtype=torch.uint8)
 
 
@@ -318,10 +318,10 @@ def _info_specs(env: Any, keys: Iterable[str] | Mapping[str, TensorSpec]) -> dic
     """Specs of entries of ``info``; the environment is reset and stepped once to find them."""
     if isinstance(keys, Mapping):
         return dict(keys)
-    state = _untouched(env)
+    state = _get_rng_state(env)
     _, first = env.reset()
     *_, second = env.step(env.action_space.sample())
-    _put_back(env, state)
+    _set_rng_state(env, state)
     specs: dict[str, TensorSpec] = {}
     for key in keys:
         if key not in first and key not in second:
