@@ -246,12 +246,12 @@ class CollectorBase(ABC):
 
     @contextmanager
     def _guard_state(self) -> Generator[bool]:
-        """Mark the collector as torn if its state is changed in part: by Ctrl-C, not by an error, inside.
+        """Mark the collector as interrupted if its state is changed in part: by Ctrl-C, not by an error, inside.
 
-        Nothing inside may call a hook of the user: to it the collector would be torn.
+        Nothing inside may call a hook of the user: to it the collector would be interrupted.
 
         Yields:
-            Whether the collector was torn before.
+            Whether the collector was interrupted before.
         """
         before, self._interrupted = self._interrupted, True
         try:
