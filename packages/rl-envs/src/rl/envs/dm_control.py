@@ -15,8 +15,8 @@ from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs._libraries import Ids, check_id, import_library
+from rl.envs.gym._leaves import SpaceLeaf, as_exact_array, indices
 from rl.envs.gym._simulator_env import SimulatorEnv
-from rl.envs.gym._spaces import SpaceLeaf, as_exact_array, indices
 from rl.envs.gym._stepping import Codec, GymLeaves, Outcome, Simulator
 
 __all__ = ["DMControlEnv", "DMControlWrapper"]

@@ -415,7 +415,8 @@ class _Group:
     def __init__(self, group: AgentGroup, env: Any, infos: Mapping[str, Any], *, categorical: bool, owner: str) -> None:
         from gymnasium import spaces
 
-        from rl.envs.gym._spaces import nest, part_of, places, space_leaf
+        from rl.envs.gym._leaves import nest, part_of
+        from rl.envs.gym._spaces import places, space_leaf
 
         self.group, self._nest, self._part_of, self._owner = group, nest, part_of, owner
         first = group.agents[0]

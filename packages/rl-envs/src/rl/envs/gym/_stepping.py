@@ -15,7 +15,7 @@ from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
-from rl.envs.gym._spaces import SpaceLeaf, nest, part_of
+from rl.envs.gym._leaves import SpaceLeaf, nest, part_of
 
 
 class Record:

@@ -13,8 +13,8 @@ from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
+from rl.envs.gym._leaves import nest
 from rl.envs.gym._make import gymnasium
-from rl.envs.gym._spaces import nest
 from rl.envs.gym._stepping import Codec
 
 AutoresetMode = gymnasium.vector.AutoresetMode
