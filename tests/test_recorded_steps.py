@@ -6,9 +6,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.collectors import Collector
-from rl.collectors._loops import policies as recorded  # a recording needs CUDA: a double takes its place
-from rl.collectors._loops.leaves import LeafLoop
-from rl.core.errors import BackendError, SpecError
+from rl.collectors import _loops as recorded  # a recording needs CUDA: a double takes its place
+from rl.collectors._loops import LeafLoop
+from rl.core.errors import ArgumentError, BackendError
 from rl.envs import CartPoleEnv, Compose, RewardSum, StepCounter, TransformedEnv
 
 
@@ -38,7 +38,7 @@ def device(request, monkeypatch):
     if request.param == "cuda":
         return "cuda"
     monkeypatch.setattr(recorded, "record", run_again)
-    monkeypatch.setattr("rl.collectors._loops.runner._check_recordable", lambda *_, **__: None)
+    monkeypatch.setattr("rl.collectors._runner._check_recordable", lambda *_, **__: None)
     return "cpu"
 
 
@@ -61,7 +61,7 @@ def policy_on(device):
 def always_reset(monkeypatch):
     """The plain loop resets after each step, too, so that both draw the same start states."""
     made = LeafLoop.__init__
-    monkeypatch.setattr(LeafLoop, "__init__", lambda self, *args, asks=True: made(self, *args, asks=False))
+    monkeypatch.setattr(LeafLoop, "__init__", lambda self, *args, reads_done=True: made(self, *args, reads_done=False))
 
 
 @each_device
@@ -143,7 +143,7 @@ def test_what_reads_the_device_cannot_be_recorded():
 
 
 def test_settings_that_exclude_a_recording():
-    with pytest.raises(SpecError, match=r"one CUDA device, and CartPoleEnv with .* is on cpu: make them there"):
+    with pytest.raises(ArgumentError, match=r"one CUDA device, and CartPoleEnv with .* is on cpu: make them there"):
         Collector(CartPoleEnv([2]), policy_on("cpu")[0], frames_per_batch=4, cudagraph=True)
-    with pytest.raises(SpecError, match="got both"):
+    with pytest.raises(ArgumentError, match="got both"):
         Collector(CartPoleEnv([2]), policy_on("cpu")[0], frames_per_batch=4, cudagraph=True, cudagraph_policy=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rl.collectors import Collector
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 
 
 class Buffer:
@@ -137,7 +137,7 @@ def test_a_hook_may_pause(counting_env):
 
 
 def test_without_a_buffer_or_in_time(counting_env):
-    with pytest.raises(SpecError, match="pass replay_buffer="):
+    with pytest.raises(ArgumentError, match="pass replay_buffer="):
         Collector(counting_env, frames_per_batch=2).start()
     inside, go_on = threading.Event(), threading.Event()
 

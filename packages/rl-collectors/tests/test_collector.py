@@ -14,7 +14,7 @@ from torch import nn
 
 import rl.collectors
 from rl.collectors import Collector, MultiSyncCollector, SyncDataCollector
-from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Binary, Categorical, Composite, OneHot, Unbounded
 from rl.testing import CountingEnv
 
@@ -65,7 +65,9 @@ def test_an_environment_a_function_and_a_class_will_do(counting_env, bare_env):
 
 @pytest.mark.parametrize("wrong", [3, lambda: "env", None], ids=["number", "function", "none"])
 def test_anything_else_is_refused(wrong):
-    with pytest.raises(SpecError, match=r"create_env_fn gave (int|str|NoneType), expected an environment.*lacks batch"):
+    with pytest.raises(
+        ArgumentError, match=r"create_env_fn gave (int|str|NoneType), expected an environment.*lacks batch"
+    ):
         Collector(wrong, frames_per_batch=2)
 
 
@@ -83,7 +85,7 @@ def test_anything_else_is_refused(wrong):
     ],
 )
 def test_senseless_counts_are_refused(counting_env, options):
-    with pytest.raises(SpecError, match=list(options)[-1]):
+    with pytest.raises(ArgumentError, match=list(options)[-1]):
         Collector(counting_env, **options)
 
 
@@ -125,7 +127,7 @@ def test_random_frames_refuse_a_log_probability(counting_env):
     actor = TensorDictModule(
         lambda obs: (obs[..., 0].long(), obs[..., 0]), in_keys=["observation"], out_keys=["action", "action_log_prob"]
     )
-    with pytest.raises(SpecError, match=r"'action_log_prob'.*return_log_prob=False"):
+    with pytest.raises(ArgumentError, match=r"'action_log_prob'.*return_log_prob=False"):
         Collector(counting_env, actor, frames_per_batch=2, init_random_frames=1)
 
 
@@ -156,9 +158,9 @@ def test_a_policy_without_action_is_refused_at_construction(counting_env):
 
 
 def test_a_class_of_policies_and_an_empty_batch_are_refused(counting_env):
-    with pytest.raises(SpecError, match="is the class"):
+    with pytest.raises(ArgumentError, match="is the class"):
         Collector(counting_env([[3]]), torch.nn.Linear, frames_per_batch=2)
-    with pytest.raises(SpecError, match="nothing to collect"):
+    with pytest.raises(ArgumentError, match="nothing to collect"):
         Collector(counting_env([], batch_size=[0]), frames_per_batch=2)
 
 
@@ -395,18 +397,18 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(counting
     collector = Collector(counting_env, policy, frames_per_batch=1)
     wrong = {"module.linear.bias": torch.ones(2), "module.linear.weight": torch.ones(3, 4), "extra": torch.ones(1)}
     with pytest.raises(
-        SpecError, match=r"extra is unknown, module.linear.weight has shape \(3, 4\) instead of \(2, 4\)"
+        ArgumentError, match=r"extra is unknown, module.linear.weight has shape \(3, 4\) instead of \(2, 4\)"
     ):
         collector.update_policy_weights_(wrong)
     assert torch.equal(policy.state_dict()["module.linear.bias"], before)
-    with pytest.raises(SpecError, match="no weights"):
+    with pytest.raises(ArgumentError, match="no weights"):
         Collector(counting_env, frames_per_batch=1).update_policy_weights_(policy)
-    with pytest.raises(SpecError, match="got int"):
+    with pytest.raises(ArgumentError, match="got int"):
         collector.update_policy_weights_(3)
 
 
 def test_a_policy_on_another_device_than_asked_for(counting_env, make_policy):
-    with pytest.raises(SpecError, match=r"parameters are on cpu.*policy.to\('meta'\)"):
+    with pytest.raises(ArgumentError, match=r"parameters are on cpu.*policy.to\('meta'\)"):
         Collector(counting_env, make_policy(), frames_per_batch=1, device="meta")
 
 

@@ -9,7 +9,7 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import Evaluator
-from rl.core.errors import RLError, SpecError, WorkerError
+from rl.core.errors import ArgumentError, RLError, WorkerError
 from rl.testing import CountingEnv
 
 BACKENDS = ["foreground", "thread", "process"]
@@ -142,9 +142,9 @@ def test_faults_are_raised_here():
             assert evaluator.wait() is None
     locked = policy()
     locked.lock = threading.Lock()
-    with pytest.raises(SpecError, match=r"TensorDictModule cannot be copied.*policy_factory="):
+    with pytest.raises(ArgumentError, match=r"TensorDictModule cannot be copied.*policy_factory="):
         Evaluator(CountingEnv, locked)
-    with pytest.raises(SpecError, match="backend='ray'"):
+    with pytest.raises(ArgumentError, match="got 'ray'"):
         Evaluator(CountingEnv, policy(), backend="ray")
-    with pytest.raises(SpecError, match="a policy or a policy_factory"):
+    with pytest.raises(ArgumentError, match="a policy or a policy_factory"):
         Evaluator(CountingEnv)

@@ -107,7 +107,7 @@ def test_batches_after_ctrl_c_at_any_line_are_whole(kind, warm):
         collector.reset()
         reached = interrupt_at(collector.collect, line, OURS)
         if reached:
-            torn = collector._torn
+            torn = collector._interrupted
             check_whole([collector.collect().clone() for _ in range(3)], seen, torn=torn)
         line += stride
     assert line > 50
@@ -130,7 +130,7 @@ def test_another_use_of_a_collector_is_still_refused_after_an_interrupt():
         """Has a further use."""
 
         def later(self):
-            with self._alone("later"):
+            with self._exclusive("later"):
                 return self.collected_frames
 
     collector = Extended(CountingEnv(), collects, frames_per_batch=4)
@@ -165,7 +165,7 @@ HOOKED = {
 @pytest.mark.parametrize("kind", HOOKED)
 def test_what_a_hook_reads_is_that_of_a_whole_collector(kind, where):
     def look(batch=None):
-        seen.append(collector._torn)
+        seen.append(collector._interrupted)
         if kind != "batched":
             assert collector.stats
             states.append(collector.state_dict())

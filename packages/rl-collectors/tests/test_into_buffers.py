@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rl.collectors import AsyncBatchedCollector, Collector, MultiAsyncCollector, MultiSyncCollector, RayCollector
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.testing import CountingEnv
 
 EPISODE = 3  # steps of `CountingEnv`
@@ -143,7 +143,7 @@ def test_settings_of_whole_trajectories_are_checked():
         ({"split_trajs": True}, "split already"),
         ({"traj_format": "list"}, "'padded' or 'cat'"),
     ):
-        with pytest.raises(SpecError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             MultiSyncCollector([CountingEnv], frames_per_batch=4, trajs_per_batch=2, **wrong)
     settings = {"frames_per_batch": 4, "total_frames": 8, "trajs_per_batch": 1}
     with MultiSyncCollector([CountingEnv], **settings) as collector, pytest.raises(TypeError, match="no length"):

@@ -8,8 +8,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import Collector
-from rl.collectors._loops import policies as recorded  # a recording needs CUDA: a double takes its place
-from rl.collectors._loops.leaves import LeafLoop
+from rl.collectors import _loops as recorded  # a recording needs CUDA: a double takes its place
+from rl.collectors._loops import LeafLoop
 from rl.core.errors import ContractError
 
 PATHS = ("leaves", "leaves, TensorDict policy", "tensordict")
@@ -216,7 +216,7 @@ def test_other_entries_than_tensors_are_kept(counting_env):
 
 
 def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
-    from rl.collectors._loops.leaves import leaves_of, tensordict_of
+    from rl.collectors._loops import leaves_of, tensordict_of
 
     leaves = {"a": torch.ones(2), ("b", "c", "d"): torch.zeros(2, 1), ("b", "e"): torch.ones(2)}
     td = tensordict_of(leaves, [2], {})
@@ -226,7 +226,7 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
 
 @pytest.mark.parametrize("form", ["lowered", "lowered with next", "opaque"])
 def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, form):
-    from rl.collectors._loops.policies import lowered_policy, opaque_act, opaque_policy
+    from rl.collectors._loops import lowered_policy, opaque_act, opaque_policy
     from rl.core.lowering import Lowered, lower
 
     here = torch.device("cpu")  # a hop from the CPU to the CPU: the same calls as to another device
@@ -264,7 +264,7 @@ def test_the_toy_environment_of_core(make_policy):
 def test_a_recorded_step_refuses_a_root_with_other_entries(monkeypatch, counting_env, change, message):
     monkeypatch.setattr(recorded, "record", lambda call, *_: (call(), lambda: None))
     env = counting_env([[5]])
-    loop = recorded.RecordedLoop(LeafLoop(env, ["reward"], asks=False), torch.device("cpu"), (), "CountingEnv")
+    loop = recorded.RecordedLoop(LeafLoop(env, ["reward"], reads_done=False), torch.device("cpu"), (), "CountingEnv")
 
     def act(root):
         root["action"] = torch.tensor(0)

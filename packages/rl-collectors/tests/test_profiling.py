@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModule
 
 from rl.collectors import Collector, MultiSyncCollector, ProfileConfig
 from rl.core import set_profiling_enabled
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.testing import CountingEnv
 
 
@@ -42,7 +42,7 @@ def test_workers_write_traces_of_their_own(tmp_path):
     with MultiSyncCollector([CountingEnv] * 2, policy(), frames_per_batch=8) as collector:
         collector.enable_profile(config=config)
         collector.collect()
-        with pytest.raises(SpecError, match=r"workers \[2\]; there are 0 to 1"):
+        with pytest.raises(ArgumentError, match=r"workers \[2\]; there are 0 to 1"):
             collector.enable_profile(workers=[2])
     assert [path.name for path in tmp_path.iterdir()] == ["w1.json"]
     assert names(tmp_path / "w1.json").count("collect") == 1
@@ -53,11 +53,11 @@ def test_workers_write_traces_of_their_own(tmp_path):
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(SpecError, match="warm-up is part of the rollouts"):
+    with pytest.raises(ArgumentError, match="warm-up is part of the rollouts"):
         ProfileConfig(num_rollouts=2, warmup_rollouts=2)
-    with pytest.raises(SpecError, match=r"activities \['tpu'\]"):
+    with pytest.raises(ArgumentError, match=r"activities \['tpu'\]"):
         ProfileConfig(activities=["tpu"])
-    with pytest.raises(SpecError, match="a config or settings"):
+    with pytest.raises(ArgumentError, match="a config or settings"):
         Collector(CountingEnv(), frames_per_batch=4).enable_profile(config=ProfileConfig(), num_rollouts=2)
 
 

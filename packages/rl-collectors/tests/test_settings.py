@@ -5,7 +5,7 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import Collector
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 
 LOOPS = pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
 
@@ -31,9 +31,9 @@ def test_a_policy_factory_and_arguments_of_the_environment(counting_env, make_po
     batch = collector.collect()
     assert collector.policy is made[0]
     assert batch["observation"][..., 2].tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 3, 4, 0]]
-    with pytest.raises(SpecError, match="got both"):
+    with pytest.raises(ArgumentError, match="got both"):
         Collector(counting_env, make_policy(), policy_factory=factory, frames_per_batch=2)
-    with pytest.raises(SpecError, match="create_env_kwargs needs a function"):
+    with pytest.raises(ArgumentError, match="create_env_kwargs needs a function"):
         Collector(counting_env(), create_env_kwargs={"batch_size": [2]}, frames_per_batch=2)
 
 
@@ -45,9 +45,9 @@ def test_device_is_the_default_of_both_devices(counting_env, make_policy):
             moved.append(str(device))
             return self
 
-    with pytest.raises(SpecError, match=r"parameters are on cpu.*policy.to\('meta'\)"):
+    with pytest.raises(ArgumentError, match=r"parameters are on cpu.*policy.to\('meta'\)"):
         Collector(Movable, make_policy(), frames_per_batch=1, policy_device="meta")
-    with pytest.raises(SpecError, match="parameters are on cpu"):
+    with pytest.raises(ArgumentError, match="parameters are on cpu"):
         Collector(Movable, make_policy(), frames_per_batch=1, device="meta")
     assert moved == []
     Collector(Movable, frames_per_batch=1, device="meta")
@@ -55,7 +55,7 @@ def test_device_is_the_default_of_both_devices(counting_env, make_policy):
     assert moved == ["meta", "meta"]
     Collector(Movable, make_policy(), frames_per_batch=1, device="meta", policy_device="cpu", env_device="cpu")
     assert len(moved) == 2
-    with pytest.raises(SpecError, match=r"CountingEnv is on cpu and has no to\(device\)"):
+    with pytest.raises(ArgumentError, match=r"CountingEnv is on cpu and has no to\(device\)"):
         Collector(counting_env, frames_per_batch=1, env_device="meta")
 
 
@@ -141,7 +141,7 @@ def test_the_same_tensordict_is_overwritten(counting_env):
         {"interruptor": object(), "return_same_td": True},
         {"split_trajs": True, "extend_buffer": False},
     ):
-        with pytest.raises(SpecError, match=rf"{next(iter(settings))}.* exclude each other"):
+        with pytest.raises(ArgumentError, match=rf"{next(iter(settings))}.* exclude each other"):
             Collector(counting_env, frames_per_batch=3, **settings)
 
 
@@ -227,15 +227,15 @@ def test_settings_of_the_policy_that_cannot_be(counting_env, make_policy):
         ({"compile_policy": 3}, "must be a bool or a dict"),
         ({"compile_policy": True, "cudagraph_policy": True}, "got both"),
     ):
-        with pytest.raises(SpecError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             Collector(counting_env, make_policy(), frames_per_batch=2, **options)
-    with pytest.raises(SpecError, match="need a policy"):
+    with pytest.raises(ArgumentError, match="need a policy"):
         Collector(counting_env, frames_per_batch=2, compile_policy=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without CUDA")
 def test_a_cuda_graph_needs_cuda(counting_env, make_policy):
-    with pytest.raises(SpecError, match=r"needs a CUDA device.*use compile_policy"):
+    with pytest.raises(ArgumentError, match=r"needs a CUDA device.*use compile_policy"):
         Collector(counting_env, make_policy(), frames_per_batch=2, cudagraph_policy=True)
 
 

@@ -23,7 +23,7 @@ from rl.collectors import (
     VanillaWeightUpdater,
     split_trajectories,
 )
-from rl.core.errors import ArgumentError, SpecError, WorkerError
+from rl.core.errors import ArgumentError, WorkerError
 from rl.testing import CountingEnv
 
 KINDS = pytest.mark.parametrize("kind", [Collector, MultiSyncCollector, MultiAsyncCollector])
@@ -82,7 +82,7 @@ def test_every_spelling_of_new_weights_reaches_the_policy(kind):
             ({"weights_dict": {"policy": policy()}, "model_id": "policy"}, "weights_dict and model_id='policy'"),
             ({"policy": policy(), "worker_ids": 7}, "got .*7"),
         ):
-            with pytest.raises(SpecError, match=message):
+            with pytest.raises(ArgumentError, match=message):
                 collector.update_policy_weights_(**wrong)
         assert collector.policy_version == 6
 
@@ -102,9 +102,9 @@ def test_single_workers_have_weights_of_their_own_until_the_next_update_of_all()
         assert found() == [[4], [4], [3], [3]]
         collector.update_policy_weights_(policy(5.0), worker_ids=[0])
         assert found() == [[5], [4], [4], [3]]
-        with pytest.raises(SpecError, match=r"workers \[0\], and worker_ids=\[1\]: pass one"):
+        with pytest.raises(ArgumentError, match=r"workers \[0\], and worker_ids=\[1\]: pass one"):
             collector.update_policy_weights_({0: policy(6.0)}, worker_ids=[1])
-        with pytest.raises(SpecError, match=r"weights do not fit"):
+        with pytest.raises(ArgumentError, match=r"weights do not fit"):
             collector.update_policy_weights_({0: policy(6.0), 1: {"other": torch.zeros(())}})
         assert found() == [[5], [4], [4], [3]]
 
@@ -173,7 +173,7 @@ def test_a_method_is_called_with_several_sets_of_arguments(kind):
         assert len(collector.map_fn("set_seed", list_of_args=[(1,), (5,)])) == 2
         assert collector.map_fn("set_seed", list_of_kwargs=[{"seed": 1, "static_seed": True}] * 2) == [1, 1]
         assert collector.map_fn("reset") == [None] * (1 if kind is Collector else 2)
-        with pytest.raises(SpecError, match="expected"):
+        with pytest.raises(ArgumentError, match="expected"):
             collector.map_fn("set_seed", list_of_args=[(1,), (2,)], list_of_kwargs=[{}])
         assert collector.set_seed(3, static_seed=True) == 3
 
@@ -191,7 +191,7 @@ def test_hooks_and_updaters_can_be_assigned(kind):
         assert collector.post_collect_hook is not None
         assert "seen" in [collector.collect() for _ in range(5)][-1].keys()
         if kind is not Collector:
-            with pytest.raises(SpecError, match="cannot be sent to the workers"):
+            with pytest.raises(ArgumentError, match="cannot be sent to the workers"):
                 collector.pre_collect_hook = lambda: None
         collector.weight_updater = updater
         updater.update_weights()

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from rl.collectors import split_trajectories
 from rl.collectors._trajectories import number_trajectories
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 
 patterns = st.tuples(st.integers(1, 4), st.integers(1, 8)).flatmap(
     lambda shape: st.lists(
@@ -98,5 +98,5 @@ def test_trajectories_as_nested_tensors(layout):
     assert nested.batch_size[0] == 4
     for part, row, keep in zip(nested["x"].unbind(), rows["x"], rows["collector", "mask"], strict=True):
         assert torch.equal(part, row[keep])
-    with pytest.raises(SpecError, match="got both"):
+    with pytest.raises(ArgumentError, match="got both"):
         split_trajectories(data, as_nested=True, padded=False)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl.collectors import Collector
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 
 ROWS = [[3, 1], [5], [2, 4]]
 
@@ -81,7 +81,7 @@ def test_settings_that_exclude_each_other(counting_env):
         ({"traj_format": "list"}, "'padded' or 'cat'"),
         ({"trajs_per_batch": 0}, "at least 1"),
     ):
-        with pytest.raises(SpecError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             Collector(counting_env, frames_per_batch=2, **{"trajs_per_batch": 2, **settings})
 
 

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl.collectors import Collector, RayCollector, RayWeightUpdater
-from rl.core.errors import MissingExtraError, RLError, SpecError, WorkerError, WorkerTimeoutError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.testing import CountingEnv
 
 
@@ -28,7 +28,7 @@ def test_arguments_are_checked_before_ray_starts():
         ({"policy": lambda td: td, "policy_factory": lambda: None}, "got both"),
         ({"return_same_td": True}, "no return_same_td"),
     ):
-        with pytest.raises(SpecError, match=words):
+        with pytest.raises(ArgumentError, match=words):
             RayCollector([CountingEnv] * 2, frames_per_batch=4, **wrong)
 
 
@@ -133,9 +133,9 @@ def test_asynchronous_batches_count_frames_exactly_and_carry_whole_versions(ray)
         assert collector.collected_frames == 60
         assert collector.policy_version == 10
         assert max(seen) > 0
-        with pytest.raises(SpecError, match="do not fit the policy of the actors"):
+        with pytest.raises(ArgumentError, match="do not fit the policy of the actors"):
             collector.update_policy_weights_(nn.Linear(2, 2))
-        with pytest.raises(SpecError, match="has shape"):
+        with pytest.raises(ArgumentError, match="has shape"):
             collector.update_policy_weights_({n: torch.zeros(3, 3) for n in policy.state_dict()})
 
 
@@ -210,7 +210,7 @@ def test_errors_name_actor_and_cause(ray):
         RayCollector([broken], frames_per_batch=8)
     policy = make_policy()
     policy.lock = __import__("threading").Lock()
-    with pytest.raises(SpecError, match="cannot be sent to an actor"):
+    with pytest.raises(ArgumentError, match="cannot be sent to an actor"):
         RayCollector([CountingEnv], policy, frames_per_batch=8)
 
 

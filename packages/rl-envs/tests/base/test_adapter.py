@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.mdp import StepMDP
 from rl.core.specs import Categorical, Composite, Unbounded
 from rl.envs import EnvAdapter, EnvBase, PendulumEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv, as_env
@@ -129,10 +129,11 @@ def test_what_lacks_members_is_refused_with_their_names():
 
     for wrap in (as_env, TransformedEnv, lambda env: SerialEnv(1, lambda: env)):
         with pytest.raises(
-            SpecError, match=r"^Half is no environment: it lacks observation_spec, full_action_spec, .*step, .*close\."
+            ArgumentError,
+            match=r"^Half is no environment: it lacks observation_spec, full_action_spec, .*step, .*close\.",
         ):
             wrap(Half())
-    with pytest.raises(SpecError, match="got the class Line: pass Line"):
+    with pytest.raises(ArgumentError, match="got the class Line: pass Line"):
         as_env(Line)
 
 

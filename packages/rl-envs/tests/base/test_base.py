@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 from rl.envs import EnvBase, PendulumEnv, RandomPolicy, check_env_specs
 from rl.testing import check_env
@@ -582,7 +582,7 @@ def test_an_action_outside_of_its_spec_is_refused_at_the_first_step_and_with_deb
 
 @pytest.mark.parametrize("steps", [0, 2.5, True, "8", None])
 def test_a_number_of_steps_that_is_none_is_refused_before_the_reset(steps):
-    with pytest.raises(SpecError, match="rollout: max_steps must be"):
+    with pytest.raises(ArgumentError, match="rollout: max_steps must be"):
         PendulumEnv().rollout(steps)
 
 

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Binary, Composite, Unbounded
 from rl.envs import (
     AcrobotEnv,
@@ -151,7 +151,7 @@ def test_specs_are_inferred_from_a_step():
 
 
 def test_specs_that_cannot_be_inferred():
-    with pytest.raises(SpecError, match="give a policy"):
+    with pytest.raises(ArgumentError, match="give a policy"):
         Plain(batch_size=[2]).auto_specs_()
     policy = TensorDictModule(lambda place: place, ["place"], ["push"])
     with pytest.raises(SpecError, match="'pushes' is not written"):
@@ -307,5 +307,5 @@ def test_copies_are_independent_and_continue_alike(make, how):
 
 
 def test_integers_are_no_dtype_of_an_environment():
-    with pytest.raises(SpecError, match=r"takes a floating-point dtype, got torch\.int64"):
+    with pytest.raises(ArgumentError, match=r"takes a floating-point dtype, got torch\.int64"):
         PendulumEnv().to(torch.int64)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
-from rl.core.errors import ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
+from rl.core.errors import ArgumentError, ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.core.specs import Categorical, Composite, NonTensor, Unbounded
 from rl.envs import (
     AsyncEnvPool,
@@ -197,19 +197,19 @@ def test_what_may_not_be_sent_or_received():
         pool.async_step_send(root[:2].exclude("env_index"))
     pool.async_step_send(root[:2].exclude("env_index"), env_index=[2, 0])
     assert torch.equal(pool.async_step_recv(2)["action"], root["action"][[1, 0]])
-    with pytest.raises(SpecError, match=r"different numbers below 3, got \[1, 1\]"):
+    with pytest.raises(ArgumentError, match=r"different numbers below 3, got \[1, 1\]"):
         pool.async_step_send(root[[1, 1]])
     with pytest.raises(SpecError, match="batch size"):
         pool.async_step_send(root[:2], env_index=[0])
     with pytest.raises(ContractError, match="'action'"):
         pool.async_step_send(root.exclude("action"))
-    with pytest.raises(SpecError, match="'_step' has no meaning"):
+    with pytest.raises(ArgumentError, match="'_step' has no meaning"):
         pool.async_step_send(root.clone().set("_step", torch.ones(3, 1, dtype=torch.bool)))
-    with pytest.raises(SpecError, match=r"in their order, got env_index \[2, 1, 0\]"):
+    with pytest.raises(ArgumentError, match=r"in their order, got env_index \[2, 1, 0\]"):
         pool.step(root[[2, 1, 0]])
     pool.close()
     for kwargs in ({"backend": "asyncio"}, {"stack": "thin"}):
-        with pytest.raises(SpecError, match="must be"):
+        with pytest.raises(ArgumentError, match="must be"):
             AsyncEnvPool([Walk], **kwargs)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.envs import EnvCreator, PendulumEnv, RewardNorm, SerialEnv, TransformedEnv, VecNorm
 
 
@@ -51,5 +51,5 @@ def test_variants():
     assert create().transform.loc["observation"].abs().sum() > 0
     with pytest.raises(SpecError, match="2 transforms"):
         create(norms=2)
-    with pytest.raises(SpecError, match="takes a function"):
+    with pytest.raises(ArgumentError, match="takes a function"):
         EnvCreator(PendulumEnv())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError, WorkerError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError, WorkerError
 from rl.core.specs import Categorical, Composite, Unbounded
 from rl.envs import (
     AsyncEnvPool,
@@ -149,7 +149,7 @@ def test_partial_resets_held_steps_and_views_leave_the_others_alone(shared_memor
     assert (view.batch_size, env[3].batch_size) == (torch.Size([2]), torch.Size([]))
     assert view.rollout(5).batch_size == torch.Size([2, 5])
     check_env(lambda: SerialEnv(3, PendulumEnv)[[0, 2]])
-    with pytest.raises(SpecError, match="has no environment; there are 4"):
+    with pytest.raises(ArgumentError, match="has no environment; there are 4"):
         env[7:]
     env.close()
 

@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Unbounded
 from rl.envs import Compose, GymEnv, GymWrapper, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv
 from rl.testing import check_env
@@ -115,7 +115,7 @@ def test_different_environments_are_named():
         SerialEnv(3, [PendulumEnv, PendulumEnv, lambda: PendulumEnv(max_torque=1.0)])
     with pytest.raises(SpecError, match=r"'step_count': environment 0 has nothing, environment 1 has int64"):
         SerialEnv(2, [PendulumEnv, lambda: TransformedEnv(PendulumEnv(), StepCounter())])
-    with pytest.raises(SpecError, match="num_workers is 3"):
+    with pytest.raises(ArgumentError, match="num_workers is 3"):
         SerialEnv(3, [PendulumEnv])
     with pytest.raises(SpecError, match="batch size"):
         SerialEnv(2, [PendulumEnv, lambda: PendulumEnv([2])])

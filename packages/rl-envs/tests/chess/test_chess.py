@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import MissingExtraError, SpecError
+from rl.core.errors import ArgumentError, MissingExtraError, SpecError
 from rl.envs import ActionMask, ChessEnv, SerialEnv, TransformedEnv
 from rl.testing import check_env
 
@@ -105,9 +105,9 @@ def test_wrong_input_is_refused(monkeypatch):
     env = ChessEnv(categorical_action_encoding=True)
     with pytest.raises(SpecError, match="the move e2e5 is illegal in rnbq"):
         play(env, "e2e5")
-    with pytest.raises(SpecError, match="is no position in FEN"):
+    with pytest.raises(ArgumentError, match="is no position in FEN"):
         ChessEnv("nonsense")
-    with pytest.raises(SpecError, match="is no legal position"):
+    with pytest.raises(ArgumentError, match="is no legal position"):
         ChessEnv("8/8/8/8/8/8/8/K7 w - - 0 1")
     monkeypatch.setitem(sys.modules, "chess", None)
     with pytest.raises(MissingExtraError, match=r'pip install "rl-envs\[chess\]"'):

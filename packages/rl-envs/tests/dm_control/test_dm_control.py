@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.envs import DMControlEnv, DMControlWrapper, SerialEnv
 from rl.testing import check_env
@@ -163,9 +163,9 @@ def test_pixels():
 def test_errors_say_what_to_do(monkeypatch):
     with pytest.raises(UnknownComponentError, match=r"'chetah-run'\. Did you mean 'cheetah-run'"):
         DMControlEnv("chetah", "run")
-    with pytest.raises(SpecError, match=r"dm_control\.suite\.load"):
+    with pytest.raises(ArgumentError, match=r"dm_control\.suite\.load"):
         DMControlWrapper(3)
-    with pytest.raises(SpecError, match="needs from_pixels=True"):
+    with pytest.raises(ArgumentError, match="needs from_pixels=True"):
         DMControlEnv("cheetah-run", pixels_only=True)
     env = DMControlWrapper(Toy(kinds=[-1]))
     with pytest.raises(SpecError, match="not in its spec"):

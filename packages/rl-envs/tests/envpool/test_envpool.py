@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, UnknownComponentError
 from rl.core.specs import Unbounded
 from rl.envs import EnvPoolEnv, MultiThreadedEnv
 from rl.testing import check_env
@@ -117,7 +117,7 @@ def test_frames_are_rendered():
 def test_wrong_input_is_refused(monkeypatch):
     with pytest.raises(UnknownComponentError, match="Did you mean 'CartPole-v1'"):
         EnvPoolEnv("Cartpole-v1")
-    with pytest.raises(SpecError, match="leave batch_size and env_type out"):
+    with pytest.raises(ArgumentError, match="leave batch_size and env_type out"):
         EnvPoolEnv("CartPole-v1", 4, batch_size=2)
     env = MultiThreadedEnv(2, "Pendulum-v1", create_env_kwargs={"max_episode_steps": 5})
     assert env.rollout(10)["next", "truncated"].any()

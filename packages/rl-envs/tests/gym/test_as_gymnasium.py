@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Binary, Bounded, Composite, MultiCategorical, OneHot, Unbounded
 from rl.envs import (
     AcrobotEnv,
@@ -110,11 +110,11 @@ def test_a_time_limit_of_ours_is_a_truncation():
 
 
 def test_what_gymnasium_cannot_hold():
-    with pytest.raises(SpecError, match=r"batch \[2\]"):
+    with pytest.raises(ArgumentError, match=r"batch \[2\]"):
         as_gymnasium(PendulumEnv([2]))
-    with pytest.raises(SpecError, match="several rewards"):
+    with pytest.raises(ArgumentError, match="several rewards"):
         as_gymnasium(TicTacToeEnv())
-    with pytest.raises(SpecError, match="no observation 'speed'"):
+    with pytest.raises(ArgumentError, match="no observation 'speed'"):
         as_gymnasium(PendulumEnv(), info_keys=["speed"])
-    with pytest.raises(SpecError, match="no method render"):
+    with pytest.raises(ArgumentError, match="no method render"):
         as_gymnasium(PendulumEnv(), render_mode="rgb_array")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import (
     Binary,
     Bounded,
@@ -213,7 +213,7 @@ def test_pixels(counting_gym):
     assert env.observation_keys == ["observation", "pixels"]
     assert env.from_pixels
     assert not GymWrapper(counting_gym()).from_pixels
-    with pytest.raises(SpecError, match="render_mode='rgb_array'"):
+    with pytest.raises(ArgumentError, match="render_mode='rgb_array'"):
         GymWrapper(counting_gym(), from_pixels=True)
 
 
@@ -227,7 +227,7 @@ def test_info_entries_on_request(counting_gym, keys, count):
 
 
 def test_unknown_info_entry_is_named(counting_gym):
-    with pytest.raises(SpecError, match=r"'thrice'.*\['twice'\]"):
+    with pytest.raises(ArgumentError, match=r"'thrice'.*\['twice'\]"):
         GymWrapper(counting_gym(), info_keys=["thrice"])
 
 
@@ -275,7 +275,7 @@ def test_missing_libraries_get_the_line_that_installs_them():
     ],
 )
 def test_wrong_arguments(kwargs, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         GymEnv("CartPole-v1", **kwargs)
 
 
@@ -296,7 +296,7 @@ def test_native_form_that_does_not_exist():
 
 
 def test_different_environments_do_not_stack(counting_gym):
-    with pytest.raises(SpecError, match="same spaces"):
+    with pytest.raises(ArgumentError, match="same spaces"):
         GymWrapper([counting_gym(), counting_gym(nested=True)])
 
 

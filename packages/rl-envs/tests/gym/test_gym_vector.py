@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.envs import GymWrapper, StepCounter, TransformedEnv
 from rl.testing import check_env
 
@@ -80,17 +80,17 @@ def test_conformance(mode):
 
 def test_a_wrapped_vector_environment_that_resets_too_late_is_refused():
     inner = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
-    with pytest.raises(SpecError, match=r"NEXT_STEP.*autoreset_mode="):
+    with pytest.raises(ArgumentError, match=r"NEXT_STEP.*autoreset_mode="):
         GymWrapper(gym.wrappers.vector.RecordEpisodeStatistics(inner))
 
 
 def test_an_unknown_mode_is_refused():
     env = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
     env.metadata["autoreset_mode"] = "sometimes"
-    with pytest.raises(SpecError, match="'sometimes'"):
+    with pytest.raises(ArgumentError, match="'sometimes'"):
         GymWrapper(env)
     del env.metadata["autoreset_mode"]
-    with pytest.raises(SpecError, match="None"):
+    with pytest.raises(ArgumentError, match="None"):
         GymWrapper(env)
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_reset_on_request_says_so():
 
 def test_what_vector_environments_do_not_do():
     env = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.DISABLED)
-    with pytest.raises(SpecError, match="frame_skip"):
+    with pytest.raises(ArgumentError, match="frame_skip"):
         GymWrapper(env, frame_skip=2)
     wrapped = GymWrapper(env)
     assert wrapped.state_dict() == {"restorable": False}

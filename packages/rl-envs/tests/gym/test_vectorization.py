@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Unbounded
 from rl.envs import GymEnv, GymWrapper, StepCounter
 from rl.testing import check_env
@@ -77,7 +77,7 @@ def test_pixels_alone(vectorization):
 
 def test_infos_of_a_vector_environment_need_specs():
     inner = gym.vector.SyncVectorEnv([lambda: gym.make("FrozenLake-v1")] * 2)
-    with pytest.raises(SpecError, match="mapping"):
+    with pytest.raises(ArgumentError, match="mapping"):
         GymWrapper(inner, info_keys=["prob"])
     env = GymWrapper(inner, info_keys={"prob": Unbounded((), dtype=torch.float64)})
     data = env.rollout(5, break_when_any_done=False)

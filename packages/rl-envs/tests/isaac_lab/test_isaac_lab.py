@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, UnknownComponentError
 from rl.envs import IsaacLabEnv, IsaacLabWrapper, StepCounter, TransformedEnv, isaac_lab_env
 from rl.testing import check_env
 
@@ -125,7 +125,7 @@ def test_conformance_and_transforms():
 def test_a_camera_writes_pixels():
     env = IsaacLabWrapper(Scene(), from_tiled_camera=True)
     assert env.rollout(2, break_when_any_done=False)["pixels"].shape == (COUNT, 2, 4, 4, 3)
-    with pytest.raises(SpecError, match="no tiled camera 'top' with images 'rgb'"):
+    with pytest.raises(ArgumentError, match="no tiled camera 'top' with images 'rgb'"):
         IsaacLabWrapper(Scene(), from_tiled_camera=True, tiled_camera_name="top")
 
 
@@ -235,5 +235,5 @@ def test_a_missing_library_is_named_with_its_guide(monkeypatch):
 
 
 def test_other_objects_are_refused():
-    with pytest.raises(SpecError, match="wraps a ManagerBasedRLEnv or DirectRLEnv"):
+    with pytest.raises(ArgumentError, match="wraps a ManagerBasedRLEnv or DirectRLEnv"):
         IsaacLabWrapper(gymnasium.make("CartPole-v1"))

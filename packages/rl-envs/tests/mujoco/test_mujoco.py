@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, RLError, SpecError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.envs import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, MujocoEnv, Walker2dEnv
 from rl.testing import check_env
 
@@ -90,7 +90,7 @@ def test_settings_and_wrong_input(monkeypatch, tmp_path):
     data = env.rollout(300, break_when_any_done=False)
     assert not data["next", "done"].any()
     assert env.dt == pytest.approx(0.004)
-    with pytest.raises(SpecError, match=r"there is no model 'no\.xml'"):
+    with pytest.raises(ArgumentError, match=r"there is no model 'no\.xml'"):
         HopperEnv(xml_file="no.xml")
     with pytest.raises(RLError, match="does not implement _observe"):
         MujocoEnv(1, xml_file="hopper.xml")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.envs import (
     AcrobotEnv,
     BanditEnv,
@@ -158,11 +158,11 @@ def test_an_occupied_cell_loses():
     [
         (lambda: GridWorldEnv(size=(2, 2), goal=(2, 0)), r"goal has \(2, 0\), outside the 2 x 2 grid"),
         (lambda: GridWorldEnv(walls=[(0, 0)]), r"start \(0, 0\) is a wall"),
-        (lambda: GridWorldEnv(slip=2), "slip is a probability"),
+        (lambda: GridWorldEnv(slip=2), "slip must be at least 0 and at most 1"),
         (lambda: BanditEnv(arms=2, means=[1.0]), "arms=2 and 1 means"),
-        (lambda: BanditEnv(std=-1), "std must be 0 or more"),
+        (lambda: BanditEnv(std=-1), "std must be at least 0"),
     ],
 )
 def test_wrong_arguments(make, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         make()

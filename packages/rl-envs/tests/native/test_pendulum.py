@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.envs import PendulumEnv, StepCounter, TransformedEnv
 from rl.testing import check_env
 
@@ -81,9 +81,9 @@ def test_a_seed_in_the_constructor_and_set_seed_agree():
 
 def test_physics_can_be_changed():
     assert PendulumEnv(max_torque=5.0).action_spec.space.high.item() == 5.0
-    with pytest.raises(SpecError, match=r"'gravity'.*max_torque"):
+    with pytest.raises(ArgumentError, match=r"'gravity'.*max_torque"):
         PendulumEnv(gravity=3.0)
-    with pytest.raises(SpecError, match="dt must be positive"):
+    with pytest.raises(ArgumentError, match="dt must be above 0"):
         PendulumEnv(dt=0.0)
 
 

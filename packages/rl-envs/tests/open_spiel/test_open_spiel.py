@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, SpecError, UnknownComponentError
 from rl.envs import ActionMask, Compose, MarlGroupMapType, OpenSpielEnv, OpenSpielWrapper, SerialEnv, TransformedEnv
 from rl.testing import check_env
 
@@ -120,7 +120,7 @@ def test_a_saved_game_continues():
 def test_wrong_input_is_refused(monkeypatch):
     with pytest.raises(UnknownComponentError, match="Did you mean 'tic_tac_toe'"):
         OpenSpielEnv("tictactoe")
-    with pytest.raises(SpecError, match=r"wraps a pyspiel.Game or pyspiel.State"):
+    with pytest.raises(ArgumentError, match=r"wraps a pyspiel.Game or pyspiel.State"):
         OpenSpielWrapper("chess")
     env = OpenSpielEnv("tic_tac_toe", categorical_actions=True)
     root = env.reset().set(("agents", "action"), torch.tensor([4, 0]))

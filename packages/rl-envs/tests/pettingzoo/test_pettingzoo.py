@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Categorical, OneHot
 from rl.envs import ActionMask, MarlGroupMapType, PettingZooEnv, PettingZooWrapper, SerialEnv, TransformedEnv
 from rl.testing import check_env
@@ -286,7 +286,7 @@ def test_groups():
     ],
 )
 def test_wrong_groups_are_refused(group_map, words):
-    with pytest.raises(SpecError, match=words):
+    with pytest.raises(ArgumentError, match=words):
         PettingZooWrapper(Race(), group_map=group_map)
 
 
@@ -328,7 +328,7 @@ def test_a_collector_runs():
 def test_pixels():
     data = short(from_pixels=True).rollout(2)
     assert data["pixels"].shape == (2, 700, 700, 3)
-    with pytest.raises(SpecError, match="render_mode='rgb_array'"):
+    with pytest.raises(ArgumentError, match="render_mode='rgb_array'"):
         PettingZooWrapper(PettingZooEnv("mpe2/simple_spread").pettingzoo_env, from_pixels=True)
 
 
@@ -343,11 +343,11 @@ def test_ids():
 
 
 def test_errors_say_what_to_do(monkeypatch):
-    with pytest.raises(SpecError, match="take turns: pass use_mask=True"):
+    with pytest.raises(ArgumentError, match="take turns: pass use_mask=True"):
         PettingZooEnv("tictactoe", parallel=False)
-    with pytest.raises(SpecError, match="pettingzoo.make"):  # noqa: RUF043
+    with pytest.raises(ArgumentError, match="pettingzoo.make"):  # noqa: RUF043
         PettingZooWrapper(3)
-    with pytest.raises(SpecError, match="connect_four_v3 has no state: leave return_state out"):
+    with pytest.raises(ArgumentError, match="connect_four_v3 has no state: leave return_state out"):
         PettingZooEnv("connect_four", parallel=False, use_mask=True, return_state=True)
     with pytest.raises(RLError, match=r"seed must be an integer, got 2\.5"):
         PettingZooWrapper(Race(), seed=2.5)

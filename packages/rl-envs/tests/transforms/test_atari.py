@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.envs import GymEnv, TransformedEnv
 from rl.envs.transforms import atari
 from rl.testing import check_transform
@@ -109,5 +109,5 @@ def test_screens_and_lives_must_be_there():
         TransformedEnv(GymEnv("ALE/Pong-v5", **RAW), atari())
     with pytest.raises(SpecError, match="uint8 screens"):
         TransformedEnv(GymEnv("CartPole-v1"), atari(noop_max=0, episodic_life=False))
-    with pytest.raises(SpecError, match="noop_max"):
+    with pytest.raises(ArgumentError, match="noop_max"):
         atari(noop_max=-1)

@@ -7,7 +7,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import (
     Compose,
@@ -123,7 +123,7 @@ def test_intrinsic_rewards_keep_the_rules():
     assert frozen.state_dict()["stats"]["obs"]["count"] == 1e-4
     with pytest.raises(RLError, match="append it to the environment"):
         rnd()(PendulumEnv([2]).rollout(2))
-    with pytest.raises(SpecError, match="reads one observation and writes one reward"):
+    with pytest.raises(ArgumentError, match="reads one observation and writes one reward"):
         rnd(in_keys=["th", "thdot"])
     with pytest.raises(SpecError, match=r"'obs'.*does not write.*'observation'"):
         around(rnd(in_keys=["obs"]))

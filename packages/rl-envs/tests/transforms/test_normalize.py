@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.envs import (
     CartPoleEnv,
     Compose,
@@ -165,8 +165,8 @@ def test_measured_one_after_the_other():
         (lambda: VecNorm.build_td_for_shared_vecnorm(CartPoleEnv(), ["x"]), SpecError, "does not write 'x'; it has"),
         (lambda: ObservationNorm(0.0, 1.0).init_stats(3), RLError, "has statistics"),
         (lambda: ObservationNorm().init_stats(3), RLError, "belongs to no environment"),
-        (lambda: VecNorm(decay=0), SpecError, r"decay must be in \(0, 1\]"),
-        (lambda: RewardNorm(gamma=2), SpecError, r"gamma must be in \[0, 1\]"),
+        (lambda: VecNorm(decay=0), ArgumentError, r"decay must be at most 1 and above 0"),
+        (lambda: RewardNorm(gamma=2), ArgumentError, r"gamma must be at least 0 and at most 1"),
         (lambda: VecNorm(["x"])(TensorDict({"x": torch.zeros(2)}, [2])), RLError, "append it to an environment first"),
         (lambda: TransformedEnv(CartPoleEnv(), VecNorm(["action"])), SpecError, "does not write"),
     ],

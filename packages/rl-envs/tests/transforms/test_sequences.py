@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Composite, NonTensor, Unbounded
 from rl.envs import (
     ActionChunkTransform,
@@ -81,7 +81,7 @@ def test_chunks_of_flat_slices_of_a_buffer_stay_within_a_slice():
 
 def test_what_chunks_cannot_be_made_of_is_named():
     batch = sequences()
-    with pytest.raises(SpecError, match="chunk_size must be at least 1"):
+    with pytest.raises(ArgumentError, match="chunk_size must be at least 1"):
         ActionChunkTransform(0)
     with pytest.raises(ContractError, match="reads 'torque', which the batch does not have"):
         ActionChunkTransform(2, action_key="torque")(batch)
@@ -220,7 +220,7 @@ def test_what_differences_cannot_hold_is_refused_by_key():
         NextObservationDelta(["x"]).inv(whole)
     with pytest.raises(RLError, match="give in_keys=, or append it to the environment before"):
         NextObservationDelta().inv(batch)
-    with pytest.raises(SpecError, match=r"restore_dtype must be a floating-point dtype, got torch.int32"):
+    with pytest.raises(ArgumentError, match=r"restore_dtype must be a floating-point dtype, got torch.int32"):
         NextObservationDelta(restore_dtype=torch.int32)
 
 
@@ -291,7 +291,7 @@ def test_a_hash_function_of_ones_own():
     assert out["y"].tolist() == [0, 2]
     data["x"].zero_()
     assert transform.inv(out.exclude("x"))["x"].tolist() == [[3.0], [5.0]]
-    with pytest.raises(SpecError, match="hash_fn must return a tensor, got int"):
+    with pytest.raises(ArgumentError, match="hash_fn must return a tensor, got int"):
         Hash(["x"], ["y"], hash_fn=lambda value: 3)(data)
 
 

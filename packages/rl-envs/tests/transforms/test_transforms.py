@@ -202,9 +202,9 @@ def test_what_the_environment_offers_is_reached_through_it():
 
 
 def test_only_environments_are_wrapped():
-    with pytest.raises(SpecError, match=r"object is no environment: it lacks batch_size, .*GymWrapper"):
+    with pytest.raises(ArgumentError, match=r"object is no environment: it lacks batch_size, .*GymWrapper"):
         TransformedEnv(object(), StepCounter())
-    with pytest.raises(SpecError, match="int"):
+    with pytest.raises(ArgumentError, match="int"):
         Compose(3)
 
 
@@ -230,9 +230,11 @@ def test_the_own_error_of_a_property_is_kept():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        pytest.param(lambda: StepCounter(0), SpecError, "at least 1", id="no-steps"),
-        pytest.param(lambda: StepCounter(2, update_done=False), SpecError, "'truncated' without 'done'", id="no-done"),
-        pytest.param(lambda: RewardSum(["a"], ["b", "c"]), SpecError, "one for each", id="lengths"),
+        pytest.param(lambda: StepCounter(0), ArgumentError, "at least 1", id="no-steps"),
+        pytest.param(
+            lambda: StepCounter(2, update_done=False), ArgumentError, "'truncated' without 'done'", id="no-done"
+        ),
+        pytest.param(lambda: RewardSum(["a"], ["b", "c"]), ArgumentError, "one for each", id="lengths"),
         pytest.param(
             lambda: TransformedEnv(PendulumEnv(), RewardSum(["gain"])), SpecError, "'gain'.*'reward'", id="reward"
         ),
@@ -371,17 +373,17 @@ def test_what_does_not_fit_the_specs_is_named_when_it_is_appended(transform, mes
 def test_places_of_a_chain():
     env = PendulumEnv().insert_transform(0, RewardSum())
     assert [type(one) for one in env.insert_transform(0, StepCounter()).transform] == [StepCounter, RewardSum]
-    with pytest.raises(SpecError, match="insert a transform at 3: there are 2"):
+    with pytest.raises(ArgumentError, match="insert a transform at 3: there are 2"):
         env.insert_transform(3, InitTracker())
 
 
 def test_a_transform_that_is_not_there_or_is_needed_cannot_be_removed():
-    with pytest.raises(SpecError, match="cannot remove the transform at -1: there are 0"):
+    with pytest.raises(ArgumentError, match="cannot remove the transform at -1: there are 0"):
         Compose().pop()
     env = TransformedEnv(
         PendulumEnv(), Compose(StepCounter(5), RenameTransform(["step_count"], ["clock"], create_copy=True))
     )
-    with pytest.raises(SpecError, match="remove the transform at 2: there are 2"):
+    with pytest.raises(ArgumentError, match="remove the transform at 2: there are 2"):
         env.transform.pop(2)
     counter = env.transform[0]
     with pytest.raises(SpecError, match="has the key 'step_count', which the environment does not write"):
@@ -569,7 +571,7 @@ def test_target_returns_fall_by_each_reward_and_begin_again():
     assert (data["next", "target_return"] == 9 - step).all()
     constant = TransformedEnv(CartPoleEnv([3], seed=0), TargetReturn(7.0, mode="constant", out_keys=["goal"]))
     assert (constant.rollout(5)["next", "goal"] == 7).all()
-    with pytest.raises(SpecError, match="mode must be 'reduce' or 'constant'"):
+    with pytest.raises(ArgumentError, match="mode must be 'reduce' or 'constant'"):
         TargetReturn(1.0, "half")
 
 

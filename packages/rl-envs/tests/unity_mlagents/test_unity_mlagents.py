@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, UnknownComponentError
 from rl.envs import SerialEnv, UnityMLAgentsEnv, UnityMLAgentsWrapper
 from rl.testing import check_env
 
@@ -173,7 +173,7 @@ def test_scenes_are_started_by_file_or_name():
     assert UnityMLAgentsEnv(registered_name="Balls").group_map["Judge"] == ["Judge_0"]
     with pytest.raises(UnknownComponentError, match="Did you mean 'Balls'"):
         UnityMLAgentsEnv(registered_name="Bals")
-    with pytest.raises(SpecError, match=r"wraps a mlagents_envs.environment.UnityEnvironment"):
+    with pytest.raises(ArgumentError, match=r"wraps a mlagents_envs.environment.UnityEnvironment"):
         UnityMLAgentsWrapper(object())
 
 

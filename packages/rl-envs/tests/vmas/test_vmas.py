@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Categorical, MultiOneHot, OneHot
 from rl.envs import MarlGroupMapType, SerialEnv, VmasEnv, VmasWrapper
 from rl.envs._libraries import unknown_id
@@ -201,7 +201,7 @@ def test_a_collector_runs():
 def test_groups_need_equal_agents():
     with pytest.raises(SpecError, match="'adversary_0' and 'agent_0' of the group 'agents' have different entries"):
         VmasEnv("simple_tag", 2, group_map=MarlGroupMapType.ALL_IN_ONE_GROUP)
-    with pytest.raises(SpecError, match="no group for the agent 'agent_2'"):
+    with pytest.raises(ArgumentError, match="no group for the agent 'agent_2'"):
         VmasEnv("balance", 2, group_map={"some": ["agent_0", "agent_1"]})
 
 
@@ -212,7 +212,7 @@ def test_errors_say_what_to_do(monkeypatch):
         VmasEnv("nosuch", 2)
     assert unknown_id("EnvPool", "q", map(str, range(151))).endswith(", 115 and 131 more")
     assert "transport" in VmasEnv.available_envs
-    with pytest.raises(SpecError, match=r"vmas\.make_env"):
+    with pytest.raises(ArgumentError, match=r"vmas\.make_env"):
         VmasWrapper(3)
     env = VmasEnv("balance", 2, seed=0)
     root = env.reset()

@@ -14,30 +14,36 @@ from torch import Tensor
 from rl.collectors import _foreign
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
-from rl.collectors._groups import any_flag
-from rl.collectors._loops.policies import opaque_act
+from rl.collectors._env_wrappers import EpisodeStart
+from rl.collectors._loops import opaque_act
 from rl.collectors._pipeline import (
     Devices,
-    accelerated,
+    accelerate,
+    as_random_frames,
+    as_total_frames,
     check_collector_key,
     check_fit,
-    count_of,
     device_of_policy,
     make_policy,
-    random_of,
-    total_of,
 )
-from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
-from rl.collectors._trajectories import WholeTrajectories
+from rl.collectors._recurrent_state import RecurrentStates
+from rl.collectors._trajectories import WholeTrajectories, any_flag
 from rl.core import set_recurrent_mode
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError, WorkerError, WorkerTimeoutError
+from rl.core.arguments import as_integer
+from rl.core.errors import (
+    ArgumentError,
+    MissingExtraError,
+    RLError,
+    SpecError,
+    UnknownComponentError,
+    WorkerError,
+    WorkerTimeoutError,
+)
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, IS_INIT, NEXT, TRAJ_IDS, NestedKey, as_tuple, leaf_keys, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import keep_modes
 from rl.core.registry import load
-
-__all__ = ["AsyncBatchedCollector"]
 
 INDEX = "env_index"
 
@@ -56,35 +62,35 @@ class AsyncBatchedCollector(BackgroundCollector):
     of `Collector`, and ``policy_version`` int64 ``[*B, T]``, the number of weight updates when the policy acted.
 
     Args:
-        create_env_fn: functions that make the environments, one for each worker; rl-envs steps them. Or a pool,
+        create_env_fn: Functions that make the environments, one for each worker; rl-envs steps them. Or a pool,
             such as ``rl.envs.AsyncEnvPool``.
-        policy: see `Collector`. It is called with any number of rows.
-        policy_factory: function that makes the policy.
-        create_env_kwargs: arguments of the functions, or a list of them.
-        frames_per_batch: frames of a batch.
-        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
-        min_batch_size: number of waiting environments from which on the policy is called.
-        max_batch_size: number of environments that it is called with at most; all if None.
-        env_backend: ``"multiprocessing"`` or ``"threading"``, the workers.
-        timeout: seconds to wait for an environment; no limit if None.
-        device: device of the policy; that of its parameters if None.
-        storing_device: device of the batches.
+        policy: See `Collector`. It is called with any number of rows.
+        policy_factory: Function that makes the policy.
+        create_env_kwargs: Arguments of the functions, or a list of them.
+        frames_per_batch: Frames of a batch.
+        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        min_batch_size: Number of waiting environments from which on the policy is called.
+        max_batch_size: Number of environments that it is called with at most; all if None.
+        env_backend: Kind of the workers, ``"multiprocessing"`` or ``"threading"``.
+        timeout: Seconds to wait for an environment; no limit if None.
+        device: Device of the policy; that of its parameters if None.
+        storing_device: Device of the batches.
         init_random_frames: Number of frames at the start with random actions; None and -1 for none.
-        reset_at_each_iter: begin every batch with a reset of all environments; running episodes are lost.
-        yield_completed_trajectories: yield each trajectory ``[T]`` when it ends instead of batches.
-        postproc: function that is applied to every batch.
-        replay_buffer: buffer that is extended by every batch; None is yielded instead. A row of the buffer is a step.
-        pre_collect_hook: function that is called before every batch.
-        post_collect_hook: function that is called with every batch, after `postproc`.
-        exploration_type: exploration type of the policy; None for the ambient one.
-        compile_policy: see `Collector`.
-        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
+        reset_at_each_iter: Whether to begin every batch with a reset of all environments; running episodes are lost.
+        yield_completed_trajectories: Whether to yield each trajectory ``[T]`` when it ends instead of batches.
+        postproc: Function that is applied to every batch.
+        replay_buffer: Buffer that is extended by every batch; None is yielded instead. A row of the buffer is a step.
+        pre_collect_hook: Function that is called before every batch.
+        post_collect_hook: Function that is called with every batch, after `postproc`.
+        exploration_type: Exploration type of the policy; None for the ambient one.
+        compile_policy: See `Collector`.
+        weight_updater: A `WeightUpdaterBase`, with which this collector is registered.
 
     Raises:
-        MissingExtraError: if functions are given and rl-envs is not installed.
-        ContractError: if policy and environment do not fit.
-        SpecError: if an argument is out of range.
-        WorkerError: while collecting, if an environment fails; steps of the others are in the next batch.
+        MissingExtraError: If functions are given and rl-envs is not installed.
+        ContractError: If policy and environment do not fit.
+        ArgumentError: If an argument is out of range.
+        WorkerError: While collecting, if an environment fails; steps of the others are in the next batch.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -123,21 +129,24 @@ class AsyncBatchedCollector(BackgroundCollector):
         compile_policy: bool | Mapping[str, Any] | None = None,
         weight_updater: Any = None,
     ) -> None:
-        self._frames_wanted = count_of("frames_per_batch", frames_per_batch, 1)
-        self.total_frames = total_of(total_frames)
-        self._random = random_of(init_random_frames)
-        self._least = count_of("min_batch_size", min_batch_size, 1)
-        self._most = None if max_batch_size is None else count_of("max_batch_size", max_batch_size, self._least)
+        owner = type(self).__name__
+        self._frames_wanted = as_integer(frames_per_batch, owner, "frames_per_batch", 1)
+        self.total_frames = as_total_frames(total_frames, owner)
+        self._random = as_random_frames(init_random_frames, owner)
+        self._least = as_integer(min_batch_size, owner, "min_batch_size", 1)
+        self._most = (
+            None if max_batch_size is None else as_integer(max_batch_size, owner, "max_batch_size", self._least)
+        )
         self.policy = make_policy(policy, policy_factory)
-        acting = accelerated(self.policy, compile_policy, None)
-        away = device_of_policy(self.policy, device)
+        acting = accelerate(self.policy, compile_policy, None)
+        policy_device = device_of_policy(self.policy, device)
         self.env = env = _pool(create_env_fn, create_env_kwargs, env_backend, timeout)
         try:
             self._check(env)
         except BaseException:
             env.close()
             raise
-        self._devices = Devices.of(env, away, storing_device)
+        self._devices = Devices.of(env, policy_device, storing_device)
         self._act = None if acting is None else opaque_act(acting, self._devices.policy, self._devices.env)
         self._after: dict[NestedKey, Tensor] = {}  # recurrent states of all environments
         self._done_keys = [as_tuple(key) for key in leaf_keys(env.full_done_spec)]
@@ -162,12 +171,12 @@ class AsyncBatchedCollector(BackgroundCollector):
         if not self._elements:
             raise SpecError(f"the environments have batch size {tuple(self._inner)}: nothing to collect")
         if self._least > env.num_envs:
-            raise SpecError(f"min_batch_size={self._least}, and there are {env.num_envs} environments")
+            raise ArgumentError(f"min_batch_size={self._least}, and there are {env.num_envs} environments")
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random)
         check_collector_key(env, self.policy)
         if len(self._recurrent.own) < len(self._recurrent.states):
-            raise SpecError(
+            raise ArgumentError(
                 "AsyncBatchedCollector keeps the recurrent state of the policy itself, and the environment writes it"
                 " too: leave TensorDictPrimer out of the environment"
             )
@@ -178,9 +187,9 @@ class AsyncBatchedCollector(BackgroundCollector):
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
         Raises:
-            WorkerError: if an environment fails.
-            WorkerTimeoutError: if none answers within `timeout`. The next call waits again.
-            RLError: after `shutdown`, and while the background thread collects.
+            WorkerError: If an environment fails.
+            WorkerTimeoutError: If none answers within `timeout`. The next call waits again.
+            RLError: After `shutdown`, and while the background thread collects.
         """
         self._check_usable()
         with keep_modes():
@@ -189,7 +198,7 @@ class AsyncBatchedCollector(BackgroundCollector):
     def _collect(self) -> Any:
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
-        if self._torn or (self._reset_each and self._finished is None):
+        if self._interrupted or (self._reset_each and self._finished is None):
             self.reset()
         with self._guard_state():
             batch: Any = self._trajectory() if self._finished is not None else self._batch()
@@ -300,7 +309,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         return data.get(INDEX).reshape(data.shape[0], -1)[:, 0]
 
     def _segments(self) -> Iterator[tuple[int, TensorDictBase, Tensor]]:
-        """The steps of a batch: environment, ``[*B, T]``, and where trajectories end."""
+        """Return the steps of a batch: environment, ``[*B, T]``, and where trajectories end."""
         steps: Any = torch.cat(self._chunks)
         self._chunks = [steps[self._steps :]] if steps.shape[0] > self._steps else []
         steps = steps[: self._steps]
@@ -317,7 +326,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         return any_flag([steps.get((NEXT, *key)) for key in self._done_keys], steps.batch_dims)
 
     def _number(self, stepped: TensorDictBase) -> Tensor:
-        """The trajectory of each step; new ones begin where it ended."""
+        """Return the trajectory of each step; new ones begin where it ended."""
         rows, ended = self._rows(stepped).cpu(), self._ended(stepped).cpu()
         ids = self._ids[rows]
         begun = ended.flatten().cumsum(0)
@@ -336,7 +345,7 @@ class AsyncBatchedCollector(BackgroundCollector):
     def reset(self) -> None:
         """Drop the running episodes, and begin the next batch with a reset of all environments."""
         with self._background.held():
-            settle = self._settle if self._torn else self._idle
+            settle = self._settle if self._interrupted else self._idle
             with self._guard_state():
                 settle()
                 self._root, self._started, self._chunks, self._failed = None, False, [], []
@@ -404,7 +413,7 @@ def _pool(create_env_fn: Any, kwargs: Any, backend: str, timeout: float | None) 
     if hasattr(create_env_fn, "async_step_and_maybe_reset_send"):
         return create_env_fn
     if not isinstance(create_env_fn, Sequence) or not create_env_fn or not all(map(callable, create_env_fn)):
-        raise SpecError(
+        raise ArgumentError(
             "AsyncBatchedCollector takes a list of functions that make environments, or an AsyncEnvPool, got"
             f" {create_env_fn!r:.100}"
         )

@@ -12,7 +12,7 @@ from threading import Condition, Thread, current_thread
 from typing import Any, ClassVar, Self
 
 from rl.collectors.weights import chosen_weights, load_weights
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 
 
 class CollectorBase(ABC):
@@ -32,7 +32,7 @@ class CollectorBase(ABC):
     _has_whole_trajectories = False
     _frames = 0
     _closed = False
-    _torn = False
+    _interrupted = False
     """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
     _assignable: ClassVar[frozenset[str]] = frozenset(
         {"post_collect_hook", "pre_collect_hook", "total_frames", "weight_updater"}
@@ -75,7 +75,7 @@ class CollectorBase(ABC):
         return None if 0 <= until <= self._frames else self._next_result(until)
 
     def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with whole trajectories
-        """The next batch as it is yielded, which may be None; None without a tuple if none is complete at `until`."""
+        """Return the next batch as it is yielded, maybe None; no tuple if none is complete at `until`."""
         return (self.collect(),)
 
     @abstractmethod
@@ -83,11 +83,11 @@ class CollectorBase(ABC):
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer."""
 
     def rollout(self) -> Any:
-        """The same as `collect`."""
+        """Collect a batch: the same as `collect`."""
         return self.collect()
 
     def iterator(self) -> Iterator[Any]:
-        """The same as ``iter(collector)``."""
+        """Return ``iter(collector)``."""
         return iter(self)
 
     def next(self) -> Any:
@@ -96,7 +96,7 @@ class CollectorBase(ABC):
         return None if batch is None else batch[0]
 
     def __len__(self) -> int:
-        """Number of batches of an iteration from the beginning."""
+        """Return the number of batches of an iteration from the beginning."""
         if self.total_frames < 0 or self._has_whole_trajectories:
             raise TypeError(f"a {type(self).__name__} without total_frames, or with whole trajectories, has no length")
         return ceil(self.total_frames / self.frames_per_batch)
@@ -135,8 +135,8 @@ class CollectorBase(ABC):
             weights_dict: Weights by the name of the model, ``"policy"``.
 
         Raises:
-            SpecError: if there is no policy with parameters, the weights do not fit it, or there is no such worker or
-                model. Nothing is changed.
+            ArgumentError: If there is no policy with parameters, the weights do not fit it, or there is no such worker
+                or model. Nothing is changed.
         """
         source = chosen_weights(
             policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
@@ -181,7 +181,7 @@ class CollectorBase(ABC):
         """Return an attribute of the policy, of the first worker if there are workers.
 
         Raises:
-            AttributeError: if there is none.
+            AttributeError: If there is none.
         """
         return self._first_attribute(f"policy.{attr}")
 
@@ -189,7 +189,7 @@ class CollectorBase(ABC):
         """Return an attribute of the environment, of the first worker if there are workers.
 
         Raises:
-            AttributeError: if there is none.
+            AttributeError: If there is none.
         """
         return self._first_attribute(f"env.{attr}")
 
@@ -217,19 +217,19 @@ class CollectorBase(ABC):
             Results of the calls.
 
         Raises:
-            SpecError: if the two lists, or with workers their number, differ in length.
+            ArgumentError: If the two lists, or with workers their number, differ in length.
         """
         calls = self._calls(method_name, list_of_args, list_of_kwargs, None)
         method = attrgetter(method_name)(self)
         return [method(*args, **kwargs) for args, kwargs in calls]
 
     def _calls(self, name: str, args: Any, kwargs: Any, count: int | None) -> list[tuple[Any, Any]]:
-        """The arguments of `count` calls, or of as many as there are."""
+        """Return the arguments of `count` calls, or of as many as there are."""
         known = next((len(given) for given in (args, kwargs) if given is not None), count or 1)
         args = [()] * known if args is None else list(args)
         kwargs = [{}] * known if kwargs is None else list(kwargs)
         if len(args) != len(kwargs) or count not in (None, len(args)):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.map_fn({name!r}) got {len(args)} list_of_args and {len(kwargs)} list_of_kwargs,"
                 f" expected {'as many of one as of the other' if count is None else f'{count} of each'}"
             )
@@ -245,18 +245,21 @@ class CollectorBase(ABC):
             raise RLError("this collector was shut down and its environments closed: make a new one")
 
     @contextmanager
-    def _guard_state(self) -> Generator[None]:
-        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside.
+    def _guard_state(self) -> Generator[bool]:
+        """Mark the collector as interrupted if its state is changed in part: by Ctrl-C, not by an error, inside.
 
-        Nothing inside may call a hook of the user: to it the collector would be torn.
+        Nothing inside may call a hook of the user: to it the collector would be interrupted.
+
+        Yields:
+            Whether the collector was interrupted before.
         """
-        before, self._torn = self._torn, True
+        before, self._interrupted = self._interrupted, True
         try:
-            yield
+            yield before
         except Exception:
-            self._torn = before
+            self._interrupted = before
             raise
-        self._torn = False
+        self._interrupted = False
 
     @abstractmethod
     def shutdown(self, timeout: float | None = None, *, close_env: bool = True, raise_on_error: bool = True) -> None:
@@ -288,8 +291,7 @@ class BackgroundCollector(CollectorBase):
 
     def _check_usable(self) -> None:
         self._check_open()
-        if not self._background.is_current and self._background.running:
-            raise RLError("this collector collects in the background: call pause() before collect()")
+        self._background.check_paused()
 
     def start(self) -> None:
         """Collect into the replay buffer in a background thread, until `pause`, `total_frames` or `shutdown`.
@@ -298,8 +300,8 @@ class BackgroundCollector(CollectorBase):
         like take effect between two batches.
 
         Raises:
-            SpecError: if there is no replay buffer.
-            RLError: after `shutdown`.
+            ArgumentError: If there is no replay buffer.
+            RLError: After `shutdown`.
 
         Example:
             >>> from rl.collectors import Collector
@@ -317,7 +319,7 @@ class BackgroundCollector(CollectorBase):
             [4, 4, 4]
         """
         if self.replay_buffer is None:
-            raise SpecError(f"{type(self).__name__}.start collects into a replay buffer: pass replay_buffer=")
+            raise ArgumentError(f"{type(self).__name__}.start collects into a replay buffer: pass replay_buffer=")
         self._check_open()
         self._background.start()
 
@@ -353,7 +355,7 @@ class BackgroundCollector(CollectorBase):
 
     def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
         if worker_ids not in (None, 0, [0], (0,)):
-            raise SpecError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
+            raise ArgumentError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
         with self._background.held():
             if source is not None and source is not self.policy:
                 load_weights(self.policy, source)
@@ -370,7 +372,7 @@ class Background:
     An exception in the thread ends it, and is raised by the next call.
 
     Args:
-        collect: collects a batch; returns False if there are no more.
+        collect: Function that collects a batch and returns False if there are no more.
     """
 
     def __init__(self, collect: Callable[[], bool]) -> None:
@@ -385,6 +387,14 @@ class Background:
         """Whether batches are being collected."""
         self.raise_error()
         return self._wanted
+
+    def check_paused(self) -> None:
+        """Raise the thread's exception, or `RLError` if another thread calls while batches are being collected."""
+        if current_thread() is self._thread:
+            return
+        self.raise_error()
+        if self._wanted:
+            raise RLError("this collector collects in the background: call pause() before collect()")
 
     @property
     def is_current(self) -> bool:

@@ -19,34 +19,33 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._assemble import Assembler, place
+from rl.collectors._assemble import Assembler
 from rl.collectors._background import BackgroundCollector
-from rl.collectors._groups import any_flag
-from rl.collectors._loops.leaves import groups_of
-from rl.collectors._loops.runner import Runner
+from rl.collectors._loops import groups_of
 from rl.collectors._output import Output, describe
 from rl.collectors._pipeline import (
     Devices,
-    accelerated,
+    accelerate,
+    as_random_frames,
+    as_total_frames,
     check_collector_key,
     check_fit,
     check_flags,
-    count_of,
     device_of_policy,
     make_env,
     make_policy,
     move_env,
     name_of,
-    random_of,
-    rounding,
-    total_of,
+    rounding_messages,
     unpack_state,
 )
 from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
-from rl.collectors._trajectories import WholeTrajectories, number_trajectories
+from rl.collectors._runner import Runner
+from rl.collectors._trajectories import WholeTrajectories, any_flag, number_trajectories
 from rl.core import set_recurrent_mode
-from rl.core.errors import RLError, SpecError, issue_warning
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, RLError, SpecError, issue_warning
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
@@ -54,8 +53,6 @@ from rl.core.profiling import profiled, profiling_enabled
 from rl.core.recurrent import keep_modes
 from rl.core.state import pack
 from rl.core.workers import Undivided
-
-__all__ = ["VERSION", "Collector"]
 
 VERSION = "policy_version"
 """Key of the number of weight updates."""
@@ -73,51 +70,54 @@ class Collector(BackgroundCollector):
     under ``next`` at the following step; the collector writes ``is_init`` where the environment does not.
 
     Args:
-        create_env_fn: an environment (`rl.core.interfaces.Env`), or a function that makes one.
-        policy: a TensorDict module or any function from TensorDict to TensorDict; random actions if None.
+        create_env_fn: An environment (`rl.core.interfaces.Env`), or a function that makes one.
+        policy: A TensorDict module or any function from TensorDict to TensorDict; random actions if None.
             It is not copied.
-        policy_factory: function that makes the policy; takes the place of `policy`.
-        create_env_kwargs: arguments of `create_env_fn`.
-        frames_per_batch: frames (steps times environments) of a batch, rounded up to whole steps.
-        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
-        device: the default of `policy_device` and `env_device`.
-        policy_device: device of the policy, whose parameters must be there; that of its parameters if None.
-        env_device: device to which the environment is moved with ``env.to(device)``; not moved if None.
-        storing_device: device of the batches; that of the environment if None.
-        max_frames_per_traj: steps after which an episode is truncated and reset; None or 0 for no limit.
+        policy_factory: Function that makes the policy; takes the place of `policy`.
+        create_env_kwargs: Arguments of `create_env_fn`.
+        frames_per_batch: Frames (steps times environments) of a batch, rounded up to whole steps.
+        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        device: The default of `policy_device` and `env_device`.
+        policy_device: Device of the policy, whose parameters must be there; that of its parameters if None.
+        env_device: Device to which the environment is moved with ``env.to(device)``; not moved if None.
+        storing_device: Device of the batches; that of the environment if None.
+        max_frames_per_traj: Steps after which an episode is truncated and reset; None or 0 for no limit.
         init_random_frames: Number of frames at the start with random actions, rounded up to whole steps; None and -1
             for none. The policy still runs, for its other outputs, which belong to its own action.
-        reset_at_each_iter: begin every batch with a reset.
-        split_trajs: split every batch with `split_trajectories`.
-        trajs_per_batch: number of trajectories of a batch, which are whole then; parts of running ones are kept for
+        reset_at_each_iter: Whether to begin every batch with a reset.
+        split_trajs: Whether to split every batch with `split_trajectories`.
+        trajs_per_batch: Number of trajectories of a batch, which are whole then; parts of running ones are kept for
             the next batch. The last batch before `total_frames` may have fewer.
-        traj_format: with `trajs_per_batch`, ``"padded"`` for ``[n, T_max]`` with ``("collector", "mask")``, or
-            ``"cat"`` for ``[sum T]``; in the order in which trajectories end.
-        postproc: function that is applied to every batch; its result is yielded.
-        replay_buffer: buffer that is extended by every batch; None is yielded instead.
-        extend_buffer: whether a row of the buffer is a row of the batch, as in ``buffer.extend(batch)``. If false, it
+        traj_format: Form of a batch with `trajs_per_batch`: ``"padded"`` for ``[n, T_max]`` with ``("collector",
+            "mask")``, or ``"cat"`` for ``[sum T]``; in the order in which trajectories end.
+        postproc: Function that is applied to every batch; its result is yielded.
+        replay_buffer: Buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: Whether a row of the buffer is a row of the batch, as in ``buffer.extend(batch)``. If false, it
             is a single step, in the order of time.
-        return_same_td: return the same TensorDict each time, overwritten.
-        exploration_type: exploration type of the policy; None for the ambient one.
-        track_traj_ids: write ``("collector", "traj_ids")``.
-        set_truncated: mark the last step of every batch as truncated; the episode continues in the next batch with
-            the same trajectory id.
-        track_policy_version: write ``policy_version``, int64 ``[*B, T]``: the number of `update_policy_weights_`.
-        compile_policy: compile the policy: True, or the arguments of `torch.compile`.
-        cudagraph_policy: record the policy in a CUDA graph: True, or the arguments of `tensordict.nn.CudaGraphModule`.
-        cudagraph: record the steps of policy, environment and resets in CUDA graphs, and replay them. Both have to be
-            on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands still.
-        pre_collect_hook: function that is called before every batch.
-        post_collect_hook: function that is called with every batch, after `postproc`.
-        interruptor: an `Interruptor`; a batch ends early once it is stopped.
-        debug: check shapes, dtypes and actions at every step; otherwise only at the first.
-        profile: measure the time of policy and environment; see `stats`.
-        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
+        return_same_td: Whether to return the same TensorDict each time, overwritten.
+        exploration_type: Exploration type of the policy; None for the ambient one.
+        track_traj_ids: Whether to write ``("collector", "traj_ids")``.
+        set_truncated: Whether to mark the last step of every batch as truncated; the episode continues in the next
+            batch with the same trajectory id.
+        track_policy_version: Whether to write ``policy_version``, int64 ``[*B, T]``: the number of
+            `update_policy_weights_`.
+        compile_policy: Whether to compile the policy: True, or the arguments of `torch.compile`.
+        cudagraph_policy: Whether to record the policy in a CUDA graph: True, or the arguments of
+            `tensordict.nn.CudaGraphModule`.
+        cudagraph: Whether to record the steps of policy, environment and resets in CUDA graphs, and replay them. Both
+            have to be on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands
+            still.
+        pre_collect_hook: Function that is called before every batch.
+        post_collect_hook: Function that is called with every batch, after `postproc`.
+        interruptor: An `Interruptor`; a batch ends early once it is stopped.
+        debug: Whether to check shapes, dtypes and actions at every step; otherwise only at the first.
+        profile: Whether to measure the time of policy and environment; see `stats`.
+        weight_updater: A `WeightUpdaterBase`, with which this collector is registered.
 
     Raises:
-        ContractError: if the policy reads a key that the environment does not write, writes no action, or has a
+        ContractError: If the policy reads a key that the environment does not write, writes no action, or has a
             recurrent state that it does not write under ``next``.
-        SpecError: if an argument is out of range, two exclude each other, the policy's parameters are on another
+        ArgumentError: If an argument is out of range, two exclude each other, the policy's parameters are on another
             device than `policy_device`, or `create_env_fn` does not return an environment.
 
     Example:
@@ -173,11 +173,11 @@ class Collector(BackgroundCollector):
         profile: bool = False,
         weight_updater: Any = None,
     ) -> None:
-        frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
-        self.total_frames = total_of(total_frames)
-        self._random_frames = random_of(init_random_frames)
+        frames_per_batch = as_integer(frames_per_batch, type(self).__name__, "frames_per_batch", 1)
+        self.total_frames = as_total_frames(total_frames, type(self).__name__)
+        self._random_frames = as_random_frames(init_random_frames, type(self).__name__)
         limit = max_frames_per_traj or None
-        limit = None if limit in (None, -1) else count_of("max_frames_per_traj", limit, 1)
+        limit = None if limit in (None, -1) else as_integer(limit, type(self).__name__, "max_frames_per_traj", 1)
         self._output = Output(
             postproc,
             post_collect_hook,
@@ -192,9 +192,11 @@ class Collector(BackgroundCollector):
         )
         self.policy = make_policy(policy, policy_factory)
         if cudagraph and cudagraph_policy:
-            raise SpecError("a collector takes cudagraph_policy or cudagraph, which records the policy too; got both")
-        acting = accelerated(self.policy, compile_policy, cudagraph_policy)
-        away = device_of_policy(self.policy, device if policy_device is None else policy_device)
+            raise ArgumentError(
+                "a collector takes cudagraph_policy or cudagraph, which records the policy too; got both"
+            )
+        acting = accelerate(self.policy, compile_policy, cudagraph_policy)
+        policy_device = device_of_policy(self.policy, device if policy_device is None else policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random_frames)
@@ -204,10 +206,10 @@ class Collector(BackgroundCollector):
         self._batch_size = torch.Size(env.batch_size)
         self._elements = self._batch_size.numel()
         if not self._elements:
-            raise SpecError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
+            raise ArgumentError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
         self._whole = self._output.whole_trajectories()
         self.env = move_env(env, device if env_device is None else env_device)
-        self._devices = Devices.of(self.env, away, storing_device)
+        self._devices = Devices.of(self.env, policy_device, storing_device)
         self._steps = ceil(frames_per_batch / self._elements)
         self.frames_per_batch = self._steps * self._elements
         self._warn_rounding(frames_per_batch)
@@ -215,7 +217,7 @@ class Collector(BackgroundCollector):
         self._exploration = exploration_type
         self._track, self._set_truncated, self._track_version = track_traj_ids, set_truncated, track_policy_version
         self._clock = Clock() if profile else None
-        self._assemble = Assembler(self._batch_size, groups_of(self.env))
+        self._assembler = Assembler(self._batch_size, groups_of(self.env))
         self._make_runner = partial(
             Runner,
             self.env,
@@ -229,7 +231,10 @@ class Collector(BackgroundCollector):
             record=cudagraph,
         )
         self._runner = self._make_runner(clock=self._clock)
-        self._levels = done_levels(leaf_keys(self.env.full_done_spec))
+        self._levels = {
+            level: {flag: unwrap((*level, flag)) for flag in FLAGS}
+            for level in done_levels(leaf_keys(self.env.full_done_spec))
+        }
         self._lock = Lock()
         self._user: tuple[int, FrameType] | None = None  # thread, and the call that has the lock
         super().__init__(replay_buffer, weight_updater)
@@ -240,51 +245,40 @@ class Collector(BackgroundCollector):
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
         Raises:
-            ContractError: if policy or environment do not write their declared keys.
-            SpecError: if an action or a step's outcome does not fit its spec.
-            RLError: after `shutdown`, or while another thread collects with this collector.
+            ContractError: If policy or environment do not write their declared keys.
+            SpecError: If an action or a step's outcome does not fit its spec.
+            RLError: After `shutdown`, or while another thread collects with this collector.
         """
         batch = self._next_result(-1)
         assert batch is not None
         return batch[0]
 
     def _next_result(self, until: int) -> tuple[Any] | None:
+        """Collect and finish a batch; with whole trajectories None if none ended within `until` frames."""
         self._check_usable()
-        if self._torn:
-            self._begin_again()
         with keep_modes():
             if self.pre_collect_hook is not None:
                 self.pre_collect_hook()
-            with self._guard_state():
-                batch = self._gather(until)
+            with self._guard_state() as interrupted, self._exclusive("collect"):
+                start = perf_counter() if self._clock is not None else 0.0
+                if interrupted or self._reset_each:
+                    self._restart()
+                if profiling_enabled() is not self._named:
+                    self._switch_ranges()
+                recorded = profiled("collect") if self._profiler is None else self._profiler.batch()
+                with torch.no_grad(), recorded:
+                    batch = self._batch() if self._whole is None else self._trajectories(self._whole, until)
+                if self._clock is not None:
+                    self._seconds += perf_counter() - start
+                if self._profiler is not None and self._profiler.finished:
+                    self.disable_profile()
             return None if batch is None else (self._output.finish(batch),)
 
-    def _begin_again(self) -> None:
-        with self._alone("collect"):
-            self._restart()
-
-    def _gather(self, until: int) -> TensorDictBase | None:
-        """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
-        with self._alone("collect"):
-            start = perf_counter() if self._clock is not None else 0.0
-            if self._reset_each:
-                self._restart()
-            self._name_ranges()
-            recorded = profiled("collect") if self._profiler is None else self._profiler.batch()
-            with torch.no_grad(), recorded:
-                batch = self._batch() if self._whole is None else self._trajectories(self._whole, until)
-            if self._clock is not None:
-                self._seconds += perf_counter() - start
-            if self._profiler is not None and self._profiler.finished:
-                self.disable_profile()
-        return batch
-
-    def _name_ranges(self) -> None:
+    def _switch_ranges(self) -> None:
         """Follow `set_profiling_enabled`, which may be called between two batches."""
-        if profiling_enabled() is not self._named:
-            self._named = not self._named
-            if self._clock is None and self._profiler is None:
-                self._call_through(Ranges() if self._named else None)
+        self._named = not self._named
+        if self._clock is None and self._profiler is None:
+            self._time_with(Ranges() if self._named else None)
 
     def _trajectories(self, whole: WholeTrajectories, until: int) -> TensorDictBase | None:
         while not whole.ready and (until < 0 or self._frames < until):
@@ -292,27 +286,29 @@ class Collector(BackgroundCollector):
         return whole.take()
 
     @contextmanager
-    def _alone(self, what: str) -> Generator[None]:
+    def _exclusive(self, what: str) -> Generator[None]:
+        """Keep out other threads, the background thread included, and calls by the own policy."""
         with self._background.held():
-            taken = False
+            acquired = False
             try:
                 with Undivided():
-                    taken = self._lock.acquire(blocking=False) or self._is_left_locked()
-                    self._user = (get_ident(), sys._getframe(2)) if taken else self._user  # noqa: SLF001  past contextlib
-                if not taken:
+                    acquired = self._lock.acquire(blocking=False) or self._is_left_locked()
+                    if acquired:
+                        self._user = get_ident(), sys._getframe(2)  # noqa: SLF001  past contextlib
+                if not acquired:
                     raise RLError(
                         f"Collector.{what} was called while this collector was in use by another thread, or by its own"
                         " policy: give each thread a Collector and an environment of its own"
                     )
                 yield
             finally:
-                if taken:
+                if acquired:
                     with Undivided():
                         self._user = None  # it keeps a batch alive
                         self._lock.release()
 
     def _is_left_locked(self) -> bool:
-        """Whether Ctrl-C came after the last use in this thread, and before the lock was free."""
+        """Return whether Ctrl-C came after the last use in this thread, and before the lock was released."""
         if self._user is None:
             return False
         thread, user = self._user
@@ -326,19 +322,19 @@ class Collector(BackgroundCollector):
             self._whole.drop_running()
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
-        self._assemble.begin(self._steps)
+        self._assembler.start(self._steps)
         acting = nullcontext() if self._exploration is None else set_interaction_type(self._exploration)
         with acting, set_recurrent_mode(False):  # single steps, also inside of a caller's mode
-            self._runner.run(self._steps, random, self._assemble.add)
-        entries = self._assemble.entries()
+            self._runner.run(self._steps, random, self._assembler.add)
+        entries = self._assembler.entries()
         self._check_done(entries)
         ended = self._ended(entries[NEXT]) if self._track or self._whole is not None else None
         if ended is not None and self._track:
             self._number(entries, ended, ids)
         if self._set_truncated:
             _truncate_last(entries[NEXT], len(self._batch_size))
-        self._frames += self._assemble.steps * self._elements
-        batch = self._assemble.tensordict(entries)
+        self._frames += self._assembler.steps * self._elements
+        batch = self._assembler.tensordict(entries)
         if self._track_version:
             batch.set(VERSION, torch.full(batch.batch_size, version, device=self._devices.env))
         self._recurrent.check(batch, starts=starts, cut=self._set_truncated)
@@ -351,18 +347,18 @@ class Collector(BackgroundCollector):
     def _ended(self, nxt: dict[str, Any]) -> Tensor:
         """Whether a step is the last one of its element's trajectory, bool ``[*B, T]``."""
         if DONE in nxt:
-            return nxt[DONE].reshape(*self._batch_size, self._assemble.steps)
+            return nxt[DONE].reshape(*self._batch_size, self._assembler.steps)
         groups = [reduce(dict[str, Any].__getitem__, level, nxt) for level in self._levels]
         flags = [group[flag] for group in groups for flag in FLAGS if flag in group]
         return any_flag(flags, len(self._batch_size) + 1)
 
     def _check_done(self, entries: dict[str, Any]) -> None:
-        """Refuse done flags that contradict each other, and resets that return ``done``."""
+        """Reject done flags that contradict each other, and resets that return ``done``."""
         owner = name_of(self.env)
         try:
-            for level in self._levels:
+            for level, keys in self._levels.items():
                 group = reduce(dict[str, Any].__getitem__, level, entries[NEXT])
-                flags = {unwrap((*level, flag)): group[flag] for flag in FLAGS if flag in group}
+                flags = {key: group[flag] for flag, key in keys.items() if flag in group}
                 complete_done(flags, level=level, flags=(), owner=f"{owner}.step")
             root = entries.get(DONE)
             if root is not None and bool(root.any()):
@@ -380,7 +376,8 @@ class Collector(BackgroundCollector):
             self._free_id += self._elements
             ids = torch.arange(first, self._free_id, device=ended.device).reshape(self._batch_size)
         numbers, self._ids, self._free_id = number_trajectories(ended, ids, self._free_id)
-        place(entries, TRAJ_IDS, numbers)
+        group, name = TRAJ_IDS
+        entries.setdefault(group, {})[name] = numbers
 
     # ------------------------------------------------------------------ control
 
@@ -388,9 +385,9 @@ class Collector(BackgroundCollector):
         """Begin the next batch with a reset of all environments, and with new trajectory ids.
 
         Raises:
-            RLError: while another thread collects with this collector.
+            RLError: While another thread collects with this collector.
         """
-        with self._alone("reset"):
+        with self._exclusive("reset"):
             self._restart()
 
     def _restart(self) -> None:
@@ -409,7 +406,7 @@ class Collector(BackgroundCollector):
         Returns:
             The seed for the next environment.
         """
-        with self._alone("set_seed"):
+        with self._exclusive("set_seed"):
             self._restart()
             following = self.env.set_seed(seed)
             return seed if static_seed else following
@@ -418,10 +415,10 @@ class Collector(BackgroundCollector):
         """End the background thread after its batch, and close the environment.
 
         Args:
-            timeout: seconds to wait for the batch; no limit if None.
+            timeout: Seconds to wait for the batch; no limit if None.
 
         Raises:
-            RLError: if the batch takes longer; the environment is then not closed.
+            RLError: If the batch takes longer; the environment is then not closed.
         """
         if not self._background.end(timeout):
             raise RLError(f"the background thread of this collector has not completed its batch within {timeout} s")
@@ -437,23 +434,23 @@ class Collector(BackgroundCollector):
         """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.
 
         Args:
-            config: what is recorded.
-            worker_idx: number in the name of the file.
-            settings: those of `ProfileConfig`, in the place of `config`.
+            config: Settings of the recording.
+            worker_idx: Number in the name of the file.
+            settings: Settings of `ProfileConfig`, in place of `config`.
 
         Raises:
-            SpecError: if a setting is out of range, or both are given.
+            ArgumentError: If a setting is out of range, or both are given.
         """
         self.profile_config = ProfileConfig.of(config, settings)
         self._profiler = BatchProfiler(self.profile_config, worker_idx)
-        self._call_through(self._profiler)
+        self._time_with(self._profiler)
 
     def disable_profile(self) -> None:
         """End the recording; happens by itself after the last batch."""
         self._profiler = self.profile_config = None
-        self._call_through(Ranges() if self._clock is None and self._named else self._clock)
+        self._time_with(Ranges() if self._clock is None and self._named else self._clock)
 
-    def _call_through(self, clock: Clock | Ranges | None) -> None:
+    def _time_with(self, clock: Clock | Ranges | None) -> None:
         root, self._runner = self._runner.root, self._make_runner(clock=clock)
         self._runner.root = root
 
@@ -470,7 +467,7 @@ class Collector(BackgroundCollector):
             storing      on cpu
             ...
         """
-        return describe(self, self._recurrent, self._devices, self._output, self._assemble.forms)
+        return describe(self, self._recurrent, self._devices, self._output, self._assembler.forms)
 
     # ------------------------------------------------------------------ properties and state
 
@@ -512,15 +509,15 @@ class Collector(BackgroundCollector):
                 f"{type(self.env).__name__} has no state_dict(): a collector that loads this state starts new"
                 " episodes; give the environment state_dict() and load_state_dict() for an exact continuation"
             )
-        with self._alone("state_dict"):
-            exact = env_state is not None and not self._torn
+        with self._exclusive("state_dict"):
+            exact = env_state is not None and not self._interrupted
             state = {
                 "frames": self._frames,
                 "free_id": self._free_id,
                 "ids": self._ids if exact else None,
                 "root": self._runner.root if exact else None,
-                "root_keys": self._assemble.root_keys,
-                "next_keys": self._assemble.next_keys,
+                "root_keys": self._assembler.root_keys,
+                "next_keys": self._assembler.next_keys,
                 "policy_version": self.policy_version,
                 "trajectories": None if self._whole is None else self._whole.state(),
             }
@@ -530,21 +527,21 @@ class Collector(BackgroundCollector):
         """Continue from `state`; from a reset if the environment is not restorable.
 
         Raises:
-            CheckpointError: if the state is not a collector's, of another batch size, or of a policy with other
+            CheckpointError: If the state is not a collector's, of another batch size, or of a policy with other
                 recurrent states. Nothing is loaded then.
         """
-        home = self._devices.env
-        found = unpack_state(state, self._batch_size, home, self._devices.storing or home)
+        env_device = self._devices.env
+        found = unpack_state(state, self._batch_size, env_device, self._devices.storing or env_device)
         self._recurrent.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
-        with self._alone("load_state_dict"):
+        with self._exclusive("load_state_dict"):
             # False: the environment was not restored exactly, and warned about it
             exact = found["env"] is not None and load is not None and load(found["env"]) is not False
             self._frames, self._free_id = found["frames"], found["free_id"]
             self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
-            self._assemble.root_keys, self._assemble.next_keys = found["root_keys"], found["next_keys"]
+            self._assembler.expect_keys(found["root_keys"], found["next_keys"])
             self.policy_version = found["policy_version"]
-            self._torn = False
+            self._interrupted = False
             if self._whole is not None:
                 self._whole.load(found["trajectories"], exact=exact)
 
@@ -561,7 +558,7 @@ class Collector(BackgroundCollector):
                 f"frames_per_batch={requested} is no multiple of the {self._elements} environments: each batch has"
                 f" {self.frames_per_batch} frames"
             )
-        messages += rounding(self.total_frames, self.frames_per_batch)
+        messages += rounding_messages(self.total_frames, self.frames_per_batch)
         if messages:
             issue_warning("; ".join(messages))
 

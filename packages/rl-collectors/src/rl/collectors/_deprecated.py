@@ -8,8 +8,6 @@ from typing import Any
 from rl.collectors._collector import Collector
 from rl.collectors.multi._collectors import MultiAsyncCollector, MultiSyncCollector
 
-__all__ = ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"]
-
 
 class SyncDataCollector(Collector):
     """The former name of `Collector`; the same class otherwise.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rl.core.arguments import foreign_arguments
 
-__all__ = ["async_batched", "collector", "evaluator", "multi", "ray", "split", "weight_updater"]
-
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
 _WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl.collectors._pipeline import Devices, count_of, name_of
+from rl.collectors._pipeline import Devices, name_of
 from rl.collectors._trajectories import WholeTrajectories, split_trajectories
 from rl.core import check_pipeline
-from rl.core.errors import SpecError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, leaf_keys
 
 
@@ -21,7 +22,7 @@ class Output:
     """The arguments of collectors of the same names.
 
     Raises:
-        SpecError: if two of them exclude each other.
+        ArgumentError: If two of them exclude each other.
     """
 
     postproc: Callable[[TensorDictBase], Any] | None
@@ -37,8 +38,7 @@ class Output:
 
     def __post_init__(self) -> None:
         self._same: TensorDictBase | None = None
-        if self.traj_format not in ("padded", "cat"):
-            raise SpecError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}")
+        one_of(self.traj_format, "Collector", "traj_format", ("padded", "cat"))
         whole = None if self.trajs_per_batch is None else f"trajs_per_batch={self.trajs_per_batch}"
         form = "split_trajs=True" if self.split_trajs else whole
         if whole and self.split_trajs:
@@ -52,14 +52,14 @@ class Output:
 
     @staticmethod
     def _exclude(one: str, other: str, why: str) -> None:
-        raise SpecError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
+        raise ArgumentError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
 
     def whole_trajectories(self) -> WholeTrajectories | None:
         """Return what gathers whole trajectories, or None. Those for a replay buffer are not padded."""
         if self.trajs_per_batch is None:
             return None
         form = self.traj_format if self.replay_buffer is None else "cat"
-        return WholeTrajectories(count_of("trajs_per_batch", self.trajs_per_batch, 1), form)
+        return WholeTrajectories(as_integer(self.trajs_per_batch, "Collector", "trajs_per_batch", 1), form)
 
     def finish(self, batch: Any) -> Any:
         """Return what is yielded for a batch; None if it goes to a replay buffer."""
@@ -89,20 +89,21 @@ def describe(
     """Return the description as text.
 
     Args:
-        collector: the collector.
-        recurrent: recurrent states of its policy.
-        devices: its devices.
-        output: what it does with a batch.
-        forms: shape and dtype of a step's entries; empty before the first step.
+        collector: The collector.
+        recurrent: Recurrent states of its policy.
+        devices: Devices of the collector.
+        output: Steps that are applied to a batch.
+        forms: Shape and dtype of a step's entries; empty before the first step.
     """
     env, policy = collector.env, collector.policy
-    home, storing, postproc = devices.env, devices.storing, output.postproc
-    where = home if devices.policy is None else devices.policy
+    env_device, storing, postproc = devices.env, devices.storing, output.postproc
+    where = env_device if devices.policy is None else devices.policy
+    moved = "" if storing in (None, env_device) else f" (each batch: {env_device} -> {storing})"
     stages = [
-        ("environment", f"{name_of(env)}, batch {list(env.batch_size)}, on {home}"),
-        ("policy", f"{'random actions' if policy is None else name_of(policy)}, on {where}{_cast(home, where)}"),
+        ("environment", f"{name_of(env)}, batch {list(env.batch_size)}, on {env_device}"),
+        ("policy", f"{'random actions' if policy is None else name_of(policy)}, on {where}{_cast(env_device, where)}"),
         ("postproc", "-" if postproc is None else name_of(postproc)),
-        ("storing", f"on {storing or home}{'' if storing in (None, home) else f' (each batch: {home} -> {storing})'}"),
+        ("storing", f"on {storing or env_device}{moved}"),
     ]
     lines = [repr(collector), *[f"{stage:<12} {text}" for stage, text in stages], ""]
     if policy is None or hasattr(policy, "in_keys"):
@@ -120,8 +121,12 @@ class _RandomActions:
         self.out_keys = leaf_keys(env.full_action_spec)
 
 
-def _cast(home: torch.device, away: torch.device) -> str:
-    return "" if home == away else f" (each step: inputs {home} -> {away}, outputs {away} -> {home})"
+def _cast(env_device: torch.device, policy_device: torch.device) -> str:
+    return (
+        ""
+        if env_device == policy_device
+        else f" (each step: inputs {env_device} -> {policy_device}, outputs {policy_device} -> {env_device})"
+    )
 
 
 def _entries(forms: Mapping[Any, tuple[torch.Size, torch.dtype]], collector: Any) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 import torch
@@ -12,7 +11,8 @@ from tensordict.nn import CudaGraphModule
 from torch import nn
 
 from rl.core import check_pipeline
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, CheckpointError, SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
 from rl.core.lowering import Lowered, lower
@@ -23,22 +23,22 @@ def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any
     """Return the environment that was passed, or that the function makes.
 
     Args:
-        create_env_fn: an environment, or a function.
-        kwargs: arguments of the function.
+        create_env_fn: An environment, or a function.
+        kwargs: Arguments of the function.
 
     Raises:
-        SpecError: if it is not one, or there are arguments and no function.
+        ArgumentError: If it is not one, or there are arguments and no function.
     """
     env = create_env_fn
     if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
         env = create_env_fn(**(kwargs or {}))
     elif kwargs:
-        raise SpecError(
+        raise ArgumentError(
             f"create_env_kwargs needs a function that makes the environment, got {type(env).__name__}: pass the"
             " function as create_env_fn"
         )
     if lacking := missing_env_members(env):
-        raise SpecError(
+        raise ArgumentError(
             f"create_env_fn gave {type(env).__name__}, expected an environment or a function that makes one"
             f" (rl.core.interfaces.Env; it lacks {', '.join(lacking)})"
         )
@@ -49,41 +49,33 @@ def make_policy(policy: Any, factory: Any) -> Any:
     """Return the policy that was passed, or that the function makes.
 
     Raises:
-        SpecError: if both were passed, or it is not callable.
+        ArgumentError: If both were passed, or it is not callable.
     """
     if factory is not None:
         if policy is not None:
-            raise SpecError("a collector takes a policy or a policy_factory, got both")
+            raise ArgumentError("a collector takes a policy or a policy_factory, got both")
         policy = factory()
     if isinstance(policy, type):
-        raise SpecError(f"policy is the class {policy.__name__}: pass an object, {policy.__name__}(...)")
+        raise ArgumentError(f"policy is the class {policy.__name__}: pass an object, {policy.__name__}(...)")
     if policy is not None and not callable(policy):
-        raise SpecError(
+        raise ArgumentError(
             f"policy is {type(policy).__name__}, expected a TensorDict module or a function from TensorDict to"
             " TensorDict; leave it out for random actions"
         )
     return policy
 
 
-def count_of(name: str, value: Any, least: int, alternative: str = "") -> int:
-    """An argument as an integer; booleans and fractions are refused."""
-    number = None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
-    if number is None or number < least:
-        raise SpecError(f"{name} must be an integer of at least {least}, {alternative}got {value!r}")
-    return number
+def as_total_frames(value: Any, owner: str) -> int:
+    """Return `total_frames` as an integer; -1 for no end."""
+    return -1 if value == -1 else as_integer(value, owner, "total_frames", 1)
 
 
-def total_of(total_frames: Any) -> int:
-    """`total_frames` as an integer; -1 for no end."""
-    return -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
+def as_random_frames(value: Any, owner: str) -> int:
+    """Return `init_random_frames` as an integer; None and -1 are 0."""
+    return 0 if value in (None, -1) else as_integer(value, owner, "init_random_frames", 0)
 
 
-def random_of(init_random_frames: Any) -> int:
-    """`init_random_frames` as an integer; None and -1 are 0."""
-    return 0 if init_random_frames in (None, -1) else count_of("init_random_frames", init_random_frames, 0)
-
-
-def rounding(total_frames: int, batch: int) -> list[str]:
+def rounding_messages(total_frames: int, batch: int) -> list[str]:
     """Return the message that `total_frames` is rounded up to whole batches of `batch` frames, or no message."""
     whole = -(-total_frames // batch) * batch
     if total_frames < 0 or whole == total_frames:
@@ -97,14 +89,14 @@ def check_fit(env: Env, recurrent: Any, policy: Any, init_random_frames: int) ->
     """Check that environment and policy write what the other reads.
 
     Raises:
-        ContractError: if one reads a key that nothing writes.
-        SpecError: if random frames would have the log-probability of another action.
+        ContractError: If one reads a key that nothing writes.
+        ArgumentError: If random frames would have the log-probability of another action.
     """
     if isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
         check_pipeline(env, recurrent, policy)
     scores = [key for key in getattr(policy, "out_keys", None) or () if str(key).rstrip("')").endswith("log_prob")]
     if init_random_frames and scores:
-        raise SpecError(
+        raise ArgumentError(
             f"init_random_frames={init_random_frames} with a policy that writes {scores[0]!r}: that would be the"
             " log-probability of another action than the one taken; build the actor with return_log_prob=False, or"
             " collect no random frames"
@@ -115,7 +107,7 @@ def check_collector_key(env: Env, policy: Any) -> None:
     """Refuse an entry with the name of the group of trajectory ids.
 
     Raises:
-        SpecError: if the environment or the policy writes one.
+        SpecError: If the environment or the policy writes one.
     """
     name = TRAJ_IDS[0]
     specs = (env.observation_spec, env.full_action_spec, env.full_done_spec)
@@ -132,7 +124,7 @@ def check_flags(env: Env, *, set_truncated: bool, limit: int | None) -> None:
     """Check that the flags that a setting writes are there, and that flags are bool.
 
     Raises:
-        SpecError: if they are not.
+        SpecError: If they are not.
     """
     flags = leaf_keys(env.full_done_spec)
     for wanted, switch in ((set_truncated, "set_truncated=True"), (limit, f"max_frames_per_traj={limit}")):
@@ -160,31 +152,31 @@ def name_of(thing: object) -> str:
 _GRAPHS = ("reduce-overhead", "max-autotune")
 
 
-def accelerated(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
+def accelerate(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
     """Return the policy as it is called in the loop: compiled, recorded in a CUDA graph, or itself.
 
     Args:
-        policy: the policy.
+        policy: The policy.
         compile_policy: True, or the arguments of `torch.compile`.
         cudagraph_policy: True, or the arguments of `tensordict.nn.CudaGraphModule`.
 
     Raises:
-        SpecError: if there is no policy, both are given, there is no CUDA device for a graph, or the mode of
+        ArgumentError: If there is no policy, both are given, there is no CUDA device for a graph, or the mode of
             `torch.compile` records CUDA graphs, whose outputs are overwritten.
     """
     compiles, records = _options(compile_policy, "compile_policy"), _options(cudagraph_policy, "cudagraph_policy")
     if compiles is None and records is None:
         return policy
     if policy is None:
-        raise SpecError("compile_policy and cudagraph_policy need a policy: random actions cannot be compiled")
+        raise ArgumentError("compile_policy and cudagraph_policy need a policy: random actions cannot be compiled")
     if records is not None:
         if compiles is not None:
-            raise SpecError("a collector takes compile_policy or cudagraph_policy, got both")
+            raise ArgumentError("a collector takes compile_policy or cudagraph_policy, got both")
         if not torch.cuda.is_available():
-            raise SpecError("cudagraph_policy needs a CUDA device, and there is none: use compile_policy instead")
+            raise ArgumentError("cudagraph_policy needs a CUDA device, and there is none: use compile_policy instead")
         return CudaGraphModule(policy, **records)
     if (compiles or {}).get("mode") in _GRAPHS:
-        raise SpecError(
+        raise ArgumentError(
             f"compile_policy with mode {(compiles or {})['mode']!r} records CUDA graphs, which overwrite outputs that"
             " the collector keeps: use cudagraph_policy=True, or another mode"
         )
@@ -197,7 +189,7 @@ def _options(value: Any, name: str) -> dict[str, Any] | None:
     if value is True:
         return {}
     if not isinstance(value, Mapping):
-        raise SpecError(f"{name} must be a bool or a dict of arguments, got {value!r:.100}")
+        raise ArgumentError(f"{name} must be a bool or a dict of arguments, got {value!r:.100}")
     return dict(value)
 
 
@@ -212,7 +204,7 @@ class _Compiled:
         return self._call(tensordict)
 
     def lowered(self) -> Lowered | None:
-        """The compiled leaf form, or None if the policy has none."""
+        """Return the compiled leaf form, or None if the policy has none."""
         plain = lower(self._policy)
         if plain is None:
             return None
@@ -224,9 +216,9 @@ class Devices:
     """Devices of a collector.
 
     Args:
-        env: of the environment.
-        policy: of the policy if that is another one, else None.
-        storing: to which batches are moved, or None.
+        env: Device of the environment.
+        policy: Device of the policy if that is another one, else None.
+        storing: Device to which batches are moved, or None.
     """
 
     env: torch.device
@@ -236,9 +228,9 @@ class Devices:
     @classmethod
     def of(cls, env: Any, policy: torch.device | None, storing: torch.device | str | None) -> Devices:
         """Return the devices of an environment, of a policy (None if it is unknown) and of batches."""
-        home = device_of_env(env)
-        away = None if policy is None or policy == concrete(home) else policy
-        return cls(home, away, None if storing is None else torch.device(storing))
+        env_device = device_of_env(env)
+        policy_device = None if policy is None or policy == concrete(env_device) else policy
+        return cls(env_device, policy_device, None if storing is None else torch.device(storing))
 
 
 def device_of_env(env: Any) -> torch.device:
@@ -254,12 +246,12 @@ def move_env(env: Any, device: torch.device | str | None) -> Any:
     """Return the environment, moved with ``env.to(device)`` if it is elsewhere.
 
     Raises:
-        SpecError: if it is elsewhere and has no ``to``.
+        ArgumentError: If it is elsewhere and has no ``to``.
     """
     if device is None or concrete(torch.device(device)) == concrete(device_of_env(env)):
         return env
     if not callable(getattr(env, "to", None)):
-        raise SpecError(
+        raise ArgumentError(
             f"{type(env).__name__} is on {device_of_env(env)} and has no to(device), the collector was given {device}"
             " for it: make it there, or name the device of the policy with policy_device= alone"
         )
@@ -270,17 +262,17 @@ def device_of_policy(policy: Any, device: torch.device | str | None) -> torch.de
     """Return the device of the policy; None if it is unknown.
 
     Args:
-        policy: with parameters, or any function.
-        device: its device; that of its parameters if None.
+        policy: Module with parameters, or any function.
+        device: Device of the policy; that of its parameters if None.
 
     Raises:
-        SpecError: if the parameters are elsewhere.
+        ArgumentError: If the parameters are elsewhere.
     """
     parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
     own = None if parameter is None else parameter.device
     target = own if device is None else concrete(torch.device(device))
     if own is not None and target != own:
-        raise SpecError(
+        raise ArgumentError(
             f"the policy's parameters are on {own} and the collector was given device={device}: call"
             f" policy.to({str(device)!r}) first; the collector never copies a policy"
         )
@@ -297,18 +289,18 @@ _LATER = {"policy_version": 0, "trajectories": None}  # absent in states of earl
 
 
 def unpack_state(
-    state: Mapping[str, Any], batch_size: torch.Size, home: torch.device, storing: torch.device
+    state: Mapping[str, Any], batch_size: torch.Size, env_device: torch.device, storing: torch.device
 ) -> dict[str, Any]:
-    """The fields of a state, copied; the environment's own as it is.
+    """Return the fields of a state, copied; the environment's own as it is.
 
     Args:
         state: State of a collector, on any device; its file has it on the CPU.
         batch_size: Batch size of the environments.
-        home: Device of the environment, which reads the root and numbers the trajectories.
+        env_device: Device of the environment, which reads the root and numbers the trajectories.
         storing: Device of the batches, to which the saved trajectories are added.
 
     Raises:
-        CheckpointError: if it is not the state of a collector, or of another batch size.
+        CheckpointError: If it is not the state of a collector, or of another batch size.
     """
     lacking = [name for name in _FIELDS if name not in state]
     if lacking:
@@ -318,7 +310,7 @@ def unpack_state(
         )
     known = {name: state[name] for name in _FIELDS if name != "env"}
     later = {name: state.get(name, value) for name, value in _LATER.items()}
-    found = unpack(known | later | {"trajectories": None}, "Collector", home)
+    found = unpack(known | later | {"trajectories": None}, "Collector", env_device)
     found["trajectories"] = unpack(later["trajectories"], "Collector", storing)
     ids = found["ids"]
     if ids is not None and ids.shape != batch_size:

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.profiling import profiled
-
-__all__ = ["BatchProfiler", "Clock", "ProfileConfig", "Ranges"]
 
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
@@ -25,19 +23,20 @@ class ProfileConfig:
     """What `enable_profile` records.
 
     Args:
-        workers: numbers of the workers that are recorded; all if None.
-        num_rollouts: batches until recording ends, those of the warm-up included.
-        warmup_rollouts: batches at the beginning that are not recorded.
+        workers: Numbers of the workers that are recorded; all if None.
+        num_rollouts: Batches until recording ends, those of the warm-up included.
+        warmup_rollouts: Batches at the beginning that are not recorded.
         save_path: Chrome trace (``chrome://tracing``, Perfetto); ``{worker_idx}`` is the number of the worker.
-        activities: ``"cpu"`` and ``"cuda"``, or `torch.profiler.ProfilerActivity`; "cuda" is left out without a GPU.
-        record_shapes: shapes of the inputs of operators.
-        profile_memory: allocations.
-        with_stack: source lines.
-        with_flops: floating-point operations.
-        on_trace_ready: called with the profile instead of writing the trace.
+        activities: Activities that are recorded: ``"cpu"`` and ``"cuda"``, or `torch.profiler.ProfilerActivity`; "cuda"
+            is left out without a GPU.
+        record_shapes: Whether to record the shapes of the inputs of operators.
+        profile_memory: Whether to record allocations.
+        with_stack: Whether to record source lines.
+        with_flops: Whether to count floating-point operations.
+        on_trace_ready: Function that is called with the profile instead of writing the trace.
 
     Raises:
-        SpecError: if an argument is out of range.
+        ArgumentError: If an argument is out of range.
 
     Example:
         >>> ProfileConfig(num_rollouts=5, warmup_rollouts=2).path(3)
@@ -57,19 +56,19 @@ class ProfileConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_rollouts < self.num_rollouts:
-            raise SpecError(
+            raise ArgumentError(
                 f"ProfileConfig got num_rollouts={self.num_rollouts} and warmup_rollouts={self.warmup_rollouts}: the"
                 " warm-up is part of the rollouts, and one of them is recorded at least"
             )
         unknown = [one for one in self.activities if one not in (*_ACTIVITIES, *_ACTIVITIES.values())]
         if unknown:
-            raise SpecError(f"ProfileConfig got activities {unknown}; they are 'cpu' and 'cuda'")
+            raise ArgumentError(f"ProfileConfig got activities {unknown}; they are 'cpu' and 'cuda'")
 
     @classmethod
     def of(cls, config: ProfileConfig | None, settings: dict[str, Any]) -> ProfileConfig:
         """Return the arguments of `enable_profile`, a config or its settings, as a config."""
         if config is not None and settings:
-            raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
+            raise ArgumentError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
         return cls(**settings) if config is None else config
 
     def path(self, worker: int) -> Path:
@@ -84,7 +83,7 @@ class Clock:
 
     Example:
         >>> clock = Clock()
-        >>> clock.around("env", lambda x: x + 1)(1)
+        >>> clock.timed("env", lambda x: x + 1)(1)
         2
         >>> list(clock.seconds)
         ['env']
@@ -93,40 +92,40 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function`, timed under `name`."""
         seconds = self.seconds
         seconds.setdefault(name, 0.0)
 
-        def timed(*arguments: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             start = perf_counter()
             with profiled(name):
                 result = function(*arguments)
             seconds[name] += perf_counter() - start
             return result
 
-        return timed
+        return call
 
 
 class Ranges:
-    """Named ranges of a trace around calls."""
+    """Named ranges of a trace timed calls."""
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` in a range `name`."""
 
-        def ranged(*arguments: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             with record_function(name):
                 return function(*arguments)
 
-        return ranged
+        return call
 
 
 class BatchProfiler(Ranges):
     """Records some batches of a collector, and writes the trace after the last one.
 
     Args:
-        config: what is recorded.
-        worker: number of the worker.
+        config: Settings of the recording.
+        worker: Number of the worker.
     """
 
     def __init__(self, config: ProfileConfig, worker: int) -> None:

@@ -11,24 +11,22 @@ from torch import Tensor
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, SpecError
-from rl.core.interfaces import Env, LeafEnv, Leaves
+from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key, unwrap
 from rl.core.recurrent import State, states_of
 from rl.core.sequences import any_of_step, check_sequences
-
-__all__ = ["EpisodeStart", "RecurrentEnv", "RecurrentLeaves", "RecurrentStates"]
 
 
 class RecurrentStates:
     """Recurrent states of a policy, and those of them that the collector writes because the environment does not.
 
     Args:
-        env: environment; with the transforms `InitTracker` or `TensorDictPrimer` it writes them itself.
-        policy: any policy; see `rl.core.states_of`.
+        env: Environment; with the transforms `InitTracker` or `TensorDictPrimer` it writes them itself.
+        policy: Any policy; see `rl.core.states_of`.
 
     Raises:
-        ContractError: if the policy declares a state and does not write it under ``next``, or writes one undeclared.
-        SpecError: if the environment has no ``done`` at its root.
+        ContractError: If the policy declares a state and does not write it under ``next``, or writes one undeclared.
+        SpecError: If the environment has no ``done`` at its root.
     """
 
     def __init__(self, env: Env, policy: Any) -> None:
@@ -65,7 +63,7 @@ class RecurrentStates:
         """Check that a saved root has the recurrent states of the policy.
 
         Raises:
-            CheckpointError: if a state is not in it, or has another shape or dtype.
+            CheckpointError: If a state is not in it, or has another shape or dtype.
         """
         if root is None:
             return
@@ -88,12 +86,12 @@ class RecurrentStates:
         """Check ``is_init`` and the recurrent states of a batch; every batch until an episode ends inside one.
 
         Args:
-            batch: collected batch.
-            starts: whether it begins with a reset.
-            cut: whether its last step is marked as truncated by the collector.
+            batch: Collected batch.
+            starts: Whether it begins with a reset.
+            cut: Whether its last step is marked as truncated by the collector.
 
         Raises:
-            ContractError: if ``is_init`` or a state disagrees with the begin of an episode.
+            ContractError: If ``is_init`` or a state disagrees with the begin of an episode.
         """
         if self._checked:
             return
@@ -123,101 +121,6 @@ class RecurrentStates:
                     " true): the environment writes it and does not reset it with the episode. Leave it to the"
                     " collector, or use the transform that policy.make_tensordict_primer() gives"
                 )
-
-
-class EpisodeStart:
-    """Writer of initial states and ``is_init`` where episodes begin."""
-
-    def __init__(self, recurrent: RecurrentStates, batch_size: torch.Size) -> None:
-        self._states: Sequence[State] = recurrent.own
-        self._marks = recurrent.marks
-        self._size = batch_size
-
-    def all(self, done_like: Tensor) -> Leaves:
-        """Return the entries after a reset of all elements."""
-        device = done_like.device
-        root: Leaves = {state.name: state.start(self._size, device) for state in self._states}
-        if self._marks:
-            root[IS_INIT] = torch.ones_like(done_like)
-        return root
-
-    def some(self, current: Any, mask: Tensor) -> Leaves:
-        """Return the entries after a reset of the elements in `mask` ``[*B, 1]``; the others keep `current`."""
-        root: Leaves = {}
-        for state in self._states:
-            wide = mask.reshape(*self._size, *[1] * len(state.shape))
-            root[state.name] = current[state.name].masked_fill(wide, state.initial)
-        if self._marks:
-            root[IS_INIT] = mask.clone()
-        return root
-
-
-class RecurrentLeaves:
-    """`LeafEnv` whose resets also write the initial recurrent states.
-
-    Args:
-        env: the environment's leaf form.
-        recurrent: recurrent states to write.
-    """
-
-    def __init__(self, env: LeafEnv, recurrent: RecurrentStates) -> None:
-        self.batch_size = env.batch_size
-        self._env = env
-        self._marks = recurrent.marks
-        self._start = EpisodeStart(recurrent, env.batch_size)
-
-    def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
-        """Return the root of the environment with the initial states and ``is_init``."""
-        root = self._env.reset_leaves(current, mask)
-        if mask is None or current is None:
-            root.update(self._start.all(root[DONE]))
-        else:
-            root.update(self._start.some(current, mask))
-        return root
-
-    def step_leaves(self, root: Leaves) -> Leaves:
-        """Step the environment; ``is_init`` is false under ``next``."""
-        outcome = self._env.step_leaves(root)
-        if self._marks:
-            outcome[IS_INIT] = torch.zeros_like(outcome[DONE])
-        return outcome
-
-
-class RecurrentEnv:
-    """`Env` whose resets also write the initial recurrent states, for the TensorDict loop.
-
-    Args:
-        env: the environment.
-        recurrent: recurrent states to write.
-    """
-
-    def __init__(self, env: Env, recurrent: RecurrentStates) -> None:
-        self.batch_size = env.batch_size
-        self._env = env
-        self._own, self._marks = recurrent.own, recurrent.marks
-        self._start = EpisodeStart(recurrent, env.batch_size)
-
-    def reset(self) -> TensorDictBase:
-        """Return the root of the environment with the initial states and ``is_init``."""
-        td = self._env.reset()
-        return _put(td, self._start.all(td.get(DONE)))
-
-    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Step the environment and reset done elements; the other states are copied from ``next``."""
-        after: Leaves = {state.name: tensordict.get(next_key(state.name)) for state in self._own}
-        stepped, root = self._env.step_and_maybe_reset(tensordict)
-        done: Tensor = stepped.get((NEXT, DONE))
-        for key, value in after.items():
-            stepped.set(next_key(key), value)
-        if self._marks:
-            stepped.set(next_key(IS_INIT), torch.zeros_like(done))
-        return stepped, _put(root, self._start.some(after, done))
-
-
-def _put(td: TensorDictBase, entries: Leaves) -> TensorDictBase:
-    for key, value in entries.items():
-        td.set(key, value)
-    return td
 
 
 def _state_keys(env: Env) -> list[NestedKey]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,12 +10,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._groups import any_flag
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS
 
-__all__ = ["WholeTrajectories", "last_steps", "number_trajectories", "split_trajectories"]
+
+def any_flag(flags: Iterable[Tensor], dims: int) -> Tensor:
+    """Return whether any of some flags is set, reduced to their first `dims` dimensions."""
+    return torch.stack([flag.flatten(dims).any(-1) for flag in flags]).any(0)
 
 
 def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:
@@ -25,9 +27,9 @@ def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tenso
     running maximum fills each episode with its id.
 
     Args:
-        done: bool ``[*B, T]``, the last step of an episode.
-        current: int64 ``[*B]``, ids of the episodes at the first step of the batch.
-        free: smallest unused id.
+        done: End of an episode, bool ``[*B, T]``: true at the last step of an episode.
+        current: Ids int64 ``[*B]`` of the episodes at the first step of the batch.
+        free: Smallest unused id.
 
     Returns:
         Ids int64 ``[*B, T]``, the ids of the next step ``[*B]``, and the smallest unused id after it.
@@ -60,15 +62,15 @@ def split_trajectories(
     """Split a batch into its trajectories: one row for each, padded with zeros at the end, or one after the other.
 
     Args:
-        batch: ``[*B, T]`` in time order, from a collector.
+        batch: Batch ``[*B, T]`` in time order, from a collector.
         prefix: Key under which ``traj_ids`` is read, and ``mask`` or ``lengths`` is written: ``"collector"`` if None,
             the root if it is ``()``.
-        trajectory_key: int64 ``[*B, T]``; a trajectory ends where it changes. ``(prefix, "traj_ids")`` if None.
-            `done_key` is used if the entry is missing.
-        done_key: bool ``[*B, T, 1]``; under ``next``, whether or not the key says so.
+        trajectory_key: Key of trajectory ids, int64 ``[*B, T]``; a trajectory ends where it changes. ``(prefix,
+            "traj_ids")`` if None. `done_key` is used if the entry is missing.
+        done_key: Key of the done flag, bool ``[*B, T, 1]``; under ``next``, whether or not the key says so.
         as_nested: Whether entries are nested tensors ``[N, T_i, ...]`` without padding and mask; or their layout. The
             result has batch size ``[N]``.
-        padded: whether to pad; if false the trajectories follow each other.
+        padded: Whether to pad; if false the trajectories follow each other.
 
     Returns:
         ``[N, T_max]`` with ``("collector", "mask")`` bool ``[N, T_max]``, false at padding. Rows are
@@ -76,8 +78,8 @@ def split_trajectories(
         "lengths")`` int64 ``[sum T]``, the length of the trajectory of each step.
 
     Raises:
-        ContractError: if neither entry is there.
-        SpecError: if `as_nested` is combined with ``padded=False``.
+        ContractError: If neither entry is there.
+        ArgumentError: If `as_nested` is combined with ``padded=False``.
 
     Example:
         >>> data = TensorDict({"x": torch.arange(3), ("collector", "traj_ids"): torch.tensor([0, 0, 1])}, [3])
@@ -89,7 +91,7 @@ def split_trajectories(
         ([0, 1, 2], [2, 2, 1])
     """
     if as_nested and not padded:
-        raise SpecError("split_trajectories takes as_nested or padded=False, got both")
+        raise ArgumentError("split_trajectories takes as_nested or padded=False, got both")
     under = as_tuple("collector" if prefix is None else prefix)
     steps = batch.batch_size[-1]
     ids = (*under, "traj_ids") if trajectory_key is None else trajectory_key
@@ -148,7 +150,7 @@ def last_steps(batch: TensorDictBase) -> Tensor:
     """Return whether a step is the last one of its trajectory: whether any end flag is set, bool ``[*B, T]``.
 
     Args:
-        batch: ``[*B, T]`` with end flags under ``next``, at the root or in groups.
+        batch: Batch ``[*B, T]`` with end flags under ``next``, at the root or in groups.
     """
     done = batch.get((NEXT, DONE), None)
     if done is not None:
@@ -161,8 +163,8 @@ class WholeTrajectories:
     """Trajectories that have ended, in the order of their ends, and the parts of those that run.
 
     Args:
-        count: trajectories of a batch.
-        form: ``"padded"`` or ``"cat"``.
+        count: Trajectories of a batch.
+        form: Form of a batch, ``"padded"`` or ``"cat"``.
     """
 
     def __init__(self, count: int, form: str) -> None:
@@ -179,8 +181,8 @@ class WholeTrajectories:
         """Add the steps of a batch.
 
         Args:
-            batch: ``[*B, T]``.
-            ended: bool ``[*B, T]``, the last step of a trajectory.
+            batch: Batch ``[*B, T]``.
+            ended: End of a trajectory, bool ``[*B, T]``: true at the last step of a trajectory.
             worker: Number of the worker that collected the batch, if there are several. All have the same `B`. A
                 trajectory that its next batch does not continue is dropped: it has other trajectory ids.
         """

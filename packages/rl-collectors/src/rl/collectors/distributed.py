@@ -15,12 +15,12 @@ from torch import nn
 
 from rl.collectors import _foreign
 from rl.collectors._collector import Collector
-from rl.collectors._pipeline import count_of
 from rl.collectors.multi._base import WorkersBase, join_of
 from rl.collectors.multi._collectors import MultiSyncCollector
 from rl.collectors.multi._processes import WorkerBase
 from rl.collectors.weights import load_weights
-from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError, issue_warning
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, SpecError, WorkerError, WorkerTimeoutError, issue_warning
 from rl.core.workers import import_ray, packed, start_ray, unpacked
 
 __all__ = ["RayCollector"]
@@ -30,10 +30,10 @@ class RayWorker(WorkerBase):
     """A collector in an actor.
 
     Args:
-        seed: of torch's generator.
-        weights: for the first batch, or None.
-        version: of these weights.
-        parts: further arguments of `WorkerBase`.
+        seed: Seed of torch's generator.
+        weights: Weights for the first batch, or None.
+        version: Version of these weights.
+        parts: Further arguments of `WorkerBase`.
     """
 
     def __init__(self, seed: int, weights: Mapping[str, Any] | None, version: int, **parts: Any) -> None:
@@ -69,31 +69,32 @@ class RayCollector(WorkersBase):
     that the actor had when it began the batch. Weights are sent through Ray's object store, once to each machine.
 
     Args:
-        create_env_fn: functions that make the environments, one for each actor; or one function and `num_collectors`.
-        policy: a TensorDict module or function, of which every actor has a copy, on the CPU unless `policy_device` says
+        create_env_fn: Functions that make the environments, one for each actor; or one function and `num_collectors`.
+        policy: A TensorDict module or function, of which every actor has a copy, on the CPU unless `policy_device` says
             otherwise; random actions if None.
-        frames_per_batch: frames of a batch: of all actors with `sync`, else of one.
-        sync: whether a batch consists of parts of all actors, or is that of one.
-        cat_results: with `sync`, ``"stack"`` for ``[actors, *B, T]``; a dimension along which the parts ``[*B, T]`` are
-            concatenated, 0 or -1 (time). None for 0 if the batch extends a replay buffer, and ``"stack"`` otherwise.
-        num_collectors: number of actors if there is one function.
-        num_workers_per_collector: environments of an actor, each in a process of its own.
-        collector_class: class of the collector in the actors; `Collector`, or `MultiSyncCollector` for several
+        frames_per_batch: Frames of a batch: of all actors with `sync`, else of one.
+        sync: Whether a batch consists of parts of all actors, or is that of one.
+        cat_results: Form of a batch with `sync`: ``"stack"`` for ``[actors, *B, T]``; a dimension along which the parts
+            ``[*B, T]`` are concatenated, 0 or -1 (time). None for 0 if the batch extends a replay buffer, and
+            ``"stack"`` otherwise.
+        num_collectors: Number of actors if there is one function.
+        num_workers_per_collector: Environments of an actor, each in a process of its own.
+        collector_class: Class of the collector in the actors; `Collector`, or `MultiSyncCollector` for several
             environments.
-        collector_kwargs: further arguments of that class.
-        ray_init_config: arguments of ``ray.init``, such as ``{"address": "auto"}`` for a running cluster. Ray is
+        collector_kwargs: Further arguments of that class.
+        ray_init_config: Arguments of ``ray.init``, such as ``{"address": "auto"}`` for a running cluster. Ray is
             started on this machine if it is not running.
-        remote_configs: resources of an actor, such as ``{"num_cpus": 1, "num_gpus": 0.2}``, or a list of them.
-        shutdown_timeout: seconds after which `shutdown` kills the actors.
-        settings: `total_frames`, `create_env_kwargs`, `policy_factory`, `init_random_frames`, `postproc`,
-            `split_trajs`, `update_at_each_batch`, `weight_updater`, `trajs_per_batch`, `traj_format`, `replay_buffer`,
-            `extend_buffer`, `restart` and `timeout`, as those of `MultiSyncCollector`; and further arguments of
-            `Collector`, for every actor.
+        remote_configs: Resources of an actor, such as ``{"num_cpus": 1, "num_gpus": 0.2}``, or a list of them.
+        shutdown_timeout: Seconds after which `shutdown` kills the actors.
+        settings: Further settings: `total_frames`, `create_env_kwargs`, `policy_factory`, `init_random_frames`,
+            `postproc`, `split_trajs`, `update_at_each_batch`, `weight_updater`, `trajs_per_batch`, `traj_format`,
+            `replay_buffer`, `extend_buffer`, `restart` and `timeout`, as those of `MultiSyncCollector`; and further
+            arguments of `Collector`, for every actor.
 
     Raises:
-        MissingExtraError: if Ray is not installed.
-        SpecError: if an argument is out of range, or the functions or the policy cannot be sent.
-        WorkerError: if an actor cannot be started.
+        MissingExtraError: If Ray is not installed.
+        ArgumentError: If an argument is out of range, or the functions or the policy cannot be sent.
+        WorkerError: If an actor cannot be started.
 
     Example:
         >>> from rl.testing import CountingEnv
@@ -122,12 +123,12 @@ class RayCollector(WorkersBase):
         **settings: Any,
     ) -> None:
         if callable(create_env_fn) and num_collectors is None:
-            raise SpecError("RayCollector got one function: pass num_collectors=, or a list of functions")
+            raise ArgumentError("RayCollector got one function: pass num_collectors=, or a list of functions")
         self._cat = join_of(cat_results, settings, "RayCollector")
         self._rows = cat_results is None and self._cat == 0
         self.sync, self._ahead, self._patience = sync, not sync, shutdown_timeout
         self._requested_frames = frames_per_batch
-        self._each = count_of("num_workers_per_collector", num_workers_per_collector, 1)
+        self._each = as_integer(num_workers_per_collector, "RayCollector", "num_workers_per_collector", 1)
         self._class = collector_class or (Collector if self._each == 1 else MultiSyncCollector)
         self._options = dict(collector_kwargs or {})
         self._ray_config, self._remote_configs = ray_init_config, remote_configs
@@ -143,7 +144,7 @@ class RayCollector(WorkersBase):
 
     def _launch(self, makers: list[Any], policies: list[Any], settings: dict[str, Any], shares: dict[str, int]) -> None:
         if self._whole is not None and self._options.get("cat_results") not in (None, "stack"):
-            raise SpecError("RayCollector: trajs_per_batch needs cat_results='stack' in collector_kwargs")
+            raise ArgumentError("RayCollector: trajs_per_batch needs cat_results='stack' in collector_kwargs")
         if self._rows and self._class is MultiSyncCollector:  # the rows of its workers, too
             settings = {**settings, "cat_results": 0}
         settings = {**settings, **self._options, **shares}
@@ -188,7 +189,7 @@ class RayCollector(WorkersBase):
         try:
             ray.cloudpickle.dumps(self._parts[index])
         except Exception as error:  # whatever an object raises
-            raise SpecError(
+            raise ArgumentError(
                 f"RayCollector: the function of environment {index}, the policy or a setting cannot be sent to an actor"
                 f" ({error}): pass policy_factory=, and functions that hold no open files or locks"
             ) from error
@@ -201,7 +202,7 @@ class RayCollector(WorkersBase):
         return remote.remote(seed, weights, version, life=life, **self._parts[index])
 
     def _result(self, reference: Any, index: int) -> Any:
-        """The result of an actor; its exceptions as a `WorkerError`."""
+        """Return the result of an actor; its exceptions as a `WorkerError`."""
         ray = self._ray
         try:
             return ray.get(reference, timeout=self._timeout)
@@ -243,7 +244,7 @@ class RayCollector(WorkersBase):
         return self._all() if self.sync else [self._first()]
 
     def _all(self) -> list[tuple[int, TensorDictBase]]:
-        """The batches of all actors, in their order."""
+        """Return the batches of all actors, in their order."""
         for index in range(len(self._actors)):
             if index not in self._running.values():  # after an error some have a batch already
                 self._request(index)
@@ -258,7 +259,7 @@ class RayCollector(WorkersBase):
         return sorted(parts.items())
 
     def _first(self) -> tuple[int, TensorDictBase]:
-        """An actor, and the batch that is ready first."""
+        """Return an actor, and the batch that is ready first."""
         for index in range(len(self._actors)):
             while list(self._running.values()).count(index) < _AHEAD:
                 self._request(index)
@@ -317,7 +318,7 @@ class RayCollector(WorkersBase):
     def _recover(self) -> None:
         self._running = {}
         self._call_all("call", "reset")
-        self._torn = False
+        self._interrupted = False
 
     def _call(self, index: int, method: str, *args: Any) -> Any:
         return self._result(getattr(self._actors[index], method).remote(*args), index)
@@ -377,7 +378,7 @@ def _actor_class(ray: Any) -> type:
 
 
 def _copy(policy: Any, device: Any) -> Any:
-    """The policy, or a copy of it on the device of the actors."""
+    """Return the policy, or a copy of it on the device of the actors."""
     if not isinstance(policy, nn.Module) or all(p.device == torch.device(device) for p in policy.parameters()):
         return policy
     return deepcopy(policy).to(device)
@@ -386,7 +387,7 @@ def _copy(policy: Any, device: Any) -> Any:
 def _resources(given: Any, count: int) -> list[dict[str, Any]]:
     several = [given or {}] * count if given is None or isinstance(given, Mapping) else list(given)
     if len(several) != count:
-        raise SpecError(f"RayCollector has {count} actors, and remote_configs has {len(several)} entries")
+        raise ArgumentError(f"RayCollector has {count} actors, and remote_configs has {len(several)} entries")
     return [{"num_cpus": 1, **one} for one in several]
 
 
@@ -397,6 +398,6 @@ def _failure(what: str, index: int, *, ended: bool) -> WorkerError:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of Ray's message, or that of the exception in the constructor."""
+    """Return the first line of Ray's message, or that of the exception in the constructor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if "creation task" in str(error) and lines else (lines[0] if lines else type(error).__name__)

@@ -16,10 +16,11 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
 from rl.collectors import _foreign
-from rl.collectors._pipeline import count_of, make_env
+from rl.collectors._pipeline import make_env
 from rl.collectors.weights import load_weights, weights_of
 from rl.core import set_recurrent_mode
-from rl.core.errors import RLError, SpecError, WorkerError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError, RLError, WorkerError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey, as_tuple
 from rl.core.recurrent import keep_modes
@@ -43,13 +44,13 @@ def run_episodes(
     Each element runs the same number of episodes, one after the other: whichever ends first does not count more.
 
     Args:
-        env: the environment; its episodes begin with a reset.
-        policy: writes the action.
-        episodes: number of episodes, rounded up to a multiple of the environment's elements.
-        max_steps: steps after which an episode ends; None for no limit.
-        reward_key: of the reward under ``next``; its dimensions after the batch are added up.
-        exploration_type: for the policy.
-        video_key: root entry whose frames in the first episode of the first element are returned.
+        env: The environment; its episodes begin with a reset.
+        policy: Function that writes the action.
+        episodes: Number of episodes, rounded up to a multiple of the environment's elements.
+        max_steps: Steps after which an episode ends; None for no limit.
+        reward_key: Key of the reward under ``next``; its dimensions after the batch are added up.
+        exploration_type: Exploration type of the policy.
+        video_key: Root entry whose frames in the first episode of the first element are returned.
 
     Returns:
         ``returns`` and ``lengths`` ``[episodes]``, ``seconds``, and ``video`` ``[T, ...]``.
@@ -113,24 +114,25 @@ class Evaluator:
     ``eval/step``, and ``eval/video`` if `video_key` is given.
 
     Args:
-        env: an environment of the evaluator's own, or a function that makes one.
-        policy: the policy that is trained; the evaluator has a copy of it.
-        policy_factory: function that makes the policy instead; weights are then passed to every evaluation.
-        num_trajectories: number of episodes, rounded up to a multiple of the environment's elements.
-        max_steps: steps after which an episode ends; None for no limit.
-        backend: ``"foreground"`` computes in the call; ``"thread"`` and ``"process"`` compute beside it.
-        busy_policy: what `trigger_eval` does while an evaluation is running: ``"skip"`` it, ``"wait"``, or ``"error"``.
-        on_result: called with each result, in the thread that gets it.
-        metrics_fn: computes further figures from ``returns`` and ``lengths`` ``[episodes]``.
-        log_prefix: first part of the names.
-        reward_key: of the reward under ``next``.
-        exploration_type: for the policy.
-        video_key: root entry whose frames in the first episode are returned as ``[T, ...]``.
-        mp_start_method: start method of the process.
+        env: An environment of the evaluator's own, or a function that makes one.
+        policy: The policy that is trained; the evaluator has a copy of it.
+        policy_factory: Function that makes the policy instead; weights are then passed to every evaluation.
+        num_trajectories: Number of episodes, rounded up to a multiple of the environment's elements.
+        max_steps: Steps after which an episode ends; None for no limit.
+        backend: Place of the computation: ``"foreground"`` in the call, ``"thread"`` or ``"process"`` concurrently.
+        busy_policy: Behavior of `trigger_eval` while an evaluation is running: ``"skip"`` it, ``"wait"``, or
+            ``"error"``.
+        on_result: Function that is called with each result, in the thread that gets it.
+        metrics_fn: Function that computes further metrics from ``returns`` and ``lengths`` ``[episodes]``.
+        log_prefix: First part of the names.
+        reward_key: Key of the reward under ``next``.
+        exploration_type: Exploration type of the policy.
+        video_key: Root entry whose frames in the first episode are returned as ``[T, ...]``.
+        mp_start_method: Start method of the process.
 
     Raises:
-        SpecError: if an argument is out of range.
-        RLError: with busy_policy "error", if an evaluation is running; after `shutdown`.
+        ArgumentError: If an argument is out of range.
+        RLError: With busy_policy "error", if an evaluation is running; after `shutdown`.
 
     Example:
         >>> import torch
@@ -164,23 +166,20 @@ class Evaluator:
         video_key: NestedKey | None = None,
         mp_start_method: str | None = None,
     ) -> None:
-        if backend not in BACKENDS or busy_policy not in BUSY:
-            raise SpecError(
-                f"Evaluator got backend={backend!r} and busy_policy={busy_policy!r}; they are one of"
-                f" {', '.join(BACKENDS)}, and of {', '.join(BUSY)}"
-            )
+        one_of(backend, "Evaluator", "backend", BACKENDS)
+        one_of(busy_policy, "Evaluator", "busy_policy", BUSY)
         if (policy is None) == (policy_factory is None):
-            raise SpecError("Evaluator takes a policy or a policy_factory: it evaluates one of them")
+            raise ArgumentError("Evaluator takes a policy or a policy_factory: it evaluates one of them")
         settings = {
-            "episodes": count_of("num_trajectories", num_trajectories, 1),
-            "max_steps": None if max_steps is None else count_of("max_steps", max_steps, 1),
+            "episodes": as_integer(num_trajectories, "Evaluator", "num_trajectories", 1),
+            "max_steps": None if max_steps is None else as_integer(max_steps, "Evaluator", "max_steps", 1),
             "reward_key": reward_key,
             "exploration_type": exploration_type,
             "video_key": video_key,
         }
         self.policy, self._busy, self._on_result = policy, busy_policy, on_result
         self._metrics, self._prefix = metrics_fn, log_prefix
-        made = partial(_Evaluation, env, policy_factory or partial(_same, _copied(policy)), settings)
+        made = partial(_Evaluation, env, policy_factory or partial(_same, _copy_policy(policy)), settings)
         if backend == "process":
             self._side: Any = _Process(made, mp_start_method)
         else:
@@ -192,8 +191,8 @@ class Evaluator:
         """Evaluate and return the result; waits for an evaluation that is running.
 
         Args:
-            weights: a policy, its ``state_dict()`` or a TensorDict of parameters; those of the policy if None.
-            step: returned as ``eval/step``.
+            weights: A policy, its ``state_dict()`` or a TensorDict of parameters; those of the policy if None.
+            step: Number that is returned as ``eval/step``.
         """
         self.wait()
         self._start(weights, step)
@@ -311,8 +310,8 @@ class _Local:
     """Evaluations in this process.
 
     Args:
-        make: makes environment and policy.
-        thread: executor of one thread that makes and uses them; the thread of the caller if None.
+        make: Function that makes environment and policy.
+        thread: Executor of one thread that makes and uses them; the thread of the caller if None.
     """
 
     def __init__(self, make: Callable[[], _Evaluation], thread: ThreadPoolExecutor | None) -> None:
@@ -383,11 +382,11 @@ class _Process:
         self._workers.close()
 
 
-def _copied(policy: Any) -> Any:
+def _copy_policy(policy: Any) -> Any:
     try:
         return copy.deepcopy(policy)
     except Exception as error:  # whatever an object raises
-        raise SpecError(
+        raise ArgumentError(
             f"Evaluator works with a copy of the policy, and {type(policy).__name__} cannot be copied ({error}): pass"
             " policy_factory="
         ) from error

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictParams
 from torch import Tensor, nn
 
 from rl.collectors import _foreign
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 from rl.core.keys import NestedKey
 from rl.core.workers import SharedLeaves, layout_of, write_leaves
 
@@ -28,20 +28,20 @@ def chosen_weights(given: Any, *, weights: Any, policy: Any, model_id: str | Non
     """Return the one source of weights among the arguments of `update_policy_weights_`; None if there is none.
 
     Raises:
-        SpecError: if there are several, or a model other than ``"policy"`` is named.
+        ArgumentError: If there are several, or a model other than ``"policy"`` is named.
     """
     sources = {"policy_or_weights": given, "weights": weights, "policy": policy, "weights_dict": weights_dict}
     named = [name for name, source in sources.items() if source is not None]
     if len(named) > 1:
-        raise SpecError(f"update_policy_weights_ takes one source of weights, got {', '.join(named)}")
+        raise ArgumentError(f"update_policy_weights_ takes one source of weights, got {', '.join(named)}")
     if weights_dict is not None and model_id is not None:
-        raise SpecError(
+        raise ArgumentError(
             f"update_policy_weights_ got weights_dict and model_id={model_id!r}: the dict names its models, leave"
             " model_id out"
         )
     models = [model_id or "policy"] if weights_dict is None else [*weights_dict]
     if models != ["policy"]:
-        raise SpecError(f"update_policy_weights_ got the models {models}: a collector has one, 'policy'")
+        raise ArgumentError(f"update_policy_weights_ got the models {models}: a collector has one, 'policy'")
     if weights_dict is not None:
         return weights_dict["policy"]
     return sources[named[0]] if named else None
@@ -51,11 +51,11 @@ def load_weights(policy: Any, source: Any) -> None:
     """Copy the weights of `source` into `policy`; names and shapes are compared first.
 
     Args:
-        policy: a module.
-        source: a module of the same structure, a ``state_dict()``, or a TensorDict of parameters.
+        policy: A module.
+        source: A module of the same structure, a ``state_dict()``, or a TensorDict of parameters.
 
     Raises:
-        SpecError: if `policy` is not a module, or `source` does not fit it. Nothing is written then.
+        ArgumentError: If `policy` is not a module, or `source` does not fit it. Nothing is written then.
 
     Example:
         >>> import torch
@@ -65,7 +65,7 @@ def load_weights(policy: Any, source: Any) -> None:
         True
     """
     if not isinstance(policy, nn.Module):
-        raise SpecError(
+        raise ArgumentError(
             f"the policy is {type(policy).__name__} and has no weights to update: give the collector a module, or"
             " make a new collector"
         )
@@ -79,13 +79,13 @@ def matching_weights(
     """Return the weights of `source` by name.
 
     Args:
-        own: weights of the policy that gets them.
-        source: as for `load_weights`.
-        owner: names the policy in messages.
-        policy: the policy, if a TensorDict of parameters may leave its buffers out.
+        own: Weights of the policy that gets them.
+        source: Weights as for `load_weights`.
+        owner: Name of the policy in messages.
+        policy: The policy, if a TensorDict of parameters may leave its buffers out.
 
     Raises:
-        SpecError: if names or shapes are others.
+        ArgumentError: If names or shapes are others.
     """
     new = weights_of(source)
     partial = policy is not None and isinstance(source, (TensorDictBase, TensorDictParams))  # parameters only
@@ -98,7 +98,7 @@ def matching_weights(
         if name in own and getattr(value, "shape", None) != getattr(own[name], "shape", None)
     ]
     if problems:
-        raise SpecError(
+        raise ArgumentError(
             f"the weights do not fit {owner}: {', '.join(problems)}; pass a policy of the same structure, or its"
             " state_dict()"
         )
@@ -109,7 +109,7 @@ def weights_of(source: Any) -> Mapping[str, Any]:
     """Return the weights of a module, ``state_dict()`` or TensorDict of parameters by name.
 
     Raises:
-        SpecError: if it is something else.
+        ArgumentError: If it is something else.
     """
     if isinstance(source, nn.Module) and not isinstance(source, TensorDictParams):
         return source.state_dict()
@@ -118,7 +118,7 @@ def weights_of(source: Any) -> Mapping[str, Any]:
         return dict(flat.items())
     if isinstance(source, Mapping):
         return source
-    raise SpecError(
+    raise ArgumentError(
         f"update_policy_weights_ got {type(source).__name__}, expected a policy, its state_dict(), or a TensorDict"
         " of its parameters"
     )
@@ -131,7 +131,7 @@ class SharedWeights:
     took so long that its copy was written again reads once more, so that no reader ever has a part of an update.
 
     Args:
-        readers: number of readers.
+        readers: Number of readers.
 
     Example:
         >>> store = SharedWeights(readers=1)
@@ -155,7 +155,7 @@ class SharedWeights:
         """Map the memory for weights of these names, shapes and dtypes, in the writer and in every reader.
 
         Raises:
-            SpecError: if one is no tensor.
+            ArgumentError: If one is no tensor.
         """
         named: dict[Any, Any] = dict(weights)
         layout = layout_of(named, "weights")
@@ -190,7 +190,7 @@ class SharedWeights:
             version: Version, above the current one; the next one if None.
 
         Raises:
-            ShapeError: if one has another shape than the mapped one.
+            ShapeError: If one has another shape than the mapped one.
         """
         version, turn = version or self.version + 1, int(self._current) + 1
         self._begun.fill_(turn)
@@ -244,7 +244,7 @@ class WeightUpdaterBase:
             worker_ids: Numbers of the workers that are sent the weights; all if None.
 
         Raises:
-            RLError: if there is no collector.
+            RLError: If there is no collector.
         """
         if self.collector is None:
             raise RLError(f"this {type(self).__name__} has no collector; pass it to one as weight_updater=")

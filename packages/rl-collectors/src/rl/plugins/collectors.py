@@ -8,7 +8,7 @@ from rl.core.hookspecs import hookimpl
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """The collectors."""
+    """Return the collectors."""
     yield Component(
         kind="collector",
         name="collector",

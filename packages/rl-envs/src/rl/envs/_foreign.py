@@ -4,40 +4,6 @@ from __future__ import annotations
 
 from rl.core.arguments import Needless, foreign_arguments
 
-__all__ = [
-    "action_projection",
-    "async_env_pool",
-    "batch_size",
-    "device_cast",
-    "dm_control",
-    "end_of_life",
-    "env",
-    "exclude",
-    "flatten_action",
-    "gym_env",
-    "hashed",
-    "isaac_lab",
-    "module_transform",
-    "open_spiel",
-    "parallel_env",
-    "pendulum",
-    "pettingzoo",
-    "primer",
-    "register_gym",
-    "reward_sum",
-    "rollout",
-    "select",
-    "serial_env",
-    "target_return",
-    "timer",
-    "transformed_env",
-    "unary",
-    "unity",
-    "unsqueeze",
-    "vec_norm",
-    "vmas",
-]
-
 _PROCESS = "use ParallelEnv: environments of a SerialEnv are in this process"
 _RESET: Needless = ("needless: a partial reset is read from '_reset'", None)
 _RAY = "not available yet: the module runs in the process of the environment"

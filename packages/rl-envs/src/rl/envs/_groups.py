@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.mdp import FLAGS
-
-__all__ = ["AgentGroup", "MarlGroupMapType", "agent_groups", "check_marl_grouping", "groups_by_name"]
 
 GroupMap = Mapping[str, Sequence[str]]
 
@@ -43,41 +41,45 @@ def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None
     """Raise unless every agent is in exactly one group.
 
     Raises:
-        SpecError: if there are no agents, `group_map` is no mapping from names to sequences of agents, a group is
+        ArgumentError: If there are no agents, `group_map` is no mapping from names to sequences of agents, a group is
             empty, or an agent is unknown, in no group or in several.
 
     Example:
         >>> check_marl_grouping({"team": ["red"]}, ["red", "blue"])
         Traceback (most recent call last):
-        rl.core.errors.SpecError: group_map has no group for the agent 'blue': ...
+        rl.core.errors.ArgumentError: group_map has no group for the agent 'blue': ...
     """
     if not agent_names:
-        raise SpecError("group_map: the environment has no agents")
+        raise ArgumentError("group_map: the environment has no agents")
     _check_form(group_map)
     seen: dict[str, str] = {}
     for group, agents in group_map.items():
         for agent in agents:
             if agent not in agent_names:
-                raise SpecError(f"group_map has an unknown agent {agent!r}; the agents are {', '.join(agent_names)}")
+                raise ArgumentError(
+                    f"group_map has an unknown agent {agent!r}; the agents are {', '.join(agent_names)}"
+                )
             if agent in seen:
-                raise SpecError(f"group_map has the agent {agent!r} twice, in {seen[agent]!r} and {group!r}")
+                raise ArgumentError(f"group_map has the agent {agent!r} twice, in {seen[agent]!r} and {group!r}")
             seen[agent] = group
     for agent in agent_names:
         if agent not in seen:
-            raise SpecError(f"group_map has no group for the agent {agent!r}: add it to one")
+            raise ArgumentError(f"group_map has no group for the agent {agent!r}: add it to one")
 
 
 def _check_form(group_map: Any) -> None:
     if not isinstance(group_map, Mapping):
         types = " or ".join(repr(name.lower()) for name in MarlGroupMapType.__members__)
-        raise SpecError(f"group_map must be a mapping from groups to lists of agents, or {types}, got {group_map!r}")
+        raise ArgumentError(
+            f"group_map must be a mapping from groups to lists of agents, or {types}, got {group_map!r}"
+        )
     for group, agents in group_map.items():
         if not isinstance(group, str) or not group:
-            raise SpecError(f"group_map has the group {group!r}: its name must be a string that is not empty")
+            raise ArgumentError(f"group_map has the group {group!r}: its name must be a string that is not empty")
         if isinstance(agents, str):
-            raise SpecError(f"group_map has a string in the group {group!r}: write [{agents!r}]")
+            raise ArgumentError(f"group_map has a string in the group {group!r}: write [{agents!r}]")
         if not agents:
-            raise SpecError(f"group_map has no agents in the group {group!r}: leave it out")
+            raise ArgumentError(f"group_map has no agents in the group {group!r}: leave it out")
 
 
 def groups_by_name(agent_names: Sequence[str]) -> dict[str, list[str]]:
@@ -99,9 +101,9 @@ class AgentGroup:
     """A group of agents.
 
     Args:
-        name: key of the nested TensorDict.
-        agents: names of the agents, in the order of the agent dimension.
-        stacked: whether entries have an agent dimension, the first one after the batch.
+        name: Key of the nested TensorDict.
+        agents: Names of the agents, in the order of the agent dimension.
+        stacked: Whether entries have an agent dimension, the first one after the batch.
     """
 
     name: str
@@ -122,13 +124,13 @@ def agent_groups(
     """Return the groups for the argument `group_map` of an environment.
 
     Args:
-        group_map: groups by name, a standard grouping or its name, or None for the default.
-        agent_names: all agents.
-        default: the groups for None.
-        reserved: names of root entries, which no group may have.
+        group_map: Groups by name, a standard grouping or its name, or None for the default.
+        agent_names: All agents.
+        default: The groups for None.
+        reserved: Names of root entries, which no group may have.
 
     Raises:
-        SpecError: if the groups do not fit the agents, or one has a reserved name.
+        ArgumentError: If the groups do not fit the agents, or one has a reserved name.
     """
     if isinstance(group_map, str):  # from a command line
         group_map = MarlGroupMapType.__members__.get(group_map.upper(), group_map)
@@ -140,5 +142,5 @@ def agent_groups(
     check_marl_grouping(names, agent_names)
     taken = [name for name in names if name in {"next", *FLAGS, *reserved}]
     if taken:
-        raise SpecError(f"group_map has a group {taken[0]!r}, which is the name of another entry: rename it")
+        raise ArgumentError(f"group_map has a group {taken[0]!r}, which is the name of another entry: rename it")
     return [AgentGroup(name, tuple(agents), stacked) for name, agents in names.items()]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs._libraries import import_library
@@ -24,7 +24,7 @@ _SMALL = 1 << 16
 
 
 def to_jax(jax: Any, tensor: Tensor) -> Any:
-    """An argument for a compiled function; large tensors share their memory through DLPack."""
+    """Return an argument for a compiled function; large tensors share their memory through DLPack."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
         return tensor.numpy()
@@ -32,7 +32,7 @@ def to_jax(jax: Any, tensor: Tensor) -> Any:
 
 
 def to_torch(array: Any) -> Tensor:
-    """A result of a compiled function; large arrays share their memory through DLPack."""
+    """Return a result of a compiled function; large arrays share their memory through DLPack."""
     if array.nbytes <= _SMALL and array.device.platform == "cpu":
         return torch.from_numpy(np.array(array))
     return torch.from_dlpack(array)
@@ -44,8 +44,8 @@ class Joining:
     XLA runs a function with few results faster too. Flags are joined with the bytes; large results stay alone.
 
     Args:
-        jax: the module.
-        example: shapes and dtypes of the results.
+        jax: The module.
+        example: Shapes and dtypes of the results.
     """
 
     def __init__(self, jax: Any, example: Sequence[Any]) -> None:
@@ -88,7 +88,7 @@ class Packing:
     Two arrays cross between JAX and torch at less cost than one for each leaf, and gradients pass through the floats.
 
     Args:
-        example: a PyTree of arrays, or of their shapes and dtypes.
+        example: A PyTree of arrays, or of their shapes and dtypes.
     """
 
     def __init__(self, example: Any) -> None:
@@ -154,8 +154,8 @@ class Action:
     """The action of a simulator.
 
     Args:
-        spec: of one element.
-        decode: from a tensor ``[n, *shape]`` to the tensor that the simulator takes.
+        spec: Spec of one element.
+        decode: Function from a tensor ``[n, *shape]`` to the tensor that the simulator takes.
     """
 
     spec: TensorSpec
@@ -175,10 +175,10 @@ class JaxEnv(LeafEnvBase):
     - ``step(key, state, action) -> state, observation, reward, terminated, truncated``.
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: must be that of JAX, or None.
-        max_episode_steps: steps after which an episode is truncated; None for no limit but the simulator's.
-        requires_grad: whether gradients pass through a step, from the outcome to the action and the state.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of JAX, or None.
+        max_episode_steps: Steps after which an episode is truncated; None for no limit but the simulator's.
+        requires_grad: Whether gradients pass through a step, from the outcome to the action and the state.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class JaxEnv(LeafEnvBase):
     # ---- control
 
     def unpacked_state(self, root: Any) -> Any:
-        """The state of the simulator in the root of a TensorDict, as arrays of JAX ``[n, ...]``."""
+        """Return the state of the simulator in the root of a TensorDict, as arrays of JAX ``[n, ...]``."""
         count = self.batch_size.numel()
         floats, rest = (to_jax(self._jax, root[key].reshape(count, -1)) for key in (FLOATS, BYTES))
         return self._jax.vmap(self._packing.unpack)(floats, rest)[2]
@@ -402,7 +402,7 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _pullback(jax: Any, step_flat: Callable[..., Any]) -> Callable[..., Any]:
-    """The vector-Jacobian product of the floating-point outcomes of a step."""
+    """Return the vector-Jacobian product of the floating-point outcomes of a step."""
 
     def pull(floats: Any, rest: Any, action: Any, given: Any) -> Any:
         def outcome(floats: Any, action: Any) -> list[Any]:
@@ -425,15 +425,15 @@ def _names(jax: Any, seen: Any) -> list[Any]:
 
 
 def batch_of(batch_size: Iterable[int] | None, num_envs: int | None) -> Iterable[int]:
-    """The batch of the arguments `batch_size` and `num_envs`.
+    """Return the batch of the arguments `batch_size` and `num_envs`.
 
     Raises:
-        SpecError: if both are given.
+        ArgumentError: If both are given.
     """
     if num_envs is None:
         return batch_size or ()
     if batch_size:
-        raise SpecError("give batch_size or num_envs, not both")
+        raise ArgumentError("give batch_size or num_envs, not both")
     return (num_envs,)
 
 

@@ -18,7 +18,7 @@ class Ids:
     """Descriptor of the class attribute ``available_envs``: the sorted ids, read from the library at each use.
 
     Args:
-        find: imports the library and returns the ids.
+        find: Function that imports the library and returns the ids.
     """
 
     def __init__(self, find: Callable[[], Iterable[str]]) -> None:
@@ -66,16 +66,16 @@ def import_library(
     """Import a module of an optional library, after its version has been checked.
 
     Args:
-        module: full name of the module.
-        needed_by: class that the message names.
-        extra: extra of rl-envs that installs the library.
-        remedy: how to get the library if no extra installs it; replaces `extra` in messages.
-        distribution: name on the package index; the first part of `module` if None.
-        at_least: oldest version that is supported; any if None.
-        below: first version that is not supported; none if None.
+        module: Full name of the module.
+        needed_by: Class that the message names.
+        extra: Extra of rl-envs that installs the library.
+        remedy: Instruction to get the library if no extra installs it; replaces `extra` in messages.
+        distribution: Name on the package index; the first part of `module` if None.
+        at_least: Oldest version that is supported; any if None.
+        below: First version that is not supported; none if None.
 
     Raises:
-        MissingExtraError: if the library, or one that it needs, is not installed, or has another version.
+        MissingExtraError: If the library, or one that it needs, is not installed, or has another version.
 
     Example:
         >>> import_library("no_such_simulator", needed_by="SomeEnv", extra="some")
@@ -99,6 +99,6 @@ def import_library(
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """The numbers of a version: ``(1, 27, 0)`` of ``1.27.0rc1``."""
+    """Return the numbers of a version: ``(1, 27, 0)`` of ``1.27.0rc1``."""
     numbers = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()

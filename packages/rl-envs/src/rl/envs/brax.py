@@ -24,16 +24,16 @@ class BraxWrapper(JaxEnv):
     ``reward`` (float32 ``[*B, 1]``), ``done``, ``terminated`` and ``truncated`` (bool ``[*B, 1]``).
 
     Args:
-        env: the environment, without the wrappers of ``brax.envs.training``.
-        batch_size: number of copies in each batch dimension.
-        num_envs: the same as ``batch_size=[num_envs]``.
-        max_episode_steps: steps after which an episode is truncated; None for no limit.
-        requires_grad: let gradients pass through a step, from observations and rewards to actions and earlier states,
-            where gradients are enabled.
-        device: must be that of JAX, or None.
+        env: The environment, without the wrappers of ``brax.envs.training``.
+        batch_size: Number of copies in each batch dimension.
+        num_envs: The same as ``batch_size=[num_envs]``.
+        max_episode_steps: Steps after which an episode is truncated; None for no limit.
+        requires_grad: Whether to let gradients pass through a step, from observations and rewards to actions and
+            earlier states, where gradients are enabled.
+        device: Device of JAX, or None.
 
     Raises:
-        MissingExtraError: if Brax is not installed.
+        MissingExtraError: If Brax is not installed.
 
     Example:
         >>> env = BraxEnv("inverted_pendulum", num_envs=2, backend="generalized")  # doctest: +SKIP
@@ -84,16 +84,16 @@ class BraxEnv(BraxWrapper):
     """An environment of Brax by its name; see `BraxWrapper` for what it reads and writes.
 
     Args:
-        env_name: name, such as ``"ant"``.
-        batch_size: see `BraxWrapper`, as for the following ones.
-        num_envs: the same as ``batch_size=[num_envs]``.
-        max_episode_steps: steps after which an episode is truncated.
-        requires_grad: let gradients pass through a step.
-        device: must be that of JAX, or None.
-        env_kwargs: for ``brax.envs.get_environment``, such as ``backend="spring"``.
+        env_name: Name, such as ``"ant"``.
+        batch_size: See `BraxWrapper`, as for the following ones.
+        num_envs: The same as ``batch_size=[num_envs]``.
+        max_episode_steps: Steps after which an episode is truncated.
+        requires_grad: Whether to let gradients pass through a step.
+        device: Device of JAX, or None.
+        env_kwargs: Arguments of ``brax.envs.get_environment``, such as ``backend="spring"``.
 
     Raises:
-        UnknownComponentError: if there is no such environment.
+        UnknownComponentError: If there is no such environment.
     """
 
     available_envs: ClassVar[Ids] = Ids(lambda: _library()._envs)  # noqa: SLF001  # Brax has no other list

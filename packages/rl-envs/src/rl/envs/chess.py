@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.specs import Binary, Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded
 from rl.envs._libraries import import_library
@@ -65,15 +65,16 @@ class ChessEnv(LeafEnvBase):
     time; with `claim_draw` after 50 moves or the third time. It has no limit of moves: see `StepCounter`.
 
     Args:
-        fen: position in which games begin; the usual one if None.
-        categorical_action_encoding: numbers instead of one-hot vectors.
-        include_fen: write ``fen``: no shared memory, no leaf form.
-        claim_draw: end a game where a player may claim a draw.
-        device: device of the tensors; the CPU if None.
+        fen: Position in which games begin; the usual one if None.
+        categorical_action_encoding: Whether to use numbers instead of one-hot vectors.
+        include_fen: Whether to write ``fen``, which has no shared memory, no leaf form.
+        claim_draw: Whether to end a game where a player may claim a draw.
+        device: Device of the tensors; the CPU if None.
 
     Raises:
-        MissingExtraError: if python-chess is not installed.
-        SpecError: if `fen` is no legal position; while playing, if a move is illegal.
+        MissingExtraError: If python-chess is not installed.
+        ArgumentError: If `fen` is no legal position.
+        SpecError: If a move is illegal.
 
     Example:
         >>> env = ChessEnv(categorical_action_encoding=True)
@@ -117,7 +118,7 @@ class ChessEnv(LeafEnvBase):
         self.done_spec = Composite({name: flag_spec(torch.Size([1]), None) for name in ("done", "terminated")})
 
     def legal_moves(self) -> list[str]:
-        """The legal moves of the present position, in UCI notation, sorted."""
+        """Return the legal moves of the present position, in UCI notation, sorted."""
         return sorted(move.uci() for move in self._board.legal_moves)
 
     # ---- playing
@@ -162,9 +163,9 @@ class ChessEnv(LeafEnvBase):
         try:
             board = self._chess.Board(fen)
         except ValueError as error:
-            raise SpecError(f"ChessEnv: {fen!r} is no position in FEN: {error}") from error
+            raise ArgumentError(f"ChessEnv: {fen!r} is no position in FEN: {error}") from error
         if not board.is_valid():
-            raise SpecError(f"ChessEnv: {fen!r} is no legal position: {board.status()!r}")
+            raise ArgumentError(f"ChessEnv: {fen!r} is no legal position: {board.status()!r}")
         return board
 
     def _seen(self) -> Leaves:

@@ -29,7 +29,7 @@ def suggest_workers(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: if there is no such environment, or it cannot be made.
+        RLError: If there is no such environment, or it cannot be made.
     """
     parser = argparse.ArgumentParser(
         "rl suggest-workers",
@@ -67,7 +67,7 @@ def _positive(text: str) -> int:
 
 
 def _maker(env: str) -> Callable[[], Any]:
-    """The function that makes an environment with this name."""
+    """Return the function that makes an environment with this name."""
     known, (prefix, _, rest) = {component.name for component in components("env")}, env.partition("/")
     if env in known:
         return load("env", env)
@@ -106,7 +106,7 @@ def _arguments(make: Callable[..., Any]) -> set[str]:
 
 
 def _integers(names: set[str]) -> dict[str, bool]:
-    """The argument for actions that are integers, as `rl train` gives it."""
+    """Return the argument for actions that are integers, as `rl train` gives it."""
     return {"categorical_action_encoding": True} if "categorical_action_encoding" in names else {}
 
 
@@ -162,13 +162,13 @@ def _frames_per_second(envs: Sequence[Any], rounds: int) -> list[float]:
 
 
 def _report(env: str, kind: str, count: int, speeds: Mapping[int, float]) -> Iterator[str]:
-    """The table and the advice.
+    """Return the table and the advice.
 
     Args:
-        env: its name.
-        kind: class of the environments in this process.
-        count: number of environments.
-        speeds: frames a second, by number of worker processes; 0 is this process.
+        env: Name of the environment.
+        kind: Class of the environments in this process.
+        count: Number of environments.
+        speeds: Frames a second, by number of worker processes; 0 is this process.
     """
     serial = speeds[0]
     yield f"{env}: {1e6 / serial:.0f} us a frame in this process, {count} environments, random actions, resets included"

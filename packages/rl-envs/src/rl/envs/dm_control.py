@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs._libraries import Ids, check_id, import_library
-from rl.envs.gym._places import Place, exactly, indices
+from rl.envs.gym._leaves import SpaceLeaf, as_exact_array, indices
 from rl.envs.gym._simulator_env import SimulatorEnv
 from rl.envs.gym._stepping import Codec, GymLeaves, Outcome, Simulator
 
@@ -28,9 +28,9 @@ class _Stepper:
     The discount of the last time step tells them apart: 0 is terminated, any other value truncated.
 
     Args:
-        env: the environment.
-        frame_skip: number of times each action is repeated; rewards are added up.
-        render_kwargs: for ``physics.render``.
+        env: The environment.
+        frame_skip: Number of times each action is repeated; rewards are added up.
+        render_kwargs: Arguments of ``physics.render``.
     """
 
     def __init__(self, env: Any, frame_skip: int, render_kwargs: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class _Stepper:
         return observation, total, False, False, {}  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def render(self) -> Any:
-        """A frame, uint8 ``[H, W, 3]``."""
+        """Return a frame, uint8 ``[H, W, 3]``."""
         return self.env.physics.render(**self._render)
 
     def close(self) -> None:
@@ -80,10 +80,10 @@ class DMSimulator(Simulator):
 
 
 def random_state(env: Any, *, required: bool = True) -> Any:
-    """The `numpy.random.RandomState` of an environment: of its task (suite), or its own (composer).
+    """Return the `numpy.random.RandomState` of an environment: of its task (suite), or its own (composer).
 
     Raises:
-        RLError: if it has none and one is required.
+        RLError: If it has none and one is required.
     """
     for holder in (env, getattr(env, "task", None)):
         for name in ("random_state", "random"):
@@ -97,18 +97,18 @@ def random_state(env: Any, *, required: bool = True) -> Any:
     return None
 
 
-def array_places(spec: Any, name: str, *, categorical: bool, action: bool) -> list[Place]:
+def array_places(spec: Any, name: str, *, categorical: bool, action: bool) -> list[SpaceLeaf]:
     """Return the leaves of a spec of dm_env, or of a mapping or sequence of them.
 
     Args:
-        spec: ``dm_env.specs.Array``, or a mapping or sequence of them.
-        name: key of a spec that is a leaf itself.
-        categorical: integers instead of one-hot vectors for a `DiscreteArray`.
-        action: put the leaves of a mapping under `name` too, not at the root (those of a sequence always are), and
-            take float64 as float32, the dtype that policies write.
+        spec: Spec of dm_env, ``dm_env.specs.Array``, or a mapping or sequence of them.
+        name: Key of a spec that is a leaf itself.
+        categorical: Whether to use integers instead of one-hot vectors for a `DiscreteArray`.
+        action: Whether to put the leaves of a mapping under `name` too, not at the root (those of a sequence always
+            are), and take float64 as float32, the dtype that policies write.
 
     Raises:
-        SpecError: if a leaf has no shape and dtype, or its dtype is that of text.
+        SpecError: If a leaf has no shape and dtype, or its dtype is that of text.
     """
     if isinstance(spec, Mapping):
         found = [((part,), (name, part) if action else (part,), leaf) for part, leaf in spec.items()]
@@ -119,7 +119,7 @@ def array_places(spec: Any, name: str, *, categorical: bool, action: bool) -> li
     return [array_place(path, unwrap(key), leaf, categorical, action) for path, key, leaf in found]
 
 
-def array_place(path: tuple[Any, ...], key: NestedKey, spec: Any, categorical: bool, action: bool) -> Place:  # noqa: FBT001  pickled so
+def array_place(path: tuple[Any, ...], key: NestedKey, spec: Any, categorical: bool, action: bool) -> SpaceLeaf:  # noqa: FBT001  pickled so
     """Return the leaf `spec` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
     kind = np.dtype(getattr(spec, "dtype", object)).kind
     if not hasattr(spec, "shape") or kind not in "biuf":
@@ -129,8 +129,8 @@ def array_place(path: tuple[Any, ...], key: NestedKey, spec: Any, categorical: b
         )
     made_by = (array_place, path, key, spec, categorical, action)
     if hasattr(spec, "num_values"):
-        return Place(path, key, *_choice(int(spec.num_values), spec.dtype, categorical=categorical), made_by)
-    return Place(path, key, *_array(spec, action=action), made_by)
+        return SpaceLeaf(path, key, *_choice(int(spec.num_values), spec.dtype, categorical=categorical), made_by)
+    return SpaceLeaf(path, key, *_array(spec, action=action), made_by)
 
 
 Conversion = tuple[
@@ -154,7 +154,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
             ours = Bounded(torch.from_numpy(low), torch.from_numpy(high), shape=shape, dtype=torch_dtype)
 
     def encode(values: Sequence[Any]) -> Any:
-        array = exactly(values, dtype)
+        array = as_exact_array(values, dtype)
         return array if own else array.reshape(-1, 1)
 
     def decode(tensor: Tensor) -> list[Any]:  # copies: a simulator may write into its action
@@ -168,7 +168,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
         ours,
         encode,
         decode,
-        (lambda value: exactly(value, dtype)) if own else lambda value: exactly([value], dtype),
+        (lambda value: as_exact_array(value, dtype)) if own else lambda value: as_exact_array([value], dtype),
         decode_one,
     )
 
@@ -211,17 +211,18 @@ class DMControlWrapper(SimulatorEnv):
     batch: see `SerialEnv` and `ParallelEnv`.
 
     Args:
-        env: the environment.
-        categorical_action_encoding: integers instead of one-hot vectors, in actions and observations.
-        device: device of the tensors; the CPU if None.
-        frame_skip: number of times each action is repeated; rewards are added up, and the end of an episode stops it.
-        from_pixels: render after every step, into ``pixels`` uint8 ``[H, W, 3]``.
-        pixels_only: write ``pixels`` instead of the observations.
-        camera_id: camera of the frames.
-        render_kwargs: for ``physics.render``, such as ``{"height": 84, "width": 84}``.
+        env: The environment.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors, in actions and observations.
+        device: Device of the tensors; the CPU if None.
+        frame_skip: Number of times each action is repeated; rewards are added up, and the end of an episode stops it.
+        from_pixels: Whether to render after every step, into ``pixels`` uint8 ``[H, W, 3]``.
+        pixels_only: Whether to write ``pixels`` instead of the observations.
+        camera_id: Camera of the frames.
+        render_kwargs: Arguments of ``physics.render``, such as ``{"height": 84, "width": 84}``.
 
     Raises:
-        SpecError: if `env` is no dm_env environment, or an array has no spec.
+        ArgumentError: If `env` is no dm_env environment.
+        SpecError: If an array has no spec.
 
     Example:
         >>> from dm_control import suite
@@ -247,12 +248,12 @@ class DMControlWrapper(SimulatorEnv):
         owner = type(self).__name__
         skip = 1 if frame_skip is None else as_integer(frame_skip, owner, "frame_skip", 1)
         if not callable(getattr(env, "action_spec", None)) or not callable(getattr(env, "observation_spec", None)):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} wraps a dm_env environment, got {env!r:.100}: make it with dm_control.suite.load(domain,"
                 " task), or use DMControlEnv(domain, task)"
             )
         if pixels_only and not from_pixels:
-            raise SpecError(f"{owner}: pixels_only=True needs from_pixels=True")
+            raise ArgumentError(f"{owner}: pixels_only=True needs from_pixels=True")
         super().__init__(device=device)
         self._env = env
         encoding = {"categorical": categorical_action_encoding}
@@ -303,20 +304,21 @@ class DMControlEnv(DMControlWrapper):
     """A task of the dm_control suite; see `DMControlWrapper` for what it reads and writes.
 
     Args:
-        env_name: domain, such as ``"cheetah"``; or the whole id, ``"cheetah-run"`` or ``"cheetah/run"``.
-        task_name: task, such as ``"run"``; part of `env_name` if None.
-        categorical_action_encoding: see `DMControlWrapper`, as for the following ones.
-        device: device of the tensors.
-        frame_skip: number of times each action is repeated.
-        from_pixels: render after every step.
-        pixels_only: write ``pixels`` instead of the observations.
-        camera_id: camera of the frames.
-        render_kwargs: for ``physics.render``.
-        suite_kwargs: for ``dm_control.suite.load``: ``task_kwargs``, ``environment_kwargs``, ``visualize_reward``.
+        env_name: Domain, such as ``"cheetah"``; or the whole id, ``"cheetah-run"`` or ``"cheetah/run"``.
+        task_name: Task, such as ``"run"``; part of `env_name` if None.
+        categorical_action_encoding: See `DMControlWrapper`, as for the following ones.
+        device: Device of the tensors.
+        frame_skip: Number of times each action is repeated.
+        from_pixels: Whether to render after every step.
+        pixels_only: Whether to write ``pixels`` instead of the observations.
+        camera_id: Camera of the frames.
+        render_kwargs: Arguments of ``physics.render``.
+        suite_kwargs: Arguments of ``dm_control.suite.load``: ``task_kwargs``, ``environment_kwargs``,
+            ``visualize_reward``.
 
     Raises:
-        UnknownComponentError: if there is no such task.
-        MissingExtraError: if dm_control is not installed, or MuJoCo has version 4 or later.
+        UnknownComponentError: If there is no such task.
+        MissingExtraError: If dm_control is not installed, or MuJoCo has version 4 or later.
 
     Example:
         >>> env = DMControlEnv("cartpole", "balance")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rl.core.arguments import as_integer
-from rl.core.errors import MissingExtraError, SpecError
+from rl.core.errors import ArgumentError, MissingExtraError
 from rl.core.specs import TensorSpec
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.gym._make import gymnasium
@@ -29,7 +29,7 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
     here. A pool is seeded when it is made: a seed makes a new one.
 
     Args:
-        make: makes the pool for a seed.
+        make: Function that makes the pool for a seed.
     """
 
     def __init__(self, make: Callable[[int], Any]) -> None:
@@ -90,7 +90,7 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
 
 
 def _mended(space: Any) -> Any:
-    """A space without false bounds: for dm_control EnvPool states the least and the largest positive number."""
+    """Return a space without false bounds: for dm_control EnvPool states the least and the largest positive number."""
     if isinstance(space, gymnasium.spaces.Dict):
         return gymnasium.spaces.Dict({name: _mended(inner) for name, inner in space.items()})
     if not isinstance(space, gymnasium.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
@@ -102,7 +102,7 @@ def _mended(space: Any) -> Any:
 
 
 def _written(old: Any, new: Any, rows: Any) -> Any:
-    """A copy of arrays ``[num_envs, ...]`` with new values at some rows; what has no rows is replaced."""
+    """Return a copy of arrays ``[num_envs, ...]`` with new values at some rows; what has no rows is replaced."""
     if isinstance(new, dict):
         return {key: _written(old[key], value, rows) for key, value in new.items()}
     if np.ndim(new) == 0 or len(new) != len(rows):
@@ -124,20 +124,20 @@ class EnvPoolEnv(GymWrapper):
     elements are reset at once, and not in the step after their last one, as EnvPool does by itself.
 
     Args:
-        env_name: id, such as ``"Pong-v5"``.
-        num_envs: number of copies.
+        env_name: Id, such as ``"Pong-v5"``.
+        num_envs: Number of copies.
         num_threads: C++ threads that step them; as many as there are cores if None.
-        categorical_action_encoding: integers instead of one-hot vectors.
-        device: device of the tensors; the CPU if None.
-        from_pixels: render after every step, into ``pixels`` uint8 ``[n, H, W, 3]``.
-        pixels_only: write ``pixels`` instead of the observations.
-        info_keys: entries of ``info`` to write, with their specs: ``{"lives": Unbounded((), dtype=torch.int32)}``.
-        pool_kwargs: for ``envpool.make_gymnasium``: ``frame_skip``, ``stack_num``, ``episodic_life``,
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors.
+        device: Device of the tensors; the CPU if None.
+        from_pixels: Whether to render after every step, into ``pixels`` uint8 ``[n, H, W, 3]``.
+        pixels_only: Whether to write ``pixels`` instead of the observations.
+        info_keys: Entries of ``info`` to write, with their specs: ``{"lives": Unbounded((), dtype=torch.int32)}``.
+        pool_kwargs: Arguments of ``envpool.make_gymnasium``: ``frame_skip``, ``stack_num``, ``episodic_life``,
             ``max_episode_steps`` and others.
 
     Raises:
-        UnknownComponentError: if there is no such id.
-        MissingExtraError: if EnvPool is not installed, or has another version, or a library of the system is missing.
+        UnknownComponentError: If there is no such id.
+        MissingExtraError: If EnvPool is not installed, or has another version, or a library of the system is missing.
 
     Example:
         >>> env = EnvPoolEnv("CartPole-v1", num_envs=4)
@@ -166,7 +166,7 @@ class EnvPoolEnv(GymWrapper):
         count = as_integer(num_envs, type(self).__name__, "num_envs", 1)
         check_id("EnvPool", env_name, envpool.list_all_envs())
         if "batch_size" in pool_kwargs or "env_type" in pool_kwargs:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} steps all environments together: leave batch_size and env_type out. Use"
                 " AsyncEnvPool for environments that do not wait for each other"
             )
@@ -198,10 +198,10 @@ class MultiThreadedEnv(EnvPoolEnv):
     """`EnvPoolEnv` with the arguments of TorchRL's class of this name.
 
     Args:
-        num_workers: number of environments.
-        env_name: id, such as ``"Pong-v5"``.
-        create_env_kwargs: for ``envpool.make_gymnasium``.
-        kwargs: further arguments of `EnvPoolEnv`.
+        num_workers: Number of environments.
+        env_name: Id, such as ``"Pong-v5"``.
+        create_env_kwargs: Arguments of ``envpool.make_gymnasium``.
+        kwargs: Further arguments of `EnvPoolEnv`.
 
     Example:
         >>> MultiThreadedEnv(2, "Pendulum-v1").batch_size

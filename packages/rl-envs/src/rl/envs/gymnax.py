@@ -27,16 +27,16 @@ class GymnaxWrapper(JaxEnv):
     are truncated at the simulator's ``max_steps_in_episode``. Its automatic reset is left out.
 
     Args:
-        env: the environment.
-        params: its parameters; the default ones if None.
-        batch_size: number of copies in each batch dimension.
-        num_envs: the same as ``batch_size=[num_envs]``.
-        categorical_action_encoding: integers instead of one-hot vectors.
-        device: must be that of JAX, or None.
+        env: The environment.
+        params: Parameters of the simulator; the default ones if None.
+        batch_size: Number of copies in each batch dimension.
+        num_envs: The same as ``batch_size=[num_envs]``.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors.
+        device: Device of JAX, or None.
 
     Raises:
-        SpecError: if the action is neither discrete nor a box.
-        MissingExtraError: if gymnax is not installed.
+        SpecError: If the action is neither discrete nor a box.
+        MissingExtraError: If gymnax is not installed.
 
     Example:
         >>> import gymnax
@@ -95,11 +95,11 @@ class GymnaxEnv(GymnaxWrapper):
     """An environment of gymnax by its id; see `GymnaxWrapper` for what it reads and writes.
 
     Args:
-        env_name: id, such as ``"CartPole-v1"``.
-        kwargs: arguments of `GymnaxWrapper`.
+        env_name: Id, such as ``"CartPole-v1"``.
+        kwargs: Arguments of `GymnaxWrapper`.
 
     Raises:
-        UnknownComponentError: if there is no such id.
+        UnknownComponentError: If there is no such id.
 
     Example:
         >>> GymnaxEnv("Pendulum-v1", num_envs=2).rollout(3)["next", "reward"].shape

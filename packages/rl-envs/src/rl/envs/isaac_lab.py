@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Composite, OneHot, Unbounded
@@ -44,15 +44,15 @@ class IsaacLabWrapper(LeafEnvBase):
     repeated in both cases. The observations after the reset become the root of the next step.
 
     Args:
-        env: a ``ManagerBasedRLEnv`` or ``DirectRLEnv``, or what ``gymnasium.make`` returns for one.
-        categorical_action_encoding: integers instead of one-hot vectors, for discrete actions.
-        from_tiled_camera: write the image of a tiled camera.
-        tiled_camera_name: name of the sensor in the scene.
-        tiled_camera_data_type: which of its images, such as ``"rgb"`` or ``"depth"``.
-        pixels_key: key of the image.
+        env: A ``ManagerBasedRLEnv`` or ``DirectRLEnv``, or what ``gymnasium.make`` returns for one.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors, for discrete actions.
+        from_tiled_camera: Whether to write the image of a tiled camera.
+        tiled_camera_name: Name of the sensor in the scene.
+        tiled_camera_data_type: Kind of its images, such as ``"rgb"`` or ``"depth"``.
+        pixels_key: Key of the image.
 
     Raises:
-        SpecError: if `env` is no such environment, or there is no such camera.
+        ArgumentError: If `env` is no such environment, or there is no such camera.
 
     It is tested against the documented interface only, since Isaac Lab needs a GPU and Isaac Sim.
     """
@@ -69,7 +69,7 @@ class IsaacLabWrapper(LeafEnvBase):
     ) -> None:
         inner = getattr(env, "unwrapped", env)
         if not all(hasattr(inner, name) for name in _NEEDED) or hasattr(inner, "possible_agents"):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} wraps a ManagerBasedRLEnv or DirectRLEnv of Isaac Lab, got {env!r:.100}: make"
                 " it with gymnasium.make(task, cfg=...)"
             )
@@ -104,7 +104,7 @@ class IsaacLabWrapper(LeafEnvBase):
         return spec
 
     def _observed(self, groups: Mapping[str, Any]) -> Leaves:
-        """The observations of the simulator by key, and the image of the camera."""
+        """Return the observations of the simulator by key, and the image of the camera."""
         leaves: Leaves = {}
         for name, group in groups.items():
             for path, value in _flat(group, (name,)).items():
@@ -114,7 +114,7 @@ class IsaacLabWrapper(LeafEnvBase):
             try:
                 leaves[self._pixels_key] = self._inner.scene.sensors[name].data.output[kind]
             except (AttributeError, KeyError) as error:
-                raise SpecError(
+                raise ArgumentError(
                     f"{type(self).__name__}: the scene has no tiled camera {name!r} with images {kind!r}: add one to"
                     " the configuration, or pass tiled_camera_name= and tiled_camera_data_type="
                 ) from error
@@ -192,7 +192,7 @@ class IsaacLabWrapper(LeafEnvBase):
 
 
 def _flat(value: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Tensor]:
-    """The tensors of a group of observations, by path."""
+    """Return the tensors of a group of observations, by path."""
     if isinstance(value, Tensor):
         return {path: value}
     return {key: leaf for name, part in value.items() for key, leaf in _flat(part, (*path, name)).items()}
@@ -217,16 +217,16 @@ class IsaacLabEnv(IsaacLabWrapper):
     `isaac_lab_env` makes further ones.
 
     Args:
-        env_name: id, such as ``"Isaac-Cartpole-v0"``.
-        num_envs: number of elements; that of the task if None.
-        device: of the simulation, and of all tensors; ``cuda:0`` if None.
-        launcher_kwargs: for ``isaaclab.app.AppLauncher``, such as ``{"livestream": 2}``.
-        settings: further arguments of `IsaacLabWrapper`.
+        env_name: Id, such as ``"Isaac-Cartpole-v0"``.
+        num_envs: Number of elements; that of the task if None.
+        device: Device of the simulation, and of all tensors; ``cuda:0`` if None.
+        launcher_kwargs: Arguments of ``isaaclab.app.AppLauncher``, such as ``{"livestream": 2}``.
+        settings: Further arguments of `IsaacLabWrapper`.
 
     Raises:
-        MissingExtraError: if Isaac Lab or Isaac Sim is not installed.
-        UnknownComponentError: if there is no such task.
-        RLError: if another `IsaacLabEnv` is open in this process.
+        MissingExtraError: If Isaac Lab or Isaac Sim is not installed.
+        UnknownComponentError: If there is no such task.
+        RLError: If another `IsaacLabEnv` is open in this process.
 
     It is tested against the documented interface only, since Isaac Lab needs a GPU and Isaac Sim.
     """
@@ -279,15 +279,15 @@ def isaac_lab_env(
     """Make an `IsaacLabEnv`; if one is open in this process, in a process of its own.
 
     Args:
-        env_name: id, such as ``"Isaac-Cartpole-v0"``.
-        num_envs: number of elements; that of the task if None.
-        device: of the simulation, and of all tensors; ``cuda:0`` if None.
-        categorical_action_encoding: integers instead of one-hot vectors, for discrete actions.
-        settings: further arguments of `IsaacLabEnv`.
+        env_name: Id, such as ``"Isaac-Cartpole-v0"``.
+        num_envs: Number of elements; that of the task if None.
+        device: Device of the simulation, and of all tensors; ``cuda:0`` if None.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors, for discrete actions.
+        settings: Further arguments of `IsaacLabEnv`.
 
     Raises:
-        MissingExtraError: if Isaac Lab or Isaac Sim is not installed.
-        UnknownComponentError: if there is no such task.
+        MissingExtraError: If Isaac Lab or Isaac Sim is not installed.
+        UnknownComponentError: If there is no such task.
     """
     options = {"num_envs": num_envs, "device": device, "categorical_action_encoding": categorical_action_encoding}
     make = partial(IsaacLabEnv, env_name, **options, **settings)

@@ -28,15 +28,15 @@ class JumanjiWrapper(JaxEnv):
     (bool ``[*B, 1]``): the last time step is terminated if its discount is 0, and truncated otherwise.
 
     Args:
-        env: the environment.
-        batch_size: number of copies in each batch dimension.
-        num_envs: the same as ``batch_size=[num_envs]``.
-        categorical_action_encoding: integers instead of one-hot vectors.
-        device: must be that of JAX, or None.
+        env: The environment.
+        batch_size: Number of copies in each batch dimension.
+        num_envs: The same as ``batch_size=[num_envs]``.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors.
+        device: Device of JAX, or None.
 
     Raises:
-        SpecError: if the action has no spec here.
-        MissingExtraError: if Jumanji is not installed.
+        SpecError: If the action has no spec here.
+        MissingExtraError: If Jumanji is not installed.
 
     Example:
         >>> import jumanji
@@ -100,12 +100,12 @@ class JumanjiEnv(JumanjiWrapper):
     """An environment of Jumanji by its id; see `JumanjiWrapper` for what it reads and writes.
 
     Args:
-        env_name: id, such as ``"Snake-v1"``.
-        env_kwargs: for ``jumanji.make``.
-        kwargs: arguments of `JumanjiWrapper`.
+        env_name: Id, such as ``"Snake-v1"``.
+        env_kwargs: Arguments of ``jumanji.make``.
+        kwargs: Arguments of `JumanjiWrapper`.
 
     Raises:
-        UnknownComponentError: if there is no such id.
+        UnknownComponentError: If there is no such id.
 
     Example:
         >>> JumanjiEnv("Game2048-v1", num_envs=2).rollout(3)["board"].shape

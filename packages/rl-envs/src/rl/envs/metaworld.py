@@ -25,7 +25,7 @@ class _Free(gymnasium.ObservationWrapper):  # pyright: ignore[reportMissingTypeA
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """The observation itself."""
+        """Return the observation itself."""
         return observation
 
 
@@ -36,9 +36,9 @@ class MetaWorldWrapper(GymWrapper):
     library leave the bounds of its space.
 
     Args:
-        env: one environment, or a sequence of equal ones (``[n]``).
-        info_keys: further entries of ``info`` to write, with their specs.
-        settings: further arguments of `GymWrapper`.
+        env: One environment, or a sequence of equal ones (``[n]``).
+        info_keys: Further entries of ``info`` to write, with their specs.
+        settings: Further arguments of `GymWrapper`.
     """
 
     def __init__(self, env: Any, *, info_keys: Mapping[str, TensorSpec] | None = None, **settings: Any) -> None:
@@ -76,15 +76,15 @@ class MetaWorldEnv(MetaWorldWrapper):
     """A task of Meta-World by its name, with goals that vary (MT1); see `MetaWorldWrapper`.
 
     Args:
-        env_name: name, such as ``"reach-v3"``.
-        num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
-        env_kwargs: for ``gymnasium.make("Meta-World/MT1", ...)``; its ``seed`` is that of the set of goals, and comes
-            from torch's generator otherwise.
-        settings: further arguments of `MetaWorldWrapper`.
+        env_name: Name, such as ``"reach-v3"``.
+        num_envs: Number of environments, as batch ``[num_envs]``; one without a batch if None.
+        env_kwargs: Arguments of ``gymnasium.make("Meta-World/MT1", ...)``; its ``seed`` is that of the set of goals,
+            and comes from torch's generator otherwise.
+        settings: Further arguments of `MetaWorldWrapper`.
 
     Raises:
-        UnknownComponentError: if there is no such task.
-        MissingExtraError: if Meta-World is not installed.
+        UnknownComponentError: If there is no such task.
+        MissingExtraError: If Meta-World is not installed.
     """
 
     available_envs: ClassVar[Ids] = Ids(_ids)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Unbounded
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.gym._make import gymnasium
@@ -28,12 +28,12 @@ class MOGymWrapper(GymWrapper):
     See `LineariseRewards` for the weighted sum, which other components need.
 
     Args:
-        env: one environment, or a sequence of equal ones (``[n]``).
-        settings: further arguments of `GymWrapper`.
+        env: One environment, or a sequence of equal ones (``[n]``).
+        settings: Further arguments of `GymWrapper`.
 
     Raises:
-        SpecError: if `env` has no vector of rewards.
-        MissingExtraError: if MO-Gymnasium is not installed.
+        ArgumentError: If `env` has no vector of rewards.
+        MissingExtraError: If MO-Gymnasium is not installed.
 
     Example:
         >>> import mo_gymnasium  # doctest: +SKIP
@@ -48,7 +48,7 @@ class MOGymWrapper(GymWrapper):
         first: Any = env[0] if isinstance(env, Sequence) else env
         space = getattr(first.unwrapped, "reward_space", None)
         if isinstance(env, gymnasium.vector.VectorEnv) or space is None:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} wraps single environments of MO-Gymnasium, which have a reward_space, or a list"
                 f" of them; got {env!r:.100}"
             )
@@ -66,13 +66,13 @@ class MOGymEnv(MOGymWrapper):
     """An environment of MO-Gymnasium by its id; see `MOGymWrapper`.
 
     Args:
-        env_name: id, such as ``"mo-mountaincar-v0"``.
-        num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
-        env_kwargs: for ``mo_gymnasium.make``.
-        settings: further arguments of `GymWrapper`.
+        env_name: Id, such as ``"mo-mountaincar-v0"``.
+        num_envs: Number of environments, as batch ``[num_envs]``; one without a batch if None.
+        env_kwargs: Arguments of ``mo_gymnasium.make``.
+        settings: Further arguments of `GymWrapper`.
 
     Raises:
-        UnknownComponentError: if there is no such id.
+        UnknownComponentError: If there is no such id.
     """
 
     available_envs: ClassVar[Ids] = Ids(_ids)

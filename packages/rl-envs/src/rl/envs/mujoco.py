@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import MissingExtraError, RLError, SpecError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs._libraries import import_library
@@ -44,19 +44,19 @@ class MujocoEnv(LeafEnvBase):
     ``qvel`` of an episode: uniform noise of `reset_noise_scale` around those of the model.
 
     Args:
-        num_envs: number of simulations; no batch if None.
-        xml_file: model, a path or a name among those that Gymnasium has; that of the task if None.
-        frame_skip: simulation steps in a step; that of the task if None.
-        reset_noise_scale: noise of the first state; that of the task if None.
-        num_threads: threads; as many as there are cores if None, at most `num_envs`.
-        device: device of the tensors; the CPU if None.
-        from_pixels: render after every step. Needs a renderer, such as ``MUJOCO_GL=egl``.
-        render_size: height and width of ``pixels``.
-        camera: number or name of the camera.
+        num_envs: Number of simulations; no batch if None.
+        xml_file: Model, a path or a name among those that Gymnasium has; that of the task if None.
+        frame_skip: Simulation steps in a step; that of the task if None.
+        reset_noise_scale: Noise of the first state; that of the task if None.
+        num_threads: Threads; as many as there are cores if None, at most `num_envs`.
+        device: Device of the tensors; the CPU if None.
+        from_pixels: Whether to render after every step. Needs a renderer, such as ``MUJOCO_GL=egl``.
+        render_size: Height and width of ``pixels``.
+        camera: Number or name of the camera.
 
     Raises:
-        MissingExtraError: if MuJoCo is not installed, or has another version; if Gymnasium's models are missing.
-        SpecError: if there is no such model.
+        MissingExtraError: If MuJoCo is not installed, or has another version; if Gymnasium's models are missing.
+        ArgumentError: If there is no such model.
 
     Example:
         >>> class Reach(MujocoEnv):
@@ -136,7 +136,7 @@ class MujocoEnv(LeafEnvBase):
         raise RLError(f"{type(self).__name__} does not implement _judge(before, after, action)")
 
     def _places(self) -> Array:
-        """What `_judge` compares before and after a step, ``[n, k]``."""
+        """Return the values that `_judge` compares before and after a step, ``[n, k]``."""
         return self.field("qpos")[:, :1]
 
     def _start(self, generator: np.random.Generator) -> tuple[Array, Array]:
@@ -149,7 +149,7 @@ class MujocoEnv(LeafEnvBase):
         )
 
     def field(self, name: str) -> Array:
-        """An array of ``MjData`` of all simulations, ``[n, ...]``, copied."""
+        """Return an array of ``MjData`` of all simulations, ``[n, ...]``, copied."""
         return np.stack([getattr(data, name) for data in self.data])
 
     # ---- stepping
@@ -215,7 +215,7 @@ class MujocoEnv(LeafEnvBase):
 
     def _set_seed(self, seed: int) -> None:
         if seed < 0:
-            raise SpecError(f"{type(self).__name__}.set_seed takes seeds from 0 on, got {seed}")
+            raise ArgumentError(f"{type(self).__name__}.set_seed takes seeds from 0 on, got {seed}")
         streams = [np.random.SeedSequence(seed + index) for index in range(len(self.data))]
         self._generators = [np.random.Generator(np.random.PCG64(stream)) for stream in streams]
 
@@ -272,7 +272,7 @@ def _path(xml_file: str, owner: str) -> str:
             )
         path = Path(library.origin).parent / "envs" / "mujoco" / "assets" / xml_file
     if not path.is_file():
-        raise SpecError(f"{owner}: there is no model {xml_file!r}, neither as a file nor among those of Gymnasium")
+        raise ArgumentError(f"{owner}: there is no model {xml_file!r}, neither as a file nor among those of Gymnasium")
     return str(path)
 
 
@@ -280,12 +280,12 @@ class _Runner(MujocoEnv):
     """A task whose reward is the speed forwards, a bonus for being healthy, and costs.
 
     Args:
-        num_envs: see `MujocoEnv`.
-        forward_reward_weight: of the speed along the x axis, in meters a second.
-        ctrl_cost_weight: of the sum of the squared actions.
-        healthy_reward: for each step in which the robot is healthy.
-        terminate_when_unhealthy: end the episode otherwise.
-        settings: further arguments of `MujocoEnv`.
+        num_envs: See `MujocoEnv`.
+        forward_reward_weight: Weight of the speed along the x axis, in meters a second.
+        ctrl_cost_weight: Weight of the sum of the squared actions.
+        healthy_reward: Reward of each step in which the robot is healthy.
+        terminate_when_unhealthy: Whether to end the episode when the robot is not healthy.
+        settings: Further arguments of `MujocoEnv`.
     """
 
     forward_reward_weight = 1.0
@@ -336,8 +336,8 @@ class HalfCheetahEnv(_Runner):
     """Run with a planar two-legged robot, ``HalfCheetah-v5`` of Gymnasium: 17 observations, 6 joints, never terminated.
 
     Args:
-        num_envs: number of simulations; no batch if None.
-        settings: ``forward_reward_weight`` (1.0), ``ctrl_cost_weight`` (0.1), and arguments of `MujocoEnv`.
+        num_envs: Number of simulations; no batch if None.
+        settings: Arguments ``forward_reward_weight`` (1.0), ``ctrl_cost_weight`` (0.1), and arguments of `MujocoEnv`.
 
     Example:
         >>> HalfCheetahEnv(num_envs=4).rollout(3)["observation"].shape
@@ -354,8 +354,8 @@ class HopperEnv(_Runner):
     """Hop on one leg, ``Hopper-v5`` of Gymnasium: 11 observations, 3 joints; terminated when it falls.
 
     Args:
-        num_envs: number of simulations; no batch if None.
-        settings: ``forward_reward_weight`` (1.0), ``ctrl_cost_weight`` (0.001), ``healthy_reward`` (1.0),
+        num_envs: Number of simulations; no batch if None.
+        settings: Arguments ``forward_reward_weight`` (1.0), ``ctrl_cost_weight`` (0.001), ``healthy_reward`` (1.0),
             ``terminate_when_unhealthy`` (True), and arguments of `MujocoEnv`.
 
     Example:
@@ -379,8 +379,8 @@ class Walker2dEnv(_Runner):
     """Walk with a planar robot, ``Walker2d-v5`` of Gymnasium: 17 observations, 6 joints; terminated when it falls.
 
     Args:
-        num_envs: number of simulations; no batch if None.
-        settings: as for `HopperEnv`.
+        num_envs: Number of simulations; no batch if None.
+        settings: Arguments as for `HopperEnv`.
 
     Example:
         >>> Walker2dEnv(num_envs=2).rollout(2)["next", "reward"].shape
@@ -402,9 +402,9 @@ class AntEnv(_Runner):
     """Run with a four-legged robot, ``Ant-v5`` of Gymnasium: 105 observations with contact forces, 8 joints.
 
     Args:
-        num_envs: number of simulations; no batch if None.
-        contact_cost_weight: of the sum of the squared contact forces.
-        settings: ``forward_reward_weight`` (1.0), ``ctrl_cost_weight`` (0.5), ``healthy_reward`` (1.0),
+        num_envs: Number of simulations; no batch if None.
+        contact_cost_weight: Weight of the sum of the squared contact forces.
+        settings: Arguments ``forward_reward_weight`` (1.0), ``ctrl_cost_weight`` (0.5), ``healthy_reward`` (1.0),
             ``terminate_when_unhealthy`` (True), and arguments of `MujocoEnv`.
 
     Example:
@@ -445,9 +445,9 @@ class HumanoidEnv(_Runner):
     """Run with a humanoid, ``Humanoid-v5`` of Gymnasium: 348 observations with inertia and forces, 17 joints.
 
     Args:
-        num_envs: number of simulations; no batch if None.
-        contact_cost_weight: of the sum of the squared contact forces; the cost is at most 10.
-        settings: ``forward_reward_weight`` (1.25), ``ctrl_cost_weight`` (0.1), ``healthy_reward`` (5.0),
+        num_envs: Number of simulations; no batch if None.
+        contact_cost_weight: Weight of the sum of the squared contact forces; the cost is at most 10.
+        settings: Arguments ``forward_reward_weight`` (1.25), ``ctrl_cost_weight`` (0.1), ``healthy_reward`` (5.0),
             ``terminate_when_unhealthy`` (True), and arguments of `MujocoEnv`.
 
     Example:

@@ -17,8 +17,8 @@ class MujocoPlaygroundWrapper(BraxWrapper):
     """Wrapper of an environment of MuJoCo Playground, which has the interface of Brax; see `BraxWrapper`.
 
     Args:
-        env: the environment.
-        kwargs: arguments of `BraxWrapper`.
+        env: The environment.
+        kwargs: Arguments of `BraxWrapper`.
     """
 
     _extra = "mujoco-playground"
@@ -44,17 +44,17 @@ class MujocoPlaygroundEnv(MujocoPlaygroundWrapper):
     The first step compiles for a minute or two on a CPU.
 
     Args:
-        env_name: name, such as ``"CartpoleBalance"``.
-        config_overrides: entries of the configuration; ``impl="jax"`` by default, which runs on every device.
-        max_episode_steps: steps after which an episode is truncated; the ``episode_length`` of the task if None.
-        batch_size: see `BraxWrapper`, as for the following ones.
-        num_envs: the same as ``batch_size=[num_envs]``.
-        requires_grad: let gradients pass through a step.
-        device: must be that of JAX, or None.
+        env_name: Name, such as ``"CartpoleBalance"``.
+        config_overrides: Entries of the configuration; ``impl="jax"`` by default, which runs on every device.
+        max_episode_steps: Steps after which an episode is truncated; the ``episode_length`` of the task if None.
+        batch_size: See `BraxWrapper`, as for the following ones.
+        num_envs: The same as ``batch_size=[num_envs]``.
+        requires_grad: Whether to let gradients pass through a step.
+        device: Device of JAX, or None.
 
     Raises:
-        UnknownComponentError: if there is no such environment.
-        MissingExtraError: if MuJoCo Playground is not installed.
+        UnknownComponentError: If there is no such environment.
+        MissingExtraError: If MuJoCo Playground is not installed.
     """
 
     available_envs: ClassVar[Ids] = Ids(lambda: _registry().ALL_ENVS)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.specs import Categorical, Composite, NonTensor, OneHot, Unbounded
 from rl.envs import _foreign
@@ -52,18 +52,18 @@ class OpenSpielWrapper(LeafEnvBase):
     `MarlGroupMapType.ONE_GROUP_PER_AGENT` the groups are ``"player_0"``, ``"player_1"``, ..., without dimension ``n``.
 
     Args:
-        env: a ``pyspiel.Game``, or a ``pyspiel.State`` in which every episode begins.
-        group_map: names of the players by group, or a `MarlGroupMapType`.
-        categorical_actions: integers instead of one-hot vectors.
-        return_state: write ``state``. The entry is text: no shared memory, no leaf form.
-        chance_sampler: function from a state at a chance node to an action; drawn by probability if None.
-        information_state: observe the information state, the memory of all that the player saw, instead of the
-            observation; None for what the game has.
-        device: device of the tensors; the CPU if None.
+        env: A ``pyspiel.Game``, or a ``pyspiel.State`` in which every episode begins.
+        group_map: Names of the players by group, or a `MarlGroupMapType`.
+        categorical_actions: Whether to use integers instead of one-hot vectors.
+        return_state: Whether to write ``state``. The entry is text: no shared memory, no leaf form.
+        chance_sampler: Function from a state at a chance node to an action; drawn by probability if None.
+        information_state: Whether to observe the information state, the memory of all that the player saw, instead of
+            the observation; None for what the game has.
+        device: Device of the tensors; the CPU if None.
 
     Raises:
-        SpecError: if the players see no tensors, or the groups do not fit them.
-        MissingExtraError: if OpenSpiel is not installed.
+        ArgumentError: If the players see no tensors, or the groups do not fit them.
+        MissingExtraError: If OpenSpiel is not installed.
 
     Example:
         >>> import pyspiel
@@ -86,7 +86,7 @@ class OpenSpielWrapper(LeafEnvBase):
     ) -> None:
         spiel, owner = _library(), type(self).__name__
         if not isinstance(env, spiel.Game | spiel.State):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} wraps a pyspiel.Game or pyspiel.State, got {env!r:.100}: make it with pyspiel.load_game, or"
                 " use OpenSpielEnv(name)"
             )
@@ -100,7 +100,7 @@ class OpenSpielWrapper(LeafEnvBase):
         use_information = not kind.provides_observation_tensor if information_state is None else information_state
         if not (kind.provides_information_state_tensor if use_information else kind.provides_observation_tensor):
             what = "information state" if use_information else "observation"
-            raise SpecError(f"{owner}: the players of {kind.short_name} see no {what} tensor")
+            raise ArgumentError(f"{owner}: the players of {kind.short_name} see no {what} tensor")
         observation = import_module("open_spiel.python.observation")
         recall = observation.INFO_STATE_OBS_TYPE if use_information else None
         self._observer = observation.make_observation(self._game, recall)  # writes into one array, without lists
@@ -185,7 +185,7 @@ class OpenSpielWrapper(LeafEnvBase):
         self._legal: dict[int, list[int]] = {one: actions for one, actions in legal.items() if actions}
 
     def _actions(self, root: Leaves) -> dict[int, int]:
-        """The actions of the players that act, by player."""
+        """Return the actions of the players that act, by player."""
         found: dict[int, int] = {}
         for name, players, *_ in self._parts:
             action = root[name, "action"]
@@ -257,7 +257,7 @@ class OpenSpielWrapper(LeafEnvBase):
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if it is that of another game.
+            CheckpointError: If it is that of another game.
         """
         loaded = None
         if state.get("game") is not None:
@@ -290,11 +290,11 @@ class OpenSpielEnv(OpenSpielWrapper):
     """A game of OpenSpiel by its name; see `OpenSpielWrapper` for what it reads and writes.
 
     Args:
-        game_string: name, such as ``"chess"``, with parameters if there are any: ``"goofspiel(num_cards=4)"``.
-        kwargs: arguments of `OpenSpielWrapper`.
+        game_string: Name, such as ``"chess"``, with parameters if there are any: ``"goofspiel(num_cards=4)"``.
+        kwargs: Arguments of `OpenSpielWrapper`.
 
     Raises:
-        UnknownComponentError: if there is no such game.
+        UnknownComponentError: If there is no such game.
 
     Example:
         >>> env = OpenSpielEnv("leduc_poker", categorical_actions=True)

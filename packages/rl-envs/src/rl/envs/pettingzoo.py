@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
@@ -33,14 +33,14 @@ class ParallelGame:
     """A ``pettingzoo.ParallelEnv`` and what it last returned.
 
     Attributes:
-        observations: of the agents that took part in the last step, by name; `infos` and `rewards` too.
-        terminated: agents that have terminated in this episode.
-        truncated: agents that have been truncated in this episode.
-        acting: agents that act in the next step.
-        alive: agents that are still in the episode.
+        observations: Observations of the agents that took part in the last step, by name; `infos` and `rewards` too.
+        terminated: Agents that have terminated in this episode.
+        truncated: Agents that have been truncated in this episode.
+        acting: Agents that act in the next step.
+        alive: Agents that are still in the episode.
 
     Args:
-        env: the environment.
+        env: The environment.
     """
 
     def __init__(self, env: Any) -> None:
@@ -110,7 +110,7 @@ _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
 def library() -> Any:
-    """The module ``pettingzoo``, of a supported version."""
+    """Return the module ``pettingzoo``, of a supported version."""
     return import_library("pettingzoo", needed_by="PettingZooEnv", extra="pettingzoo", at_least="1.27")
 
 
@@ -137,14 +137,14 @@ def make_env(task: str, *, parallel: bool, **kwargs: Any) -> tuple[str, Any]:
     """Return the full id of `task` and its environment.
 
     Args:
-        task: id; the family in front and the version at the end may be left out.
-        parallel: agents act at the same time; if false, they take turns.
-        kwargs: for the environment.
+        task: Id; the family in front and the version at the end may be left out.
+        parallel: Whether agents act at the same time; if false, they take turns.
+        kwargs: Arguments of the environment.
 
     Raises:
-        UnknownComponentError: if there is no such id, or `task` fits several.
-        RLError: if the environment exists only with turns, or only without.
-        MissingExtraError: if a library that it needs is not installed.
+        UnknownComponentError: If there is no such id, or `task` fits several.
+        RLError: If the environment exists only with turns, or only without.
+        MissingExtraError: If a library that it needs is not installed.
     """
     ids = env_ids(parallel=parallel)
     found = _matching(task, ids)
@@ -165,7 +165,7 @@ def make_env(task: str, *, parallel: bool, **kwargs: Any) -> tuple[str, Any]:
 
 
 def _matching(task: str, ids: dict[str, Callable[..., Any]]) -> list[str]:
-    """The ids that `task` abbreviates."""
+    """Return the ids that `task` abbreviates."""
     wanted = _VERSION.sub(r"_v\1", task)
     return [
         name
@@ -195,22 +195,22 @@ class PettingZooWrapper(LeafEnvBase):
     An episode that ends because every agent is done is terminated if all of them terminated, and truncated otherwise.
 
     Args:
-        env: the environment.
-        return_state: write the global state of the simulator, ``state``.
-        group_map: names of the agents by group, or a `MarlGroupMapType`; if None, agents are grouped by their names
+        env: The environment.
+        return_state: Whether to write the global state of the simulator, ``state``.
+        group_map: Names of the agents by group, or a `MarlGroupMapType`; if None, agents are grouped by their names
             without the number at the end (``"wolf_0"`` and ``"wolf_1"`` in ``"wolf"``).
-        use_mask: write ``mask``. Needed where agents take turns, or leave before the episode ends.
-        categorical_actions: integers instead of one-hot vectors, in actions and observations.
-        seed: for `set_seed`; not called if None.
-        done_on_any: end the episode when an agent is done; if false, when all are. If None, true where agents act at
-            once, false where they take turns.
-        device: device of the tensors; the CPU if None.
-        from_pixels: render after every step, into ``pixels`` uint8 ``[H, W, 3]`` at the root.
+        use_mask: Whether to write ``mask``. Needed where agents take turns, or leave before the episode ends.
+        categorical_actions: Whether to use integers instead of one-hot vectors, in actions and observations.
+        seed: Seed for `set_seed`; not called if None.
+        done_on_any: Whether to end the episode when an agent is done; if false, when all are. If None, true where
+            agents act at once, false where they take turns.
+        device: Device of the tensors; the CPU if None.
+        from_pixels: Whether to render after every step, into ``pixels`` uint8 ``[H, W, 3]`` at the root.
 
     Raises:
-        SpecError: if the agents of a group have different spaces, or the groups do not fit the agents; if agents take
-            turns and `use_mask` is false.
-        MissingExtraError: if PettingZoo is not installed.
+        ArgumentError: If the groups do not fit the agents, or agents take turns and `use_mask` is false.
+        SpecError: If the agents of a group have different spaces.
+        MissingExtraError: If PettingZoo is not installed.
 
     Example:
         >>> from mpe2 import simple_spread_v3
@@ -261,16 +261,16 @@ class PettingZooWrapper(LeafEnvBase):
         return self._pixels
 
     def _open(self, env: Any) -> tuple[Any, ParallelGame]:
-        """The environment, for its spaces, and its game."""
+        """Return the environment, for its spaces, and its game."""
         zoo, owner = library(), type(self).__name__
         turns = isinstance(env, zoo.AECEnv)
         if not turns and not isinstance(env, zoo.ParallelEnv):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} wraps a PettingZoo environment, got {env!r:.100}: make it with pettingzoo.make, or use"
                 " PettingZooEnv(task)"
             )
         if turns and not self._use_mask:
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner}: the agents of {env} take turns: pass use_mask=True, which writes the agents that act next"
             )
         return env, TurnGame(env) if turns else ParallelGame(env)
@@ -294,12 +294,14 @@ class PettingZooWrapper(LeafEnvBase):
             try:
                 state = np.asarray(self._env.state())
             except (NotImplementedError, AttributeError) as error:
-                raise SpecError(f"{type(self).__name__}: {self._env} has no state: leave return_state out") from error
+                raise ArgumentError(
+                    f"{type(self).__name__}: {self._env} has no state: leave return_state out"
+                ) from error
             seen["state"] = Unbounded(state.shape, dtype=torch.from_numpy(np.empty(0, state.dtype)).dtype)
         if self._pixels:
             mode = getattr(self._env, "render_mode", None)
             if mode != "rgb_array":
-                raise SpecError(
+                raise ArgumentError(
                     f"{type(self).__name__}: from_pixels needs frames, and {self._env} renders in mode {mode!r}: make"
                     " it with render_mode='rgb_array'"
                 )
@@ -403,18 +405,18 @@ class _Group:
     """The entries of a group: between values by agent and arrays by key.
 
     Args:
-        group: the group.
-        env: the environment, for its spaces.
-        infos: of a reset, by agent; an ``action_mask`` there is used if the observations have none.
-        categorical: integers instead of one-hot vectors.
-        owner: name of the environment, for messages.
+        group: The group.
+        env: The environment, for its spaces.
+        infos: Infos of a reset, by agent; an ``action_mask`` there is used if the observations have none.
+        categorical: Whether to use integers instead of one-hot vectors.
+        owner: Name of the environment, for messages.
     """
 
     def __init__(self, group: AgentGroup, env: Any, infos: Mapping[str, Any], *, categorical: bool, owner: str) -> None:
         from gymnasium import spaces
 
-        from rl.envs.gym._places import nest, part_of
-        from rl.envs.gym._spaces import place, places
+        from rl.envs.gym._leaves import nest, part_of
+        from rl.envs.gym._spaces import places, space_leaf
 
         self.group, self._nest, self._part_of, self._owner = group, nest, part_of, owner
         first = group.agents[0]
@@ -437,7 +439,8 @@ class _Group:
         def moved(space: Any, name: str, *, under_name: bool) -> list[Any]:
             found = places(space, name, categorical=categorical, under_name=under_name)
             return [
-                place(one.path, (group.name, *_path(one.key)), _leaf(space, one.path), categorical) for one in found
+                space_leaf(one.path, (group.name, *_path(one.key)), _leaf(space, one.path), categorical)
+                for one in found
             ]
 
         self.observations = moved(seen, "observation", under_name=False)
@@ -485,7 +488,7 @@ class _Group:
             leaves[place.key] = rows if self.group.stacked else rows[0]
 
     def legal(self, observations: Mapping[str, Any], infos: Mapping[str, Any], acting: set[str]) -> Any:
-        """The mask of legal actions; all for agents that do not act."""
+        """Return the mask of legal actions; all for agents that do not act."""
         masks = np.ones((len(self.group.agents), self.choices), np.bool_)
         for row, agent in zip(masks, self.group.agents, strict=True):
             if agent in acting:
@@ -513,23 +516,23 @@ class PettingZooEnv(PettingZooWrapper):
     """An environment of PettingZoo or MPE2 by its id; see `PettingZooWrapper` for what it reads and writes.
 
     Args:
-        task: id, such as ``"mpe2/simple_spread_v3"``. Without the version, ``"mpe2/simple_spread"``, the newest is
+        task: Id, such as ``"mpe2/simple_spread_v3"``. Without the version, ``"mpe2/simple_spread"``, the newest is
             made; the family may be left out too.
-        parallel: agents act at once; if false, they take turns.
-        return_state: see `PettingZooWrapper`, as for the following ones.
-        group_map: names of the agents by group, or a `MarlGroupMapType`.
-        use_mask: write ``mask``.
-        categorical_actions: integers instead of one-hot vectors.
-        seed: for `set_seed`.
-        done_on_any: end the episode when an agent is done.
-        device: device of the tensors.
-        from_pixels: render after every step.
-        env_kwargs: for the environment.
+        parallel: Whether agents act at once; otherwise they take turns.
+        return_state: See `PettingZooWrapper`, as for the following ones.
+        group_map: Names of the agents by group, or a `MarlGroupMapType`.
+        use_mask: Whether to write ``mask``.
+        categorical_actions: Whether to use integers instead of one-hot vectors.
+        seed: Seed for `set_seed`.
+        done_on_any: Whether to end the episode when an agent is done.
+        device: Device of the tensors.
+        from_pixels: Whether to render after every step.
+        env_kwargs: Arguments of the environment.
 
     Raises:
-        UnknownComponentError: if there is no such id.
-        RLError: if the environment exists only with turns, or only without.
-        MissingExtraError: if PettingZoo, or a library that the environment needs, is not installed.
+        UnknownComponentError: If there is no such id.
+        RLError: If the environment exists only with turns, or only without.
+        MissingExtraError: If PettingZoo, or a library that the environment needs, is not installed.
 
     Example:
         >>> env = PettingZooEnv("mpe2/simple_tag", parallel=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.gym._make import gymnasium
@@ -31,17 +31,17 @@ class SafetyGymnasiumWrapper(GymWrapper):
     ``("next", "cost")`` is the cost of the step; 0 after a reset.
 
     Args:
-        env: one environment, or a sequence of equal ones (``[n]``).
-        info_keys: further entries of ``info`` to write, with their specs.
-        settings: further arguments of `GymWrapper`.
+        env: One environment, or a sequence of equal ones (``[n]``).
+        info_keys: Further entries of ``info`` to write, with their specs.
+        settings: Further arguments of `GymWrapper`.
 
     Raises:
-        SpecError: if `env` is a vector environment.
+        ArgumentError: If `env` is a vector environment.
     """
 
     def __init__(self, env: Any, *, info_keys: Mapping[str, TensorSpec] | None = None, **settings: Any) -> None:
         if hasattr(env, "num_envs"):
-            raise SpecError(f"{type(self).__name__} wraps single environments, or a list of them; got {env!r:.100}")
+            raise ArgumentError(f"{type(self).__name__} wraps single environments, or a list of them; got {env!r:.100}")
         made: Any = [_CostInInfo(one) for one in env] if isinstance(env, Sequence) else _CostInInfo(env)
         cost = {"cost": Unbounded(1, dtype=torch.float32)}
         super().__init__(made, info_keys={**cost, **(info_keys or {})}, **settings)
@@ -68,14 +68,14 @@ class SafetyGymnasiumEnv(SafetyGymnasiumWrapper):
     only.
 
     Args:
-        env_name: id, such as ``"SafetyPointGoal1-v0"``.
-        num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
-        env_kwargs: for ``safety_gymnasium.make``.
-        settings: further arguments of `SafetyGymnasiumWrapper`.
+        env_name: Id, such as ``"SafetyPointGoal1-v0"``.
+        num_envs: Number of environments, as batch ``[num_envs]``; one without a batch if None.
+        env_kwargs: Arguments of ``safety_gymnasium.make``.
+        settings: Further arguments of `SafetyGymnasiumWrapper`.
 
     Raises:
-        UnknownComponentError: if there is no such id.
-        MissingExtraError: if Safety-Gymnasium is not installed.
+        UnknownComponentError: If there is no such id.
+        MissingExtraError: If Safety-Gymnasium is not installed.
     """
 
     available_envs: ClassVar[Ids] = Ids(_ids)

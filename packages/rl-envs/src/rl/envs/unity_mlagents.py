@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.envs import _foreign
 from rl.envs._groups import MarlGroupMapType
 from rl.envs._libraries import Ids, check_id, import_library
@@ -27,11 +27,11 @@ class Scene(ParallelGame):
     Unity respawns agents that have ended under a new number; here they take no part until the scene is reset.
 
     Args:
-        env: the environment of Unity.
-        action_tuple: ``mlagents_envs.base_env.ActionTuple``.
+        env: The environment of Unity.
+        action_tuple: Class ``mlagents_envs.base_env.ActionTuple``.
 
     Attributes:
-        possible_agents: names of the agents that the scene begins with, ``<behavior>_<number>``.
+        possible_agents: Names of the agents that the scene begins with, ``<behavior>_<number>``.
     """
 
     def __init__(self, env: Any, action_tuple: Any) -> None:
@@ -108,7 +108,7 @@ class Scene(ParallelGame):
             self._look()
 
     def _actions(self, behavior: str, steps: Any, actions: Mapping[str, Any]) -> Any:
-        """The actions of all agents of a behavior that ask for one; zeros for those that are not in the episode."""
+        """Return the actions of the agents of a behavior that ask for one; zeros for those that have left."""
         spec, count = self._specs[behavior].action_spec, len(steps.agent_id)
         continuous = np.zeros((count, spec.continuous_size), np.float32)
         discrete = np.zeros((count, len(spec.discrete_branches)), np.int32)
@@ -174,16 +174,16 @@ class UnityMLAgentsWrapper(PettingZooWrapper):
     respawns it, until the scene is reset.
 
     Args:
-        env: a ``mlagents_envs.environment.UnityEnvironment``.
-        group_map: names of the agents by group, or a `MarlGroupMapType`; one group for each behavior if None.
-        categorical_actions: integers instead of one-hot vectors.
-        done_on_any: end the episode when an agent has ended; if false, when all have.
-        device: device of the tensors; the CPU if None.
+        env: A ``mlagents_envs.environment.UnityEnvironment``.
+        group_map: Names of the agents by group, or a `MarlGroupMapType`; one group for each behavior if None.
+        categorical_actions: Whether to use integers instead of one-hot vectors.
+        done_on_any: Whether to end the episode when an agent has ended; otherwise, when all have.
+        device: Device of the tensors; the CPU if None.
 
     Raises:
-        SpecError: if `env` is no Unity environment, no agent asks for a decision after the reset, or the groups do not
-            fit the agents.
-        MissingExtraError: if ``mlagents-envs`` is not installed.
+        ArgumentError: If `env` is no Unity environment, or the groups do not fit the agents.
+        SpecError: If no agent asks for a decision after the reset.
+        MissingExtraError: If ``mlagents-envs`` is not installed.
 
     It is tested against the documented interface only, since scenes are programs of their own.
     """
@@ -209,7 +209,7 @@ class UnityMLAgentsWrapper(PettingZooWrapper):
     def _open(self, env: Any) -> tuple[Any, Any]:
 
         if not hasattr(env, "behavior_specs") or not hasattr(env, "get_steps"):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__} wraps a mlagents_envs.environment.UnityEnvironment, got {env!r:.100}: use"
                 " UnityMLAgentsEnv(file_name) to start a scene"
             )
@@ -227,15 +227,15 @@ class UnityMLAgentsEnv(UnityMLAgentsWrapper):
     """A Unity ML-Agents scene by its program; see `UnityMLAgentsWrapper` for what it reads and writes.
 
     Args:
-        file_name: path of the program; None to connect to the Unity editor.
-        registered_name: name in Unity's registry instead, such as ``"3DBall"``; the program is downloaded.
-        group_map: as in the wrapper; `categorical_actions`, `done_on_any` and `device` too.
-        unity_kwargs: for ``UnityEnvironment``: ``seed``, ``worker_id``, ``no_graphics`` and others. The seed of a
-            scene is set here; `set_seed` does not change it.
+        file_name: Path of the program; None to connect to the Unity editor.
+        registered_name: Name in Unity's registry instead, such as ``"3DBall"``; the program is downloaded.
+        group_map: Groups as in the wrapper; `categorical_actions`, `done_on_any` and `device` too.
+        unity_kwargs: Arguments of ``UnityEnvironment``: ``seed``, ``worker_id``, ``no_graphics`` and others. The seed
+            of a scene is set here; `set_seed` does not change it.
 
     Raises:
-        UnknownComponentError: if there is no such registered name.
-        MissingExtraError: if ``mlagents-envs`` is not installed.
+        UnknownComponentError: If there is no such registered name.
+        MissingExtraError: If ``mlagents-envs`` is not installed.
     """
 
     available_envs: ClassVar[Ids] = Ids(lambda: _library("registry").default_registry)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import unwrap
 from rl.core.specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
@@ -30,7 +30,7 @@ class OwnRandomness:
     the global states of torch, NumPy and Python. Here that list holds the state of one environment during a call.
 
     Args:
-        holder: the class that has the list.
+        holder: The class that has the list.
     """
 
     def __init__(self, holder: Any) -> None:
@@ -71,16 +71,16 @@ class VmasWrapper(LeafEnvBase):
     numbers are those of this environment alone.
 
     Args:
-        env: the environment. Its option ``terminated_truncated`` is switched on.
-        categorical_actions: integers instead of one-hot vectors, for discrete actions.
-        group_map: names of the agents by group, or a `MarlGroupMapType`; if None, agents are grouped by their names
+        env: The environment. Its option ``terminated_truncated`` is switched on.
+        categorical_actions: Whether to use integers instead of one-hot vectors, for discrete actions.
+        group_map: Names of the agents by group, or a `MarlGroupMapType`; if None, agents are grouped by their names
             without the number at the end, and a single group is called ``"agents"``.
-        info_keys: entries of the agents' ``info`` to write.
-        device: device of the simulation and of the tensors; that of `env` if None.
+        info_keys: Entries of the agents' ``info`` to write.
+        device: Device of the simulation and of the tensors; that of `env` if None.
 
     Raises:
-        SpecError: if `env` is no VMAS environment, the agents of a group have different entries, or the groups do not
-            fit the agents.
+        ArgumentError: If `env` is no VMAS environment, or the groups do not fit the agents.
+        SpecError: If the agents of a group have different entries.
 
     Example:
         >>> import vmas
@@ -100,7 +100,7 @@ class VmasWrapper(LeafEnvBase):
     ) -> None:
         owner = type(self).__name__
         if not hasattr(env, "vmas_random_state"):
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} wraps a VMAS environment, got {env!r:.100}: make it with vmas.make_env(scenario, num_envs),"
                 " or use VmasEnv(scenario, num_envs)"
             )
@@ -192,7 +192,7 @@ class VmasWrapper(LeafEnvBase):
         return leaves
 
     def _joined(self, group: AgentGroup, rows: list[Tensor | None], path: tuple[str, ...]) -> Tensor:
-        """The entries of the agents of a group as one."""
+        """Return the entries of the agents of a group as one."""
         if not group.stacked and rows[0] is not None:
             return rows[0]
         try:
@@ -238,7 +238,7 @@ class VmasWrapper(LeafEnvBase):
         return leaves
 
     def _decoded(self, action: Tensor, choices: list[int] | None) -> Tensor:
-        """The action of one agent as VMAS takes it, ``[B, size]``."""
+        """Return the action of one agent as VMAS takes it, ``[B, size]``."""
         if self._env.continuous_actions:
             return action
         if self._categorical:
@@ -281,7 +281,7 @@ class VmasWrapper(LeafEnvBase):
 
 
 def _flat(observation: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Tensor]:
-    """The tensors of an agent's observation, by path."""
+    """Return the tensors of an agent's observation, by path."""
     if isinstance(observation, Tensor):
         return {path or ("observation",): observation}
     return {key: value for name, part in observation.items() for key, value in _flat(part, (*path, name)).items()}
@@ -297,21 +297,22 @@ class VmasEnv(VmasWrapper):
     """A VMAS environment by its scenario; see `VmasWrapper` for what it reads and writes.
 
     Args:
-        scenario: name, such as ``"balance"``, or a ``vmas.simulator.scenario.BaseScenario``.
-        num_envs: number of elements of the batch.
-        continuous_actions: forces, as numbers; if false, discrete actions.
-        max_steps: steps after which an episode is truncated; never if None.
-        categorical_actions: integers instead of one-hot vectors, for discrete actions.
-        seed: for `set_seed`; nondeterministic if None.
-        group_map: names of the agents by group, or a `MarlGroupMapType`.
-        info_keys: entries of the agents' ``info`` to write.
-        device: device of the simulation; the CPU if None.
-        render_mode: ``"rgb_array"``, what `render` returns, or None.
-        vmas_kwargs: for ``vmas.make_env``, such as ``grad_enabled=True``, and for the scenario, such as ``n_agents=4``.
+        scenario: Name, such as ``"balance"``, or a ``vmas.simulator.scenario.BaseScenario``.
+        num_envs: Number of elements of the batch.
+        continuous_actions: Whether actions are forces, as numbers; otherwise they are discrete.
+        max_steps: Steps after which an episode is truncated; never if None.
+        categorical_actions: Whether to use integers instead of one-hot vectors, for discrete actions.
+        seed: Seed for `set_seed`; nondeterministic if None.
+        group_map: Names of the agents by group, or a `MarlGroupMapType`.
+        info_keys: Entries of the agents' ``info`` to write.
+        device: Device of the simulation; the CPU if None.
+        render_mode: Render mode: ``"rgb_array"`` for what `render` returns, or None.
+        vmas_kwargs: Arguments of ``vmas.make_env``, such as ``grad_enabled=True``, and for the scenario, such as
+            ``n_agents=4``.
 
     Raises:
-        UnknownComponentError: if there is no such scenario.
-        MissingExtraError: if VMAS is not installed.
+        UnknownComponentError: If there is no such scenario.
+        MissingExtraError: If VMAS is not installed.
 
     Example:
         >>> env = VmasEnv("simple_tag", num_envs=4, max_steps=20)
@@ -341,7 +342,7 @@ class VmasEnv(VmasWrapper):
     ) -> None:
         vmas = _library()
         if render_mode not in (None, "rgb_array"):
-            raise SpecError(
+            raise ArgumentError(
                 f"VmasEnv renders to arrays only, got render_mode={render_mode!r}: give 'rgb_array' or None"
             )
         if isinstance(scenario, str) and not scenario.endswith(".py"):

@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_map_only
 from rl.collectors._background import CollectorBase
 from rl.collectors._collector import Collector
 from rl.collectors._output import Output
-from rl.collectors._pipeline import count_of, random_of, rounding, total_of
+from rl.collectors._pipeline import as_random_frames, as_total_frames, rounding_messages
 from rl.collectors._trajectories import WholeTrajectories, last_steps
 from rl.collectors.weights import matching_weights
-from rl.core.arguments import check_arguments
-from rl.core.errors import CheckpointError, SpecError, WorkerError, issue_warning
+from rl.core.arguments import as_integer, check_arguments
+from rl.core.errors import ArgumentError, CheckpointError, RLError, WorkerError, issue_warning
 from rl.core.recurrent import keep_modes
 from rl.core.state import pack, unpack
 from rl.core.workers import SharedLeaves
@@ -64,12 +64,12 @@ class WorkersBase(CollectorBase):
         _check_settings(settings, owner)
         makers = _makers_of(create_env_fn, env_fns, num_workers, create_env_kwargs, owner)
         if policy is not None and policy_factory is not None:
-            raise SpecError(f"{owner} takes a policy or a policy_factory, got both")
+            raise ArgumentError(f"{owner} takes a policy or a policy_factory, got both")
         self.policy, self._makes_policy = policy, policy_factory is not None
         self.replay_buffer = replay_buffer
         self._hooks = {name: settings.get(name) for name in ("pre_collect_hook", "post_collect_hook")}
         self._assigned: dict[str, Any] = {}  # hooks that the workers were not made with
-        self.total_frames = total_of(total_frames)
+        self.total_frames = as_total_frames(total_frames, owner)
         self._output = Output(
             postproc,
             None,
@@ -82,15 +82,15 @@ class WorkersBase(CollectorBase):
         )
         self._whole = self._output.whole_trajectories()
         if self._whole is not None and settings.get("track_traj_ids") is False:
-            raise SpecError(f"{owner}: trajs_per_batch={trajs_per_batch} needs track_traj_ids=True, got False")
+            raise ArgumentError(f"{owner}: trajs_per_batch={trajs_per_batch} needs track_traj_ids=True, got False")
         self._update_each, self._restart, self._timeout = update_at_each_batch, restart, timeout
         self._own_weights: dict[int, tuple[dict[str, Any], int]] = {}  # of single workers, and their version
         self._lives = [0] * len(makers)  # how often each worker was replaced
         self._version = 0
-        frames = count_of("frames_per_batch", frames_per_batch, 1)
+        frames = as_integer(frames_per_batch, owner, "frames_per_batch", 1)
         shares = {
             "frames_per_batch": self._share(frames, len(makers)),
-            "init_random_frames": ceil(random_of(init_random_frames) / len(makers)),
+            "init_random_frames": ceil(as_random_frames(init_random_frames, owner) / len(makers)),
         }
         policies = _policies_of(policy, policy_factory, len(makers), owner)
         self._launch(makers, policies, settings, shares)
@@ -113,7 +113,7 @@ class WorkersBase(CollectorBase):
         for index, state in enumerate(states):
             matching_weights(self._names, state, f"worker {index}, whose policy has others than worker 0")
         self.frames_per_batch = self._frames_of(self._call_all("attribute", "frames_per_batch"))
-        for message in rounding(self.total_frames, self.frames_per_batch):
+        for message in rounding_messages(self.total_frames, self.frames_per_batch):
             issue_warning(message)
         self._check_rows()
 
@@ -125,7 +125,7 @@ class WorkersBase(CollectorBase):
             return
         found = self._call(0, "find", "env.batch_size")
         if isinstance(found, tuple) and len(found[0]) + 1 < counted:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}: the storage of replay_buffer has ndim={counted}, and a batch"
                 f" {len(found[0]) + 1} dimension(s), as the parts of the workers are concatenated: pass"
                 ' cat_results="stack" for [workers, time], or ndim=1'
@@ -147,14 +147,14 @@ class WorkersBase(CollectorBase):
 
     @abstractmethod
     def _next(self) -> TensorDictBase:
-        """The next batch, in memory of its own unless it goes to a replay buffer."""
+        """Return the next batch, in memory of its own unless it goes to a replay buffer."""
 
     @abstractmethod
     def _next_parts(self) -> list[tuple[int, TensorDictBase]]:
-        """The workers, and their parts ``[*B, T]`` of the next batch, in memory of its own."""
+        """Return the workers, and their parts ``[*B, T]`` of the next batch, in memory of its own."""
 
     def _release(self) -> None:
-        """Called when the memory of the last batch may be written again."""
+        """Prepare for a new batch: the memory of the last batch may be written again."""
 
     @abstractmethod
     def _idle(self, *, keep: bool = False) -> None:
@@ -186,8 +186,8 @@ class WorkersBase(CollectorBase):
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
         Raises:
-            WorkerError: if a worker fails, has ended, or takes longer than `timeout`.
-            RLError: after `shutdown`.
+            WorkerError: If a worker fails, has ended, or takes longer than `timeout`.
+            RLError: After `shutdown`.
         """
         batch = self._next_result(-1)
         assert batch is not None
@@ -195,7 +195,7 @@ class WorkersBase(CollectorBase):
 
     def _next_result(self, until: int) -> tuple[Any] | None:
         self._check_open()
-        if self._torn:
+        if self._interrupted:
             self._recover()
         if self._update_each:
             self.update_policy_weights_()
@@ -225,7 +225,7 @@ class WorkersBase(CollectorBase):
 
     def _pause(self, *, keep: bool = False) -> None:
         """Let no worker collect: `_idle`, also after Ctrl-C."""
-        if self._torn:
+        if self._interrupted:
             self._recover()
         with self._guard_state():
             self._idle(keep=keep)
@@ -234,9 +234,9 @@ class WorkersBase(CollectorBase):
         """Not available: the workers collect in the background themselves.
 
         Raises:
-            SpecError: always.
+            RLError: Always.
         """
-        raise SpecError(
+        raise RLError(
             f"{type(self).__name__} has no start(): iterate over it; its workers collect in other processes. A"
             " Collector has a background thread"
         )
@@ -262,7 +262,7 @@ class WorkersBase(CollectorBase):
         else:
             others = [index for index in each if type(index) is not int or not 0 <= index < self.num_workers]
             if others or not each:
-                raise SpecError(
+                raise ArgumentError(
                     f"{type(self).__name__}.update_policy_weights_ got the workers {others or 'of an empty list'};"
                     f" expected numbers from 0 to {self.num_workers - 1}"
                 )
@@ -274,7 +274,7 @@ class WorkersBase(CollectorBase):
     def _matching(self, given: Any) -> dict[str, Any]:
         source = self.policy if given is None else given
         if not self._names or source is None:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.update_policy_weights_ has no weights to send: give the collector a policy with"
                 " parameters, or pass the weights"
             )
@@ -317,7 +317,7 @@ class WorkersBase(CollectorBase):
         """Return an attribute of each worker's collector: a dotted path, such as ``"env.batch_size"``.
 
         Raises:
-            AttributeError: if there is none.
+            AttributeError: If there is none.
         """
         self._pause(keep=True)
         return [self._found(result) for result in self._call_all("find", attr)]
@@ -366,7 +366,7 @@ class WorkersBase(CollectorBase):
         try:
             self._call_all("call", "__setattr__", name, hook)
         except (AttributeError, TypeError, PicklingError) as error:
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.{name} cannot be sent to the workers ({error}): assign a function of a module,"
                 " or pass it to the constructor"
             ) from error
@@ -392,7 +392,7 @@ class WorkersBase(CollectorBase):
         """Continue from `state`; with `trajs_per_batch`, workers that collect ahead begin new trajectories.
 
         Raises:
-            CheckpointError: if the number of workers differs.
+            CheckpointError: If the number of workers differs.
         """
         parts = state.get("workers", [])
         if len(parts) != self.num_workers:
@@ -419,7 +419,7 @@ class WorkersBase(CollectorBase):
         return self._call_all("attribute", "stats")
 
     def async_shutdown(self, timeout: float | None = None) -> None:
-        """The same as `shutdown`."""
+        """Shut down: the same as `shutdown`."""
         self.shutdown(timeout)
 
     def __repr__(self) -> str:
@@ -433,10 +433,10 @@ def join_of(cat_results: Any, settings: Mapping[str, Any], owner: str) -> str | 
     """Return how the batches of workers are joined; None stacks them, unless their rows become rows of a buffer.
 
     Raises:
-        SpecError: unless it is None, ``"stack"``, 0 or -1.
+        ArgumentError: Unless it is None, ``"stack"``, 0 or -1.
     """
     if cat_results not in (None, "stack", 0, -1):
-        raise SpecError(f"{owner}: cat_results is {cat_results!r}; it is 'stack', 0 or -1")
+        raise ArgumentError(f"{owner}: cat_results is {cat_results!r}; it is 'stack', 0 or -1")
     if cat_results is not None:
         return cat_results
     rows = settings.get("replay_buffer") is not None and settings.get("extend_buffer", True)
@@ -444,10 +444,10 @@ def join_of(cat_results: Any, settings: Mapping[str, Any], owner: str) -> str | 
 
 
 def _by_worker(source: Any, worker_ids: Any) -> dict[Any, Any] | None:
-    """The weights by number of the worker; None if all have the same."""
+    """Return the weights by number of the worker; None if all have the same."""
     if isinstance(source, Mapping) and {type(key) for key in source.keys()} == {int}:  # TensorDicts
         if worker_ids is not None:
-            raise SpecError(
+            raise ArgumentError(
                 f"update_policy_weights_ got weights of the workers {[*source]}, and worker_ids={worker_ids}: pass one"
                 " of the two"
             )
@@ -466,21 +466,21 @@ def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
     }
     for name, why in refused.items():
         if settings.get(name) not in (None, False):
-            raise SpecError(f"{owner} has no {name}: {why}")
+            raise ArgumentError(f"{owner} has no {name}: {why}")
 
 
 def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: Any, owner: str) -> list[Any]:
     """Return a function without arguments for each worker."""
     given = create_env_fn if env_fns is None else env_fns
     if given is None or (create_env_fn is not None and env_fns is not None):
-        raise SpecError(f"{owner} takes a list of functions that make environments, as create_env_fn or as env_fns")
+        raise ArgumentError(f"{owner} takes a list of functions that make environments, as create_env_fn or as env_fns")
     if callable(given):
         if num_workers is None:
-            raise SpecError(f"{owner} got one function: say num_workers=, or pass a list")
+            raise ArgumentError(f"{owner} got one function: say num_workers=, or pass a list")
         given = [given] * num_workers
     makers = list(given)
     if not makers or not all(callable(make) for make in makers) or num_workers not in (None, len(makers)):
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} takes functions that make environments, one for each worker"
             f" ({'any number' if num_workers is None else num_workers}), got {makers!r:.200}"
         )
@@ -488,17 +488,17 @@ def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs
         return makers
     several = [kwargs] * len(makers) if isinstance(kwargs, Mapping) else list(kwargs)
     if len(several) != len(makers):
-        raise SpecError(f"{owner} has {len(makers)} workers, and create_env_kwargs {len(several)} entries")
+        raise ArgumentError(f"{owner} has {len(makers)} workers, and create_env_kwargs {len(several)} entries")
     return [partial(make, **one) for make, one in zip(makers, several, strict=True)]
 
 
 def _policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
-    """The policy or the function that makes it, for each worker."""
+    """Return the policy or the function that makes it, for each worker."""
     if factory is None:
         return [policy] * count
     several = [factory] * count if callable(factory) else list(factory)
     if len(several) != count:
-        raise SpecError(f"{owner} has {count} workers, and policy_factory has {len(several)} entries")
+        raise ArgumentError(f"{owner} has {count} workers, and policy_factory has {len(several)} entries")
     return several
 
 

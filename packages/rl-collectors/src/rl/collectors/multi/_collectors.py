@@ -13,7 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl.collectors.multi._base import Interruptor, join_of
 from rl.collectors.multi._processes import COLLECT, SLOTS, STEPS, MultiBase
-from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError
+from rl.core.arguments import as_number
+from rl.core.errors import WorkerError, WorkerTimeoutError
 
 
 class MultiAsyncCollector(MultiBase):
@@ -96,7 +97,7 @@ class MultiAsyncCollector(MultiBase):
             self._requested[index] = self._taken[index] + self._ready.count(index)
 
     def _loss(self) -> WorkerError | None:
-        """The error of a worker that has ended and is not replaced, or is late."""
+        """Return the error of a worker that has ended and is not replaced, or is late."""
         if self._workers.lost and not self._restart:
             return next(iter(self._workers.lost.values()))
         late = [str(i) for i in range(len(self._workers)) if self._running(i) and monotonic() >= self._deadline(i)]
@@ -157,43 +158,44 @@ class MultiSyncCollector(MultiBase):
     are those of `Collector`, and ``policy_version`` int64: the number of weight updates that the worker had.
 
     Args:
-        create_env_fn: functions that make the environments, one for each worker; or one function and `num_workers`.
-        policy: a TensorDict module or function, of which every worker has a copy; random actions if None.
-        frames_per_batch: frames of a batch, over all workers; rounded up to whole steps of each.
-        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
-        cat_results: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches ``[*B, T]`` along
-            which they are concatenated, 0 or -1 (time). None for 0 if the batch extends a replay buffer, so that its
-            rows are those of a `Collector`, and ``"stack"`` otherwise.
-        preemptive_threshold: share of the workers in (0, 1]; once that many have finished, the others end their batches
+        create_env_fn: Functions that make the environments, one for each worker; or one function and `num_workers`.
+        policy: A TensorDict module or function, of which every worker has a copy; random actions if None.
+        frames_per_batch: Frames of a batch, over all workers; rounded up to whole steps of each.
+        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        cat_results: Form of a batch: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches
+            ``[*B, T]`` along which they are concatenated, 0 or -1 (time). None for 0 if the batch extends a replay
+            buffer, so that its rows are those of a `Collector`, and ``"stack"`` otherwise.
+        preemptive_threshold: Share of the workers in (0, 1]; once that many have finished, the others end their batches
             early. A batch is then flat, ``[frames]``: the steps of one worker after those of another.
-        env_fns: the same as `create_env_fn`.
-        num_workers: number of workers if there is one function.
-        create_env_kwargs: arguments of the functions, or a list of them.
-        policy_factory: function that makes the policy in the worker, or a list of them; takes the place of `policy`.
+        env_fns: The same as `create_env_fn`.
+        num_workers: Number of workers if there is one function.
+        create_env_kwargs: Arguments of the functions, or a list of them.
+        policy_factory: Function that makes the policy in the worker, or a list of them; takes the place of `policy`.
         num_workers_per_collector: 1.
         init_random_frames: Number of frames at the start with random actions, over all workers; None and -1 for none.
-        postproc: function that is applied to every batch; its result is yielded.
-        split_trajs: split every batch with `split_trajectories`.
-        update_at_each_batch: call `update_policy_weights_` before every batch.
-        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
-        trajs_per_batch: number of whole trajectories of a batch, see `Collector`; of all workers, in the order in which
+        postproc: Function that is applied to every batch; its result is yielded.
+        split_trajs: Whether to split every batch with `split_trajectories`.
+        update_at_each_batch: Whether to call `update_policy_weights_` before every batch.
+        weight_updater: A `WeightUpdaterBase`, with which this collector is registered.
+        trajs_per_batch: Number of whole trajectories of a batch, see `Collector`; of all workers, in the order in which
             they end.
-        traj_format: see `Collector`.
-        replay_buffer: buffer that is extended by every batch; None is yielded instead.
-        extend_buffer: whether a row of the buffer is a row of a worker's batch, as with a `Collector`. If false, it
+        traj_format: See `Collector`.
+        replay_buffer: Buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: Whether a row of the buffer is a row of a worker's batch, as with a `Collector`. If false, it
             is a single step, in the order of time.
-        restart: replace workers that have ended, with a warning; an error otherwise.
-        mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None.
-        num_threads: threads of torch in each worker.
-        daemon: whether workers are daemonic: they end with this process, and have no processes of their own other than
+        restart: Whether to replace workers that have ended, with a warning; otherwise an error is raised.
+        mp_start_method: Start method of the processes: ``fork``, ``spawn`` or ``forkserver``; fork where there is one
+            if None.
+        num_threads: Threads of torch in each worker.
+        daemon: Whether workers are daemonic: they end with this process, and have no processes of their own other than
             those of a `ParallelEnv`.
-        timeout: seconds after which a batch that is missing is an error; None for no limit.
-        shutdown_timeout: seconds after which `shutdown` kills the workers.
-        settings: further arguments of `Collector`, for every worker.
+        timeout: Seconds after which a batch that is missing is an error; None for no limit.
+        shutdown_timeout: Seconds after which `shutdown` kills the workers.
+        settings: Further arguments of `Collector`, for every worker.
 
     Raises:
-        SpecError: if an argument is out of range.
-        WorkerError: if a worker cannot be started.
+        ArgumentError: If an argument is out of range.
+        WorkerError: If a worker cannot be started.
 
     Example:
         >>> from rl.testing import CountingEnv
@@ -214,10 +216,8 @@ class MultiSyncCollector(MultiBase):
         preemptive_threshold: float | None = None,
         **settings: Any,
     ) -> None:
-        if preemptive_threshold is not None and not 0 < preemptive_threshold <= 1:
-            raise SpecError(
-                f"MultiSyncCollector: preemptive_threshold is {preemptive_threshold}, expected one in (0, 1]"
-            )
+        if preemptive_threshold is not None:
+            as_number(preemptive_threshold, "MultiSyncCollector", "preemptive_threshold", above=0, most=1)
         self._cat = join_of(cat_results, settings, "MultiSyncCollector")
         self._threshold = preemptive_threshold or 0.0
         self._interruptor = None if preemptive_threshold is None else Interruptor()
@@ -252,7 +252,7 @@ class MultiSyncCollector(MultiBase):
         return [*enumerate(batch.unbind(0) if steps is None else _shorten(batch, steps))]
 
     def _next_batch(self) -> tuple[TensorDict, list[int] | None]:
-        """The next batches of all workers, ``[workers, *B, T]``, and their numbers of steps if they end early."""
+        """Return the next batches of all workers ``[workers, *B, T]``, and their steps if they end early."""
         if self._layout is None:
             self._begin()
         else:
@@ -306,7 +306,7 @@ class MultiSyncCollector(MultiBase):
 
 
 def _shorten(batch: TensorDict, steps: list[int]) -> list[Any]:
-    """The first steps of each worker."""
+    """Return the first steps of each worker."""
     return [part[..., :count] for part, count in zip(batch.unbind(0), steps, strict=True)]
 
 
@@ -314,10 +314,10 @@ class MultiCollector:
     """`MultiSyncCollector` if `sync` is true, else `MultiAsyncCollector`; with the arguments of those.
 
     Args:
-        create_env_fn: functions that make the environments, one for each worker process.
-        policy: a TensorDict module or function, of which every worker has a copy; random actions if None.
-        sync: whether a batch consists of parts of all workers, or is that of one.
-        settings: further arguments of the collector.
+        create_env_fn: Functions that make the environments, one for each worker process.
+        policy: A TensorDict module or function, of which every worker has a copy; random actions if None.
+        sync: Whether a batch consists of parts of all workers, or is that of one.
+        settings: Further arguments of the collector.
 
     Example:
         >>> from rl.testing import CountingEnv

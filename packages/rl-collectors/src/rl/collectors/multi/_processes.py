@@ -18,7 +18,7 @@ from rl.collectors._collector import VERSION, Collector
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors.multi._base import WorkersBase
 from rl.collectors.weights import SharedWeights, load_weights
-from rl.core.errors import SpecError, WorkerError
+from rl.core.errors import ArgumentError, SpecError, WorkerError
 from rl.core.keys import TRAJ_IDS, NestedKey, key_str, leaf_keys, unwrap
 from rl.core.workers import SharedLeaves, WorkerGroup, layout_of, write_leaves
 
@@ -38,14 +38,14 @@ class WorkerBase:
     """A collector in a worker: a process, or an actor of Ray.
 
     Args:
-        collector_class: makes the collector.
-        create_env_fn: makes the environment.
-        policy: the policy; a function that makes it if `factory`.
-        factory: see `policy`.
-        settings: further arguments of the collector.
-        index: number of this worker.
-        workers: number of all workers.
-        life: how often this worker was replaced.
+        collector_class: Class of the collector.
+        create_env_fn: Function that makes the environment.
+        policy: The policy; a function that makes it if `factory`.
+        factory: See `policy`.
+        settings: Further arguments of the collector.
+        index: Number of this worker.
+        workers: Number of all workers.
+        life: Number of times that this worker was replaced.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class WorkerBase:
         self._version = 0
 
     def _stamped(self) -> TensorDictBase:
-        """The next batch, with trajectory ids that no other worker has, and the version of the weights."""
+        """Return the next batch, with trajectory ids that no other worker has, and the version of the weights."""
         batch = self._collector.collect()
         ids = batch.get(TRAJ_IDS, None)
         if ids is not None:
@@ -86,11 +86,11 @@ class WorkerBase:
         return attrgetter(path)(self._collector)(*args, **kwargs)
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the collector."""
+        """Return an attribute of the collector."""
         return getattr(self._collector, name)
 
     def find(self, path: str) -> tuple[Any] | str:
-        """An attribute of the collector, of its policy or environment, in a tuple; the message if there is none."""
+        """Return an attribute of collector, policy or environment in a tuple; the message if there is none."""
         try:
             return (attrgetter(path)(self._collector),)
         except AttributeError as error:
@@ -101,10 +101,10 @@ class CollectorWorker(WorkerBase):
     """A collector in a worker process, whose batches go to shared memory.
 
     Args:
-        batches: memory of the batches.
-        weights: memory of the weights.
-        settings: further arguments of `Collector`.
-        parts: further arguments of `WorkerBase`.
+        batches: Memory of the batches.
+        weights: Memory of the weights.
+        settings: Further arguments of `Collector`.
+        parts: Further arguments of `WorkerBase`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class CollectorWorker(WorkerBase):
         """Collect the first batch, and return its layout; `map` writes it. May be called twice.
 
         Args:
-            again: begin with a reset, and drop the batch of an earlier call.
+            again: Whether to begin with a reset and to drop the batch of an earlier call.
         """
         if again:
             self._held = None
@@ -148,9 +148,9 @@ class CollectorWorker(WorkerBase):
         """Map the memory of the batches, and write the one of `first`.
 
         Args:
-            layout: with the dimensions of slots and workers in front.
-            slot: of the next batch.
-            life: how often this worker was replaced.
+            layout: Layout with the dimensions of slots and workers in front.
+            slot: Slot of the next batch.
+            life: Number of times that this worker was replaced.
         """
         mapped = self._batches.map(layout)
         self._slots = [{key: leaf[slot, self._index] for key, leaf in mapped.items()} for slot in range(SLOTS)]
@@ -229,7 +229,7 @@ class MultiBase(WorkersBase):
     ) -> None:
         owner = type(self).__name__
         if num_workers_per_collector != 1:
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner}: num_workers_per_collector is {num_workers_per_collector}; a worker has one environment. Let"
                 " the functions return SerialEnv(n, make) for n in each"
             )
@@ -294,7 +294,7 @@ class MultiBase(WorkersBase):
         self._workers.settle()
         self._layout, self._again = None, True
         self._begin_count()
-        self._torn = False
+        self._interrupted = False
 
     @abstractmethod
     def _begin_count(self) -> None:
@@ -326,7 +326,7 @@ class MultiBase(WorkersBase):
         return batch
 
     def _own(self, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        """Copies of the entries, or the entries themselves if a replay buffer copies them."""
+        """Return copies of the entries, or the entries themselves if a replay buffer copies them."""
         if self._output.replay_buffer is not None and not self._output.split_trajs and self._whole is None:
             return dict(entries)
         return {key: leaf.clone() for key, leaf in entries.items()}
@@ -354,16 +354,16 @@ class MultiBase(WorkersBase):
         """Record the next batches of some workers with `torch.profiler`, one Chrome trace for each.
 
         Args:
-            config: what is recorded; `ProfileConfig.workers` are the workers.
-            settings: those of `ProfileConfig`, in the place of `config`.
+            config: Settings of the recording; `ProfileConfig.workers` are the workers.
+            settings: Settings of `ProfileConfig`, in place of `config`.
 
         Raises:
-            SpecError: if a setting is out of range, both are given, or there is no such worker.
+            ArgumentError: If a setting is out of range, both are given, or there is no such worker.
         """
         wanted = ProfileConfig.of(config, settings)
         workers = [*range(self.num_workers)] if wanted.workers is None else list(wanted.workers)
         if not set(workers) <= set(range(self.num_workers)):
-            raise SpecError(f"enable_profile got workers {workers}; there are 0 to {self.num_workers - 1}")
+            raise ArgumentError(f"enable_profile got workers {workers}; there are 0 to {self.num_workers - 1}")
         self._pause(keep=True)
         for index in workers:
             self._call(index, "enable_profile", wanted)

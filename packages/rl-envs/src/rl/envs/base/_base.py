@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
@@ -27,11 +27,9 @@ from rl.envs.base._checks import (
     expected_entry,
     warn_not_restorable,
 )
-from rl.envs.base._rollout import GivenActions, on_its_device, rollout, write_into
+from rl.envs.base._rollout import OpenLoopPolicy, on_its_device, rollout, write_into
 from rl.envs.base._rules import StepRules
 from rl.envs.base._specs import Masks, SpecNames, infer_specs, leaf_keys
-
-__all__ = ["PUBLIC_FORM", "EnvBase"]
 
 PUBLIC_FORM = ("reset", "step", "step_mdp", "maybe_reset", "step_and_maybe_reset")
 """The methods that an environment with a leaf form derives, and no subclass may override."""
@@ -71,9 +69,9 @@ class EnvBase(SpecNames):
     attribute ``_rl`` is reserved.
 
     Args:
-        batch_size: number of elements in each batch dimension.
-        device: device of all tensors; that of the simulator if None.
-        debug: compare every reset and step with the specs, not only the first.
+        batch_size: Number of elements in each batch dimension.
+        device: Device of all tensors; that of the simulator if None.
+        debug: Whether to compare every reset and step with the specs, not only the first.
 
     Example:
         >>> from rl.core.specs import Composite, Unbounded, Bounded
@@ -104,11 +102,11 @@ class EnvBase(SpecNames):
         """Refuse a subclass that overrides a method which its base class derives.
 
         Args:
-            final: names of the methods that subclasses of this class must not override.
-            kwargs: for the next class.
+            final: Names of the methods that subclasses of this class must not override.
+            kwargs: Arguments for the next class.
 
         Raises:
-            RLError: if the class overrides one.
+            RLError: If the class overrides one.
         """
         super().__init_subclass__(**kwargs)
         for name, method in cls.__final.items():
@@ -198,10 +196,10 @@ class EnvBase(SpecNames):
         """Start new episodes.
 
         Args:
-            tensordict: root entries. With ``_reset`` (bool, the shape of the done flag next to it) only the marked
+            tensordict: Root entries. With ``_reset`` (bool, the shape of the done flag next to it) only the marked
                 elements are reset, and the others keep the entries of `tensordict`.
-            set_state: begin in the state entries (`state_keys`) of `tensordict`, in environments whose state is in
-                the TensorDict.
+            set_state: Whether to begin in the state entries (`state_keys`) of `tensordict`, in environments whose state
+                is in the TensorDict.
             options: Argument of the simulator's own ``reset(options=)``, in this reset alone; `GymEnv` and `GymWrapper`
                 take it, also inside of a `TransformedEnv`, and of a `SerialEnv`, `ParallelEnv` or `AsyncEnvPool`, which
                 hand it to each of their environments.
@@ -210,10 +208,10 @@ class EnvBase(SpecNames):
             `tensordict`, updated, or a new one: observations, state, and done flags, which are false.
 
         Raises:
-            ShapeError: if the batch or a mask has the wrong shape.
-            SpecError: if the result of ``_reset`` does not agree with the specs (first reset).
-            ContractError: if `set_state` is true and a state entry is missing.
-            RLError: if the environment takes no options.
+            ShapeError: If the batch or a mask has the wrong shape.
+            SpecError: If the result of ``_reset`` does not agree with the specs (first reset).
+            ContractError: If `set_state` is true and a state entry is missing.
+            RLError: If the environment takes no options.
         """
         rules = self._rl
         rules.check_open()
@@ -253,7 +251,7 @@ class EnvBase(SpecNames):
         return fresh if tensordict is None else tensordict.update(fresh)
 
     def __given_state(self, tensordict: TensorDictBase | None) -> TensorDict:
-        """A copy of the state entries of `tensordict`."""
+        """Return a copy of the state entries of `tensordict`."""
         found = {key: None if tensordict is None else tensordict.get(key, None) for key in self.state_keys}
         if not found:
             raise RLError(
@@ -286,7 +284,7 @@ class EnvBase(SpecNames):
         Inputs with another batch than `batch_size` are given to it.
 
         Raises:
-            SpecError: if the environment has a fixed batch (`batch_locked`).
+            SpecError: If the environment has a fixed batch (`batch_locked`).
         """
         size = as_batch_size(batch_size, self._rl.owner)
         if self.batch_locked:
@@ -304,7 +302,7 @@ class EnvBase(SpecNames):
         return other
 
     def __mask_entries(self, masks: Masks) -> TensorDict:
-        """The masks by key, for ``_reset``; at the root their union."""
+        """Return the masks by key, for ``_reset``; at the root their union."""
         keyed: Any = {unwrap((*level, "_reset")): mask for level, mask in masks.items()}
         keyed.setdefault("_reset", self.__any_mask(masks))
         return self._rl.tensordict(keyed)
@@ -318,15 +316,15 @@ class EnvBase(SpecNames):
         """Take a step with the action of `tensordict`.
 
         Args:
-            tensordict: root entries with the action. Elements that ``_step`` (bool ``[*B]`` or ``[*B, 1]``) excludes
+            tensordict: Root entries with the action. Elements that ``_step`` (bool ``[*B]`` or ``[*B, 1]``) excludes
                 are not stepped. Entries under ``next`` that the environment does not write are kept.
 
         Returns:
             `tensordict` itself, with the outcome under ``next``.
 
         Raises:
-            ContractError: if the action is missing (first step).
-            SpecError: if the action, or the result of ``_step``, is not in its spec (first step).
+            ContractError: If the action is missing (first step).
+            SpecError: If the action, or the result of ``_step``, is not in its spec (first step).
         """
         rules = self._rl
         rules.check_open()
@@ -424,32 +422,33 @@ class EnvBase(SpecNames):
         Gradients are recorded as torch's ambient mode says: wrap the call in ``torch.no_grad()`` if none are needed.
 
         Args:
-            max_steps: maximum number of steps, at least 1.
-            policy: reads the root entries and writes the action; random actions if None.
-            callback: called after each step with the environment and the TensorDict of the step.
-            auto_reset: reset first. If false, the rollout continues from `tensordict`, of which done elements are
-                reset.
-            break_when_any_done: stop when an element is done. If false, done elements are reset.
-            break_when_all_done: stop when every element has finished, and hold those that finished early; takes
-                the place of `break_when_any_done`.
-            return_contiguous: one tensor for each entry; a lazy stack of the steps if false.
-            tensordict: root entries to start from; handed to `reset` if `auto_reset`.
-            set_truncated: mark the last step as truncated and done.
-            actions: the action of each step instead of a policy: a tensor ``[*B, T, ...]`` for the only action, a
+            max_steps: Maximum number of steps, at least 1.
+            policy: Function that reads the root entries and writes the action; random actions if None.
+            callback: Function that is called after each step with the environment and the TensorDict of the step.
+            auto_reset: Whether to reset first. If false, the rollout continues from `tensordict`, of which done
+                elements are reset.
+            break_when_any_done: Whether to stop when an element is done. If false, done elements are reset.
+            break_when_all_done: Whether to stop when every element has finished, and hold those that finished early;
+                takes the place of `break_when_any_done`.
+            return_contiguous: Whether to return one tensor for each entry; a lazy stack of the steps otherwise.
+            tensordict: Root entries to start from; handed to `reset` if `auto_reset`.
+            set_truncated: Whether to mark the last step as truncated and done.
+            actions: The action of each step instead of a policy: a tensor ``[*B, T, ...]`` for the only action, a
                 TensorDict ``[*B, T]`` with all of them, or an iterable, such as a list, of those of single steps. The
                 rollout has at most T steps.
-            out: a TensorDict ``[*B, T]`` with the entries of the rollout, T at least the number of steps; its first
+            out: A TensorDict ``[*B, T]`` with the entries of the rollout, T at least the number of steps; its first
                 steps are overwritten.
-            storing_device: device of the result; that of the environment if None.
-            auto_cast_to_device: move the policy's input to the device of its first parameter, and its output back.
+            storing_device: Device of the result; that of the environment if None.
+            auto_cast_to_device: Whether to move the policy's input to the device of its first parameter, and its output
+                back.
 
         Returns:
             ``[*B, T]``; the last dimension is named ``time``. With `out`, a view of what was written.
 
         Raises:
-            RLError: if there is nothing to start from, no flag for `set_truncated`, or both a policy and actions.
-            ShapeError: if `actions` or `out` has another batch, or `out` is shorter than the rollout.
-            ContractError: if `out` has other entries.
+            RLError: If there is nothing to start from, no flag for `set_truncated`, or both a policy and actions.
+            ShapeError: If `actions` or `out` has another batch, or `out` is shorter than the rollout.
+            ContractError: If `out` has other entries.
         """
         if self.__takes(tensordict):
             return self.with_batch(tensordict.batch_size).rollout(
@@ -474,7 +473,7 @@ class EnvBase(SpecNames):
         if actions is not None:
             if policy is not None:
                 raise RLError("rollout takes a policy or actions, and was given both: leave one out")
-            policy = GivenActions(self, actions, max_steps)
+            policy = OpenLoopPolicy(self, actions, max_steps)
             max_steps = min(max_steps, policy.steps)
         elif policy is not None and auto_cast_to_device:
             policy = on_its_device(policy, self.device)
@@ -508,10 +507,10 @@ class EnvBase(SpecNames):
         """Return every action, ``[n, *B]``, for an environment whose actions are all discrete.
 
         Args:
-            tensordict: its entries are repeated next to each action; actions alone if None.
+            tensordict: Data whose entries are repeated next to each action; actions alone if None.
 
         Raises:
-            SpecError: if an action is continuous, or there are too many of them.
+            SpecError: If an action is continuous, or there are too many of them.
 
         Example:
             >>> from rl.envs import CartPoleEnv
@@ -630,18 +629,19 @@ class EnvBase(SpecNames):
         stays.
 
         Args:
-            policy: writes the action; random actions of the assigned action spec if None.
-            tensordict: given to the reset.
-            action_key: entries that the policy writes for the environment.
-            observation_key: observations; every other entry if None.
-            reward_key: rewards; entries of the same last name at any level.
-            done_key: done flags; by name if None.
+            policy: Function that writes the action; random actions of the assigned action spec if None.
+            tensordict: Input of the reset.
+            action_key: Entries that the policy writes for the environment.
+            observation_key: Observations; every other entry if None.
+            reward_key: Rewards; entries of the same last name at any level.
+            done_key: Done flags; by name if None.
 
         Returns:
             The environment.
 
         Raises:
-            SpecError: if there is neither a policy nor an action spec, or a key is not written.
+            ArgumentError: If there is neither a policy nor an action spec.
+            SpecError: If a key is not written.
         """
         found = infer_specs(self, policy, tensordict, action_key, observation_key, reward_key, done_key)
         for role, spec in found.items():
@@ -662,18 +662,18 @@ class EnvBase(SpecNames):
         """Move the environment to a device, or convert its floating-point entries.
 
         Args:
-            target: a device: specs, tensors and random generators of this environment move there (generators with
+            target: A device: specs, tensors and random generators of this environment move there (generators with
                 another seed). A dtype: observations and rewards are converted to it, actions and state from it.
 
         Returns:
             This environment; for a dtype a `TransformedEnv` of it.
 
         Raises:
-            SpecError: if `target` is a dtype of integers.
+            ArgumentError: If `target` is a dtype of integers.
         """
         if isinstance(target, torch.dtype):
             if not target.is_floating_point:
-                raise SpecError(
+                raise ArgumentError(
                     f"{self._rl.owner}.to(dtype) converts floating-point entries and takes a floating-point dtype, got"
                     f" {target}: convert single entries with DTypeCastTransform"
                 )
@@ -703,13 +703,13 @@ class EnvBase(SpecNames):
         """Compile the step with `torch.compile`, for a `LeafEnvBase` written in torch; `eager` undoes it.
 
         Args:
-            kwargs: for `torch.compile`.
+            kwargs: Arguments of `torch.compile`.
 
         Returns:
             The environment.
 
         Raises:
-            RLError: if the environment is not written in torch, or on TensorDicts.
+            RLError: If the environment is not written in torch, or on TensorDicts.
         """
         raise RLError(
             f"{self._rl.owner} cannot be compiled: its step is not a function of tensors in torch. Write it as a"
@@ -740,16 +740,16 @@ class EnvBase(SpecNames):
         """Register the environment with Gymnasium, so that ``gymnasium.make(id)`` makes it.
 
         Args:
-            id: the id, such as ``"Mine-v0"``.
-            entry_point: makes the environment; this class if None.
-            transform: appended to it; each environment gets a clone.
-            info_keys: observations that go into ``info``.
-            reward_threshold: see `gymnasium.register`, as for the following ones.
-            nondeterministic: whether one seed may give several trajectories.
-            max_episode_steps: time limit.
-            order_enforce: refuse a step before a reset.
-            disable_env_checker: leave Gymnasium's check of the first steps out.
-            kwargs: for the environment.
+            id: The id, such as ``"Mine-v0"``.
+            entry_point: Function that makes the environment; this class if None.
+            transform: Appended to it; each environment gets a clone.
+            info_keys: Observations that go into ``info``.
+            reward_threshold: See `gymnasium.register`, as for the following ones.
+            nondeterministic: Whether one seed may give several trajectories.
+            max_episode_steps: Time limit.
+            order_enforce: Whether to reject a step before a reset.
+            disable_env_checker: Whether to leave out Gymnasium's check of the first steps.
+            kwargs: Arguments of the environment.
 
         Example:
             >>> import gymnasium
@@ -801,10 +801,10 @@ class EnvBase(SpecNames):
         """Release the resources of the environment. May be called twice.
 
         Args:
-            raise_if_closed: refuse a second call.
+            raise_if_closed: Whether to reject a second call.
 
         Raises:
-            RLError: if the environment is closed and `raise_if_closed` is true.
+            RLError: If the environment is closed and `raise_if_closed` is true.
         """
         if raise_if_closed:
             self._rl.check_open()
@@ -828,7 +828,7 @@ class EnvBase(SpecNames):
 
 
 def _next_seed(seed: int) -> int:
-    """The splitmix64 finalizer, cut to 31 bits: a seed that is unrelated to `seed`.
+    """Apply the splitmix64 finalizer, cut to 31 bits: a seed that is unrelated to `seed`.
 
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, fig. 14.
     """

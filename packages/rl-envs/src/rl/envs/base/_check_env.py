@@ -23,8 +23,6 @@ from rl.envs.base._checks import entry_fault, expected_entry
 from rl.envs.base._leaf import as_env
 from rl.envs.base._specs import FLAGS, leaf_keys
 
-__all__ = ["check_env"]
-
 _LIMIT = 46
 """Characters of a column."""
 
@@ -40,12 +38,12 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
     given a function that makes environments.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol.
-        seed: for `set_seed`.
-        steps: number of random steps.
+        env: Any environment of the `rl.core.interfaces.Env` protocol.
+        seed: Seed for `set_seed`.
+        steps: Number of random steps.
 
     Raises:
-        SpecError: with one line for each fault.
+        SpecError: With one line for each fault.
 
     Example:
         >>> from rl.envs import CartPoleEnv
@@ -163,14 +161,14 @@ class _Checks:
         resets: int | None = None,
         seeds: int = 0,
     ) -> tuple[list[TensorDictBase], list[TensorDict]] | None:
-        """Steps from a seeded reset and their actions; None if one raised, which is a fault.
+        """Return steps from a seeded reset and their actions; None if one raised, which is a fault.
 
         Args:
-            name: row of that fault.
-            actions: random ones if None.
-            watch: compare with the specs.
+            name: Row of that fault.
+            actions: Random ones if None.
+            watch: Whether to compare with the specs.
             resets: 1 to reset the first element after two steps; 0 for the same run without; None for neither.
-            seeds: what is added to the seeds of these runs.
+            seeds: Number that is added to the seeds of these runs.
         """
         env, table = self.env, self.table
         found: list[TensorDictBase] = []
@@ -256,7 +254,7 @@ class _Checks:
         self.table.row("same seed", "one trajectory", "so" if fault is None else "two trajectories", fault)
 
     def _judge_last_observations(self, run: tuple[list[TensorDictBase], list[TensorDict]]) -> None:
-        """An observation at the end of an episode that always equals the first of the next one is not the last."""
+        """Report last observations that always equal the first ones of the next episodes: they are no last ones."""
         name, expected = "last observation of an episode", "under 'next'"
         if self.level is None:
             self.table.skip(name, "done flags in several groups")
@@ -319,7 +317,7 @@ class _Checks:
         self.table.row(name, expected, "so" if fault is None else "otherwise", fault)
 
     def _drawn(self, name: str, plain: list[TensorDictBase], actions: list[TensorDict]) -> list[str]:
-        """The keys that differ with the seed before any episode ends: one element may change what another draws."""
+        """Return the keys that differ with the seed before any episode ends: elements may share a generator."""
         other = self._walk(name, actions, resets=0, seeds=self.steps)
         over = [bool(self._ended(step.get("next")).any()) for step in plain]
         count = over.index(True) + 1 if any(over) else len(over)
@@ -340,7 +338,7 @@ class _Checks:
         return self.env.reset(td.set(self._key("_reset"), mask))
 
     def _key(self, name: str) -> NestedKey:
-        """A key beside the flags that end episodes."""
+        """Return a key next to the flags that end episodes."""
         return unwrap((*(self.level or ()), name))
 
     def _ended(self, outcome: TensorDictBase) -> Tensor:
@@ -349,7 +347,7 @@ class _Checks:
         return done.any(-1) if self.level else done.flatten(len(self.env.batch_size)).any(-1)
 
     def _differences(self, one: list[TensorDictBase], two: list[TensorDictBase]) -> list[str]:
-        """The keys in which another element than the first differs before it ends, in the order of time."""
+        """Return the keys in which another element than the first differs before it ends, in the order of time."""
         found: list[str] = []
         ndim = len(self.env.batch_size)
         alive = torch.ones(self.env.batch_size, dtype=torch.bool)

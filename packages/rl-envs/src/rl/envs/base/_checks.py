@@ -9,26 +9,13 @@ import torch
 from torch import Tensor
 
 from rl.core import env_specs
-from rl.core.errors import ContractError, SpecError, issue_warning
+from rl.core.errors import ArgumentError, ContractError, SpecError, issue_warning
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
 
 if TYPE_CHECKING:
     from rl.core.interfaces import Env
-
-__all__ = [
-    "as_batch_size",
-    "check_action",
-    "check_entries",
-    "check_env_specs",
-    "check_not_done",
-    "check_private",
-    "describe",
-    "entry_fault",
-    "expected_entry",
-    "warn_not_restorable",
-]
 
 
 def describe(value: Any) -> str:
@@ -69,7 +56,7 @@ def expected_entry(value: Any) -> str:
 
 
 def entry_fault(spec: TensorSpec, value: Any) -> str | None:
-    """What is wrong with a value, or None."""
+    """Return the fault of a value, or None."""
     if not isinstance(value, Tensor):
         return f"expected {describe(spec)}, got {describe(value)}" if spec.dtype is not None else None
     if value.shape != spec.shape or value.dtype != spec.dtype:
@@ -85,13 +72,13 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allow
     """Raise unless `entries` holds exactly the entries of `specs`.
 
     Args:
-        entries: a TensorDict, or tensors by flat key.
-        specs: with the batch.
-        owner: the method that wrote the entries, for messages.
-        allowed: keys that may be there without a spec.
+        entries: A TensorDict, or tensors by flat key.
+        specs: Specs with the batch.
+        owner: The method that wrote the entries, for messages.
+        allowed: Keys that may be there without a spec.
 
     Raises:
-        SpecError: one line for each entry that is missing, unknown, or not as its spec says.
+        SpecError: One line for each entry that is missing, unknown, or not as its spec says.
     """
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
     found = leaf_keys(entries)
@@ -116,8 +103,8 @@ def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
     """Raise unless every action is there and lies in its spec.
 
     Raises:
-        ContractError: if an action is missing.
-        SpecError: if an action has another shape, dtype or device, or lies outside.
+        ContractError: If an action is missing.
+        SpecError: If an action has another shape, dtype or device, or lies outside.
     """
     for key in leaf_keys(spec):
         value = entries.get(key, None)
@@ -139,17 +126,17 @@ def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
 
 
 def as_batch_size(batch_size: Iterable[int], owner: str) -> torch.Size:
-    """A batch size from any sequence of integers.
+    """Return a batch size from any sequence of integers.
 
     Raises:
-        SpecError: if it is none.
+        ArgumentError: If it is none.
     """
     try:
         size = torch.Size(batch_size)
     except TypeError:
         size = None
     if size is None or any(n < 0 for n in size):
-        raise SpecError(f"{owner}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
+        raise ArgumentError(f"{owner}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
     return size
 
 
@@ -181,13 +168,12 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3, **othe
     The environment is reset, and left in the middle of an episode.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol.
-        seed: for `set_seed`; not called if None.
-        steps: length of the rollout.
-        others: Arguments of TorchRL's function, answered as `rl.core.env_specs.check_env_specs` answers them.
+        env: Any environment of the `rl.core.interfaces.Env` protocol.
+        seed: Seed for `set_seed`; not called if None.
+        steps: Length of the rollout.
 
     Raises:
-        SpecError: one line for each entry that differs: key, expected, got.
+        SpecError: One line for each entry that differs: key, expected, got.
 
     Example:
         >>> from rl.envs import PendulumEnv

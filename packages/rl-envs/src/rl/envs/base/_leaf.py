@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, RLError, ShapeError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves, missing_env_members
 from rl.core.keys import key_str
 from rl.core.lowering import lower_env
@@ -33,7 +33,7 @@ def can_write_rows(current: Mapping[Any, Tensor], keys: Iterable[Any]) -> bool:
     """Whether `write_rows` can write `keys`: the entries are on the CPU and need no gradient.
 
     Raises:
-        ContractError: if one is missing.
+        ContractError: If one is missing.
     """
     for key in keys:
         if key not in current:
@@ -45,13 +45,13 @@ def can_write_rows(current: Mapping[Any, Tensor], keys: Iterable[Any]) -> bool:
 
 
 def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: Mapping[Any, Any]) -> Leaves:
-    """The root entries after a partial reset: copies of those before it, with the rows of the new episodes.
+    """Return the root entries after a partial reset: copies of those before it, with the rows of the new episodes.
 
     Args:
-        current: entries before the reset, ``[*B, ...]``.
-        mask: bool ``[*B, 1]``, the elements that are reset; their done flags become false.
-        chosen: indices of these elements in the flattened batch.
-        fresh: entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
+        current: Entries before the reset, ``[*B, ...]``.
+        mask: Mask bool ``[*B, 1]`` of the elements that are reset; their done flags become false.
+        chosen: Indices of these elements in the flattened batch.
+        fresh: Entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
     """
     kept = ~mask
     leaves: Leaves = {name: current[name] & kept for name in FLAGS}
@@ -68,9 +68,9 @@ class LeafCalls:
     """The functions of a leaf form; see `LeafEnvBase` for each.
 
     Args:
-        reset: ``_reset_leaves``.
-        step: ``_step_leaves``.
-        reset_rows: ``_reset_rows``.
+        reset: Method ``_reset_leaves``.
+        step: Method ``_step_leaves``.
+        reset_rows: Method ``_reset_rows``.
     """
 
     reset: Callable[[Tensor | None], Leaves]
@@ -102,12 +102,12 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
       once, as batch ``[n, *B]``, or None. `SerialEnv` calls it.
 
     Args:
-        batch_size: number of elements in each batch dimension.
-        device: device of all tensors; that of the simulator if None.
-        debug: compare every reset and step with the specs, not only the first.
+        batch_size: Number of elements in each batch dimension.
+        device: Device of all tensors; that of the simulator if None.
+        debug: Whether to compare every reset and step with the specs, not only the first.
 
     Raises:
-        RLError: when a subclass is created that overrides the derived form.
+        RLError: When a subclass is created that overrides the derived form.
 
     Example:
         >>> from rl.core.specs import Bounded, Composite, Unbounded
@@ -178,8 +178,8 @@ class LeafForm:
     The first reset and the first step are compared with the specs; each one if the environment's `debug` is true.
 
     Args:
-        env: the environment, for its specs.
-        calls: functions that reset and step it.
+        env: The environment, for its specs.
+        calls: Functions that reset and step it.
     """
 
     __slots__ = ("_env", "_flag_shape", "_reset", "_rows", "_rules", "_step", "batch_size")
@@ -195,13 +195,13 @@ class LeafForm:
         """Return the root entries after a reset of all elements, or of those where `mask` is true.
 
         Args:
-            current: root entries of the elements that are not reset; needed with `mask`.
-            mask: bool ``[*B, 1]``, the elements to reset; all if None.
+            current: Root entries of the elements that are not reset; needed with `mask`.
+            mask: Mask bool ``[*B, 1]`` of the elements to reset; all if None.
 
         Raises:
-            RLError: if there is a mask and no `current`, or the environment is closed.
-            ShapeError: if the mask is not bool, or has not the shape of ``done``.
-            ContractError: if `current` lacks an entry.
+            RLError: If there is a mask and no `current`, or the environment is closed.
+            ShapeError: If the mask is not bool, or has not the shape of ``done``.
+            ContractError: If `current` lacks an entry.
         """
         rules = self._rules
         rules.check_open()
@@ -265,8 +265,8 @@ def reset_where(env: Any, leaf: LeafEnv) -> Callable[[Tensor | None], Leaves]:
     """Return `leaf.reset_leaves` as a function of the mask alone, whose rows outside the mask mean nothing.
 
     Args:
-        env: the environment of `leaf`.
-        leaf: a leaf form.
+        env: The environment of `leaf`.
+        leaf: A leaf form.
     """
     blank: Leaves = {}
 
@@ -291,10 +291,11 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     looked up in the environment. `as_env` applies the adapter where it is needed.
 
     Args:
-        env: the environment; closed with this one.
+        env: The environment; closed with this one.
 
     Raises:
-        SpecError: if `env` lacks members of the protocol, or its specs do not begin with its batch size.
+        ArgumentError: If `env` lacks members of the protocol.
+        SpecError: If its specs do not begin with its batch size.
 
     Example:
         >>> from rl.testing import CountingEnv  # written against rl-core alone
@@ -384,10 +385,10 @@ def as_env(env: Any) -> EnvBase:
     """Return `env` itself if it is an `EnvBase`, else an `EnvAdapter` around it.
 
     Args:
-        env: an environment of the `rl.core.interfaces.Env` protocol.
+        env: An environment of the `rl.core.interfaces.Env` protocol.
 
     Raises:
-        SpecError: if `env` lacks members of the protocol; they are named.
+        ArgumentError: If `env` lacks members of the protocol; they are named.
 
     Example:
         >>> from rl.testing import CountingEnv
@@ -404,9 +405,9 @@ def as_env(env: Any) -> EnvBase:
 def _check_protocol(env: Any) -> None:
     lacking = missing_env_members(env)
     if isinstance(env, type):
-        raise SpecError(f"expected an environment, got the class {env.__name__}: pass {env.__name__}(...)")
+        raise ArgumentError(f"expected an environment, got the class {env.__name__}: pass {env.__name__}(...)")
     if lacking:
-        raise SpecError(
+        raise ArgumentError(
             f"{type(env).__name__} is no environment: it lacks {', '.join(lacking)}. Inherit EnvBase or add the missing"
             " members of rl.core.interfaces.Env; wrap a Gymnasium environment as GymWrapper(env)"
         )

@@ -26,8 +26,8 @@ class RandomPolicy:
     """Policy that samples each action from its spec; reads nothing.
 
     Args:
-        action_spec: spec of the actions, with the batch, such as ``env.full_action_spec``.
-        action_key: key of the action, if the spec is that of one action.
+        action_spec: Spec of the actions, with the batch, such as ``env.full_action_spec``.
+        action_key: Key of the action, if the spec is that of one action.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -80,15 +80,15 @@ def rollout(
     at the end; all others run on TensorDicts.
 
     Args:
-        env: the environment.
-        start: the root entries of the first step; left as they are.
-        max_steps: at least 1.
+        env: The environment.
+        start: The root entries of the first step; left as they are.
+        max_steps: Maximum number of steps, at least 1.
         policy: None for random actions.
-        callback: called after each step.
-        stop: when an episode ends: ``any`` stops, ``all`` stops when all have, ``never`` resets.
-        contiguous: stack into tensors.
-        set_truncated: mark the last step.
-        storing_device: device of the result; that of the entries if None.
+        callback: Function that is called after each step.
+        stop: Rule for ended episodes: ``any`` stops, ``all`` stops when all have, ``never`` resets.
+        contiguous: Whether to stack into tensors.
+        set_truncated: Whether to mark the last step.
+        storing_device: Device of the result; that of the entries if None.
 
     Returns:
         ``[*B, T]``, the last dimension named ``time``.
@@ -111,7 +111,7 @@ def rollout(
 def _steps(
     env: Any, start: TensorDictBase, max_steps: int, policy: Any, callback: Any, *, stop: str, device: Any
 ) -> list[TensorDictBase]:
-    """The steps of a rollout on TensorDicts."""
+    """Return the steps of a rollout on TensorDicts."""
     steps: list[TensorDictBase] = []
 
     td = start.copy()
@@ -219,8 +219,8 @@ def write_into(out: TensorDictBase, found: TensorDictBase) -> TensorDictBase:
     """Copy a rollout into the first steps of `out`, and return the view of them.
 
     Raises:
-        ShapeError: if `out` has another batch or too few steps.
-        ContractError: if it has other entries.
+        ShapeError: If `out` has another batch or too few steps.
+        ContractError: If it has other entries.
     """
     steps = found.batch_size[-1]
     if out.batch_size[:-1] != found.batch_size[:-1] or not out.batch_size or out.batch_size[-1] < steps:
@@ -319,18 +319,18 @@ def _explain_outcomes(env: Any, outcomes: list[Any]) -> None:
 # ruff: noqa: SLF001  # the parts of an environment share its rules, which users do not see
 
 
-class GivenActions:
+class OpenLoopPolicy:
     """Policy that plays given actions, one after the other.
 
     Args:
-        env: the environment, for its action keys.
-        actions: ``[*B, T, ...]``, or a TensorDict ``[*B, T]``; or an iterable of the actions of single steps,
+        env: The environment, for its action keys.
+        actions: Actions ``[*B, T, ...]``, or a TensorDict ``[*B, T]``; or an iterable of the actions of single steps,
             ``[*B, ...]`` or TensorDicts ``[*B]``.
-        max_steps: how many are read of an iterable.
+        max_steps: Number of actions that are read from an iterable.
 
     Raises:
-        ShapeError: if the batch is not that of the environment.
-        RLError: if they are neither, or an iterable of none.
+        ShapeError: If the batch is not that of the environment.
+        RLError: If they are neither, or an iterable of none.
     """
 
     def __init__(self, env: Any, actions: TensorDictBase | Tensor | Iterable[Any], max_steps: int) -> None:
@@ -364,7 +364,7 @@ class GivenActions:
 
 
 def _stack_actions(actions: Any, dim: int, max_steps: int, env: Any) -> Any:
-    """The actions of single steps, with the dimension of time behind the batch."""
+    """Return the actions of single steps, with the dimension of time behind the batch."""
     owner = f"{env._rl.owner}.rollout(actions=...)"
     steps = list(islice(actions, max_steps)) if isinstance(actions, Iterable) else []
     if not steps or not all(isinstance(one, TensorDictBase | Tensor) for one in steps):

@@ -18,16 +18,14 @@ from rl.core.specs import TensorSpec, group_sizes, set_group_sizes
 from rl.envs.base._checks import check_entries, check_not_done
 from rl.envs.base._specs import ROLES, EnvSpecs, Flags, Masks, leaf_keys
 
-__all__ = ["StepRules", "partial_root", "start_at"]
-
 
 class StepRules:
     """Specs and done flags of one environment, and the checks that follow from them.
 
     Args:
-        owner: name of the environment, for messages.
-        batch_size: batch of the environment.
-        device: device of its specs; as assigned if None.
+        owner: Name of the environment, for messages.
+        batch_size: Batch of the environment.
+        device: Device of its specs; as assigned if None.
     """
 
     closed = False
@@ -79,7 +77,7 @@ class StepRules:
         self._derive()
 
     def with_batch(self, batch_size: torch.Size) -> StepRules:
-        """The same rules for another batch."""
+        """Return the same rules for another batch."""
         other = StepRules(self.owner, batch_size, self.specs.device)
         for role in ROLES:
             if self.specs.has(role):
@@ -91,7 +89,7 @@ class StepRules:
         self.compiled, self.compile_options, self.other_batch = step, options, {}
 
     def uncompiled(self) -> StepRules:
-        """A copy that can be pickled."""
+        """Return a copy that can be pickled."""
         other = copy.copy(self)
         other.compiled = other.compile_options = None
         other.other_batch = {}
@@ -167,8 +165,8 @@ def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
     """Root entries for a partial reset of `env` whose other rows are discarded: zeros, and the masks.
 
     Args:
-        env: any environment of the `rl.core.interfaces.Env` protocol.
-        masks: the ``_reset`` entries that `EnvBase` gives to ``_reset``.
+        env: Any environment of the `rl.core.interfaces.Env` protocol.
+        masks: The ``_reset`` entries that `EnvBase` gives to ``_reset``.
     """
     blank: Any = env.observation_spec.zero().update(env.full_done_spec.zero())
     if getattr(env, "full_state_spec", None) is not None:

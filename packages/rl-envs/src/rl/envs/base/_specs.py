@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import complete_done, done_levels, reset_masks
 from rl.core.specs import Binary, Categorical, Composite, NonTensor, Stacked, TensorSpec, Unbounded
@@ -26,7 +26,7 @@ ROLES = ("observation", "action", "reward", "done", "state")
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:
-    """The leaf keys of a spec (outer ones first) or a TensorDict, nested ones as tuples; the keys of a mapping."""
+    """Return the leaf keys of a spec (outer ones first) or a TensorDict; the keys of a mapping."""
     if isinstance(entries, Composite):
         keys: Any = entries.keys(include_nested=True, leaves_only=True)
         return sorted((unwrap(key) for key in keys), key=lambda key: len(as_tuple(key)))
@@ -53,7 +53,7 @@ def _with_flags(spec: Composite) -> Composite:
     """`spec` with ``done`` and ``terminated`` wherever one of the three flags is, in the customary order.
 
     Raises:
-        SpecError: if a flag is not bool, or the flags of one group differ in shape.
+        SpecError: If a flag is not bool, or the flags of one group differ in shape.
     """
     groups: dict[tuple[str, ...], dict[str, TensorSpec]] = {}
     for key in leaf_keys(spec):
@@ -83,9 +83,9 @@ class EnvSpecs:
     """Specs by role, each as a `Composite`, without and with the batch.
 
     Args:
-        owner: name of the environment, for messages.
-        batch_size: leading dimensions of every leaf.
-        device: device of the specs; as assigned if None.
+        owner: Name of the environment, for messages.
+        batch_size: Leading dimensions of every leaf.
+        device: Device of the specs; as assigned if None.
     """
 
     def __init__(self, owner: str, batch_size: torch.Size, device: torch.device | None) -> None:
@@ -99,7 +99,7 @@ class EnvSpecs:
         """Set the spec of a role; a bare leaf gets the role's own key.
 
         Raises:
-            SpecError: if it is not a spec, is a composite with a batch of its own, or has elements of different shapes.
+            SpecError: If it is not a spec, is a composite with a batch of its own, or has elements of different shapes.
         """
         if spec is None:
             spec = Composite({}, device=self.device)
@@ -129,31 +129,31 @@ class EnvSpecs:
         return role in self._authored
 
     def unbatched(self, role: str) -> Composite:
-        """The spec of one element.
+        """Return the spec of one element.
 
         Raises:
-            SpecError: if it was never assigned.
+            SpecError: If it was never assigned.
         """
         if role not in self._authored:
             raise SpecError(f"{self.owner} has no {role}_spec: assign self.{role}_spec in its __init__")
         return self._authored[role]
 
     def batched(self, role: str) -> Composite:
-        """The spec with the batch in front."""
+        """Return the spec with the batch in front."""
         if role not in self._batched:
             spec = self.unbatched(role)
             self._batched[role] = spec.expand(*self.batch_size).lock_() if self.batch_size else spec
         return self._batched[role]
 
     def keys(self, role: str) -> list[NestedKey]:
-        """The keys of a role's leaves."""
+        """Return the keys of a role's leaves."""
         return leaf_keys(self.unbatched(role))
 
     def only_key(self, role: str) -> NestedKey:
-        """The key of the only leaf of a role.
+        """Return the key of the only leaf of a role.
 
         Raises:
-            SpecError: if there is not exactly one.
+            SpecError: If there is not exactly one.
         """
         keys = self.keys(role) if role != "done" else [k for k in self.keys("done") if as_tuple(k)[-1] == "done"]
         if len(keys) != 1:
@@ -308,7 +308,7 @@ def infer_specs(
     reward: Keys,
     done: Keys,
 ) -> dict[str, Composite]:
-    """The specs of `EnvBase.auto_specs_` by role, without the batch; ``action`` only if it is not assigned."""
+    """Return the specs of `EnvBase.auto_specs_` by role, without the batch; ``action`` only if it is not assigned."""
     root = env._reset(tensordict)
     owner, known = env._rl.owner, env._rl.specs.has("action")
     td = _acted(env, policy, root)
@@ -329,11 +329,11 @@ def infer_specs(
 
 
 def _acted(env: Any, policy: Callable[[TensorDictBase], TensorDictBase] | None, root: TensorDictBase) -> Any:
-    """The root with an action."""
+    """Return the root with an action."""
     if policy is not None:
         return root.copy().update(policy(root.copy()))
     if not env._rl.specs.has("action"):
-        raise SpecError(
+        raise ArgumentError(
             f"{env._rl.owner}.auto_specs_ steps the environment and has no action: give a policy, or assign action_spec"
             " first"
         )
@@ -345,7 +345,7 @@ def _as_list(keys: Keys) -> list[NestedKey]:
 
 
 def _existing(keys: Keys, entries: Any, owner: str) -> list[NestedKey]:
-    """The keys as a list; all of them must be there."""
+    """Return the keys as a list; all of them must be there."""
     for key in _as_list(keys):
         if entries.get(key, None) is None:
             listed = ", ".join(map(key_str, leaf_keys(entries)))
@@ -377,7 +377,7 @@ class Flags:
     """The done flags of an environment, by level.
 
     Args:
-        keys: all flags of its done spec.
+        keys: All flags of its done spec.
 
     Example:
         >>> flags = Flags(["done", "terminated"])
@@ -396,9 +396,9 @@ class Flags:
         """Add the flags that a step did not write, by the rules of `rl.core.mdp.complete_done`.
 
         Args:
-            entries: a mapping or a TensorDict; written in place.
-            spec: the batched done spec, which says the shape where there is no flag at all.
-            owner: name of the environment, for messages.
+            entries: A mapping or a TensorDict; written in place.
+            spec: The batched done spec, which says the shape where there is no flag at all.
+            owner: Name of the environment, for messages.
         """
         if any(entries.get(key, None) is None for key in self.keys):
             for level, done, names in zip(self.levels, self.done_keys, self._names, strict=True):
@@ -425,7 +425,7 @@ class Flags:
             None if there is none: everything is reset.
 
         Raises:
-            ShapeError: if a mask is not bool or does not have the shape of the flag next to it.
+            ShapeError: If a mask is not bool or does not have the shape of the flag next to it.
         """
         masks = reset_masks(td, self.done_keys)
         for level, mask in masks.items():

@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase, lazy_stack
 from torch import Tensor
 
-from rl.core.arguments import as_integer
-from rl.core.errors import ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError, ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.core.specs import Categorical, set_group_sizes
@@ -23,8 +23,6 @@ from rl.envs.base._checks import check_action
 from rl.envs.batched._chunk import RESET, RESET_ROWS, STEP, STEP_AND_RESET
 from rl.envs.batched._members import makers_of
 from rl.envs.batched._parallel import Group, WorkersEnv, allow_one_thread
-
-__all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
 
 _MESSAGES = {STEP: "step", RESET: "reset", STEP_AND_RESET: "step_and_maybe_reset"}
 _NAMES = {STEP: "async_step", RESET: "async_reset", STEP_AND_RESET: "async_step_and_maybe_reset"}
@@ -44,23 +42,23 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     be busy. The results equal those of a `SerialEnv` with the same seed, in whatever order they come.
 
     Args:
-        env_makers: functions that make the environments, or one function for one environment.
-        backend: ``"multiprocessing"`` for one process for each environment, ``"threading"`` for one thread for each:
-            for simulators that wait, or release the interpreter lock.
-        stack: ``"dense"`` for contiguous results, ``"lazy"`` for lazy stacks of the rows.
-        create_env_kwargs: arguments of the functions, or a list of them.
-        min_get: number of environments that the ``recv`` methods wait for.
-        timeout: seconds that they, and resets and steps of all environments, wait; None for no limit.
-        shared_memory: exchange data in shared memory. If false, data that is sent to another process is pickled, which
-            also allows entries that are no tensors, such as strings.
-        mp_start_method: see `ParallelEnv`.
-        num_threads: threads of torch in each process.
-        daemon: see `ParallelEnv`.
-        shutdown_timeout: seconds after which `close` kills the processes.
+        env_makers: Functions that make the environments, or one function for one environment.
+        backend: Kind of the workers: ``"multiprocessing"`` for one process for each environment, ``"threading"`` for
+            one thread for each: for simulators that wait, or release the interpreter lock.
+        stack: Form of results: ``"dense"`` for contiguous results, ``"lazy"`` for lazy stacks of the rows.
+        create_env_kwargs: Arguments of the functions, or a list of them.
+        min_get: Number of environments that the ``recv`` methods wait for.
+        timeout: Seconds that they, and resets and steps of all environments, wait; None for no limit.
+        shared_memory: Whether to exchange data in shared memory. If false, data that is sent to another process is
+            pickled, which also allows entries that are no tensors, such as strings.
+        mp_start_method: See `ParallelEnv`.
+        num_threads: Threads of torch in each process.
+        daemon: See `ParallelEnv`.
+        shutdown_timeout: Seconds after which `close` kills the processes.
 
     Raises:
-        SpecError: if the specs of two environments differ, or entries are no tensors and `shared_memory` is true.
-        WorkerError: if an environment cannot be made; and by every method if one fails or its process has ended.
+        SpecError: If the specs of two environments differ, or entries are no tensors and `shared_memory` is true.
+        WorkerError: If an environment cannot be made; and by every method if one fails or its process has ended.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -88,10 +86,8 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         shutdown_timeout: float = 10.0,
     ) -> None:
         owner = type(self).__name__
-        if backend not in ("multiprocessing", "threading"):
-            raise SpecError(f"{owner}: backend must be 'multiprocessing' or 'threading', got {backend!r}")
-        if stack not in ("dense", "lazy"):
-            raise SpecError(f"{owner}: stack must be 'dense' or 'lazy', got {stack!r}")
+        one_of(backend, owner, "backend", ("multiprocessing", "threading"))
+        one_of(stack, owner, "stack", ("dense", "lazy"))
         count = len(env_makers) if isinstance(env_makers, Sequence) else 1
         makers = makers_of(count, env_makers, create_env_kwargs, owner)
         self.backend, self.stack, self.num_envs = backend, stack, count
@@ -123,7 +119,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         given = tensordict.get("env_index", None)
         rows = self._index(torch.arange(self.num_envs))
         if given is not None and not torch.equal(given.reshape(rows.shape), rows):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}.step takes the rows of all environments in their order, got env_index"
                 f" {given.flatten().tolist()}: sort the rows, or use async_step_send"
             )
@@ -156,13 +152,14 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """Start a step of some environments.
 
         Args:
-            tensordict: root entries with the action, ``[n, *B]``, or ``[*B]`` for one environment.
-            env_index: the environment of each row; the entry ``env_index`` if None.
+            tensordict: Root entries with the action, ``[n, *B]``, or ``[*B]`` for one environment.
+            env_index: The environment of each row; the entry ``env_index`` if None.
 
         Raises:
-            RLError: if an environment is busy.
-            SpecError: if the rows are not those of different environments, or an action is not in its spec.
-            ContractError: if the action or ``env_index`` is missing.
+            RLError: If an environment is busy.
+            ArgumentError: If the rows are not those of different environments.
+            SpecError: If an action is not in its spec.
+            ContractError: If the action or ``env_index`` is missing.
         """
         self._send_rows(STEP, tensordict, env_index)
 
@@ -173,17 +170,17 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """Wait for steps.
 
         Args:
-            min_get: number of environments to wait for; that of the constructor if None.
-            max_get: number of environments to return at most; all that have answered if None.
-            timeout: seconds to wait; those of the constructor if None.
+            min_get: Number of environments to wait for; that of the constructor if None.
+            max_get: Number of environments to return at most; all that have answered if None.
+            timeout: Seconds to wait; those of the constructor if None.
 
         Returns:
             ``[n, *B]``: what was sent, ``env_index``, and the outcome under ``next``.
 
         Raises:
-            RLError: if fewer than `min_get` environments were sent a step.
-            WorkerError: if an environment failed, which is no longer busy; the others are returned by the next call.
-            WorkerTimeoutError: if fewer have answered in time; they are returned by the next call.
+            RLError: If fewer than `min_get` environments were sent a step.
+            WorkerError: If an environment failed, which is no longer busy; the others are returned by the next call.
+            WorkerTimeoutError: If fewer have answered in time; they are returned by the next call.
         """
         rows = self._collect(STEP, min_get, max_get, timeout)
         outcome: Any = self._read(self._out, rows, step=True) if self._in else self._joined_results(rows)
@@ -229,11 +226,11 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """Start a reset of some environments.
 
         Args:
-            tensordict: entries to update, with a mask ``_reset`` if only some elements of the environments are reset.
-            env_index: the environment of each row; the entry ``env_index`` if None, and all without a `tensordict`.
+            tensordict: Entries to update, with a mask ``_reset`` if only some elements of the environments are reset.
+            env_index: The environment of each row; the entry ``env_index`` if None, and all without a `tensordict`.
 
         Raises:
-            RLError: if an environment is busy.
+            RLError: If an environment is busy.
         """
         self._send_rows(RESET, tensordict, env_index)
 
@@ -294,7 +291,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         self._sent[index] = None if part is None else part.exclude("_reset", *self.reset_keys)
 
     def _rows(self, tensordict: TensorDictBase | None, env_index: Any) -> list[int]:
-        """The environment of each row."""
+        """Return the environment of each row."""
         owner = type(self).__name__
         given: Any = env_index
         if tensordict is not None and env_index is None:
@@ -313,13 +310,13 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
                 f" {tuple(tensordict.batch_size)}"
             )
         if len(set(rows)) < len(rows) or not all(0 <= index < self.num_envs for index in rows):
-            raise SpecError(f"{owner}: env_index must be different numbers below {self.num_envs}, got {rows}")
+            raise ArgumentError(f"{owner}: env_index must be different numbers below {self.num_envs}, got {rows}")
         return rows
 
     def _check_step(self, tensordict: TensorDictBase, rows: list[int]) -> None:
         owner = type(self).__name__
         if tensordict.get("_step", None) is not None:
-            raise SpecError(f"{owner}: '_step' has no meaning here: send the rows to step, and no others")
+            raise ArgumentError(f"{owner}: '_step' has no meaning here: send the rows to step, and no others")
         missing = any(tensordict.get(key, None) is None for key in self.action_keys)
         if missing or self.debug or not self._checked:
             check_action(tensordict, self.full_action_spec[torch.tensor(rows)], owner=owner)
@@ -394,7 +391,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         return self._keep_legal(torch.cat(self._results(rows)), rows)
 
     def _received(self, rows: list[int]) -> TensorDictBase:
-        """What was sent to the environments, stacked, with ``env_index``."""
+        """Return the stacked data of the environments, with ``env_index``."""
         empty = TensorDict({}, batch_size=self.batch_size[1:], device=self.device)
         parts: list[Any] = [self._sent.pop(index) for index in rows]
         parts = [empty.copy() if part is None else part for part in parts]
@@ -402,7 +399,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         return stacked.set("env_index", self._index(torch.tensor(rows)))
 
     def _index(self, rows: Tensor) -> Tensor:
-        """Number of the environment of each element."""
+        """Return the number of the environment of each element."""
         inner = self.batch_size[1:]
         return rows.reshape(-1, *[1] * len(inner)).expand(-1, *inner).clone()
 
@@ -414,8 +411,8 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     """`AsyncEnvPool` with one process for each environment.
 
     Args:
-        env_makers: see `AsyncEnvPool`.
-        kwargs: the other arguments of `AsyncEnvPool`.
+        env_makers: See `AsyncEnvPool`.
+        kwargs: The other arguments of `AsyncEnvPool`.
     """
 
     def __init__(self, env_makers: Callable[..., Env] | Sequence[Callable[..., Env]], **kwargs: Any) -> None:
@@ -426,8 +423,8 @@ class ThreadingAsyncEnvPool(AsyncEnvPool):
     """`AsyncEnvPool` with one thread for each environment.
 
     Args:
-        env_makers: see `AsyncEnvPool`.
-        kwargs: the other arguments of `AsyncEnvPool`.
+        env_makers: See `AsyncEnvPool`.
+        kwargs: The other arguments of `AsyncEnvPool`.
     """
 
     def __init__(self, env_makers: Callable[..., Env] | Sequence[Callable[..., Env]], **kwargs: Any) -> None:

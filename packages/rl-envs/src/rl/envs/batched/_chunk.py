@@ -18,23 +18,6 @@ from rl.envs.base._specs import leaf_keys, mask_shapes
 from rl.envs.batched._members import check_same_keys, described
 from rl.envs.batched._serial import SerialEnv
 
-__all__ = [
-    "CALLABLE",
-    "HELD",
-    "INPUT",
-    "LEGAL",
-    "MASK",
-    "MISSING",
-    "OUTPUT",
-    "RESET",
-    "RESET_ROWS",
-    "ROOT",
-    "STEP",
-    "STEP_AND_RESET",
-    "STEP_ROWS",
-    "Chunk",
-]
-
 STEP, STEP_ROWS, RESET, RESET_ROWS, STEP_AND_RESET = range(5)
 """Numbers of the commands."""
 INPUT, OUTPUT, MASK, HELD, ROOT, LEGAL = "input", "output", "mask", "held", "root", "legal"
@@ -50,9 +33,9 @@ class Chunk:
     The root entries stay here: the parent sends actions and state only.
 
     Args:
-        makers: functions that make the environments.
-        first: number of the first one.
-        shared: memory of all workers; None for messages.
+        makers: Functions that make the environments.
+        first: Number of the first one.
+        shared: Memory of all workers; None for messages.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Env]], first: int, shared: SharedLeaves | None) -> None:
@@ -193,7 +176,7 @@ class Chunk:
         return stepped.get("next"), self._with_legal(root)
 
     def _with_legal(self, found: TensorDictBase) -> TensorDictBase:
-        """A result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""
+        """Return a result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""
         masks: Any = {
             key: torch.zeros(shape, dtype=torch.bool) if (mask := self.env.full_action_spec[key].mask) is None else mask
             for key, shape in mask_shapes(self.env.full_action_spec).items()
@@ -217,7 +200,7 @@ class Chunk:
         return exact and bool(self._root or not self._parts)  # a state without shared memory has no root
 
     def attribute(self, name: str) -> list[Any] | str:
-        """The attribute of each environment; `CALLABLE` if it is a method, `MISSING` if there is none."""
+        """Return the attribute of each environment; `CALLABLE` if it is a method, `MISSING` if there is none."""
         try:
             found = [getattr(env, name) for env in self.env.envs]
         except AttributeError:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
@@ -54,22 +54,22 @@ def makers_of(
     """Return a function without arguments for each environment.
 
     Raises:
-        SpecError: if the number of functions or of arguments is another.
+        ArgumentError: If the number of functions or of arguments is another.
     """
     if isinstance(create_env_fn, (EnvBase, Env)) and not isinstance(create_env_fn, type):
-        raise SpecError(
+        raise ArgumentError(
             f"{owner} takes a function that makes an environment, got a {type(create_env_fn).__name__}: it is"
             f" called once for each worker, for example {owner}(2, lambda: GymEnv('CartPole-v1'))"
         )
     makers: list[Any] = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)
     if num_workers < 1 or len(makers) != num_workers:
-        raise SpecError(f"{owner}: num_workers is {num_workers}, and there are {len(makers)} functions to call")
+        raise ArgumentError(f"{owner}: num_workers is {num_workers}, and there are {len(makers)} functions to call")
     if create_env_kwargs is None:
         return makers
     several = not isinstance(create_env_kwargs, Mapping)
     kwargs: list[Any] = list(create_env_kwargs) if several else [create_env_kwargs] * num_workers
     if len(kwargs) != num_workers:
-        raise SpecError(f"{owner}: num_workers is {num_workers}, and create_env_kwargs has {len(kwargs)} entries")
+        raise ArgumentError(f"{owner}: num_workers is {num_workers}, and create_env_kwargs has {len(kwargs)} entries")
     return [partial(make, **one) for make, one in zip(makers, kwargs, strict=True)]
 
 
@@ -97,7 +97,7 @@ def join_specs(first: Mapping[str, Any], other: Mapping[str, Any], number: int, 
         owner: Name of the component in messages.
 
     Raises:
-        SpecError: if batch sizes, keys, shapes, dtypes, kinds of specs, or bounds of actions differ.
+        SpecError: If batch sizes, keys, shapes, dtypes, kinds of specs, or bounds of actions differ.
     """
     if other["batch_size"] != first["batch_size"]:
         raise SpecError(
@@ -131,7 +131,7 @@ def _join(expected: Composite, got: Composite, role: str, number: int, owner: st
 
 
 def _union(one: Any, two: Any) -> TensorSpec | None:
-    """The smallest spec of which both are part, if they differ in their bounds only."""
+    """Return the smallest spec of which both are part, if they differ in their bounds only."""
     kinds = {type(one), type(two)}
     if not kinds <= {Bounded, Unbounded} or (one.shape, one.dtype, one.device) != (two.shape, two.dtype, two.device):
         return None
@@ -172,8 +172,8 @@ class EnvView(MembersBase):
     """Some environments of a batched one, whose resets and steps leave the others as they are.
 
     Args:
-        parent: a `SerialEnv` or `ParallelEnv`, which must stay open; closing the view does not close it.
-        index: an integer, which leaves out the dimension, or a slice or list of integers.
+        parent: A `SerialEnv` or `ParallelEnv`, which must stay open; closing the view does not close it.
+        index: An integer, which leaves out the dimension, or a slice or list of integers.
 
     Example:
         >>> from rl.envs import PendulumEnv, SerialEnv
@@ -184,7 +184,9 @@ class EnvView(MembersBase):
     def __init__(self, parent: Any, index: Any) -> None:
         chosen = torch.arange(parent.batch_size[0])[index]
         if chosen.ndim > 1 or not chosen.numel():
-            raise SpecError(f"{type(parent).__name__}[{index}] has no environment; there are {parent.batch_size[0]}")
+            raise ArgumentError(
+                f"{type(parent).__name__}[{index}] has no environment; there are {parent.batch_size[0]}"
+            )
         super().__init__(batch_size=(*chosen.shape, *parent.batch_size[1:]), device=parent.device)
         self._parent, self._index = parent, chosen.tolist() if chosen.ndim else int(chosen)
         self.observation_spec = parent.observation_spec_unbatched

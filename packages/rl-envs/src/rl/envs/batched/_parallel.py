@@ -75,12 +75,12 @@ class WorkersEnv(MembersBase):
     """Environments in workers, as one, with resets and steps of all of them.
 
     Args:
-        makers: functions that make the environments.
-        edges: number of the first environment of each worker, and the number of all.
-        group: makes the workers from functions that make their handlers.
-        shared_memory: exchange data in shared memory.
-        device: device of the results; that of the environments if None.
-        roots: whether the shared memory has a part for the root after a step and the resets that follow it.
+        makers: Functions that make the environments.
+        edges: Number of the first environment of each worker, and the number of all.
+        group: Function that makes the workers from functions that make their handlers.
+        shared_memory: Whether to exchange data in shared memory.
+        device: Device of the results; that of the environments if None.
+        roots: Whether the shared memory has a part for the root after a step and the resets that follow it.
     """
 
     def __init__(
@@ -219,10 +219,10 @@ class WorkersEnv(MembersBase):
         return command, sent
 
     def _idle(self) -> Group:
-        """The workers, none of which is executing a command.
+        """Return the workers, none of which is executing a command.
 
         Raises:
-            RLError: if one is.
+            RLError: If one is.
         """
         if self._pending is not None:
             raise RLError(f"{type(self).__name__} is in the middle of a step: call async_step_recv first")
@@ -269,8 +269,8 @@ class WorkersEnv(MembersBase):
         """Raise if one of the environments is at an unknown step.
 
         Raises:
-            RLError: if a step or reset of it was interrupted, or failed.
-            WorkerError: if its process has ended.
+            RLError: If a step or reset of it was interrupted, or failed.
+            WorkerError: If its process has ended.
         """
         lost = self._lost.intersection(numbers)
         if lost:
@@ -313,7 +313,7 @@ class WorkersEnv(MembersBase):
         self._options = options
 
     def _split(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
-        """The part of each worker."""
+        """Return the part of each worker."""
         return [None if tensordict is None else tensordict[a:b] for a, b in pairwise(self._starts)]
 
     def _joined(self, method: str, arguments: list[tuple[Any, ...]]) -> TensorDictBase:
@@ -345,7 +345,7 @@ class WorkersEnv(MembersBase):
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if the number of environments differs.
+            CheckpointError: If the number of environments differs.
         """
         envs, root = state.get("envs", []), state.get("root", {})
         if len(envs) != self.batch_size[0]:
@@ -402,7 +402,7 @@ def _by_key(spec: Composite) -> dict[NestedKey, Any]:
 
 
 def _part(name: str, layout: Mapping[NestedKey, Any]) -> dict[NestedKey, Any]:
-    """A layout with `name` in front of every key."""
+    """Return a layout with `name` in front of every key."""
     return {(name, *as_tuple(key)): place for key, place in layout.items()}
 
 
@@ -432,25 +432,27 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     ``env.method(...)`` calls the method of each and returns a list. ``env[2:]`` is a view of some environments.
 
     Args:
-        num_workers: number of environments.
-        create_env_fn: makes one environment, called `num_workers` times in the workers; or a list of such functions.
-        create_env_kwargs: arguments of the function, or a list of them.
-        processes: worker processes; None for the number of cores, at most `num_workers`.
-        shared_memory: exchange data in shared memory. If false it is pickled, which also allows entries that are no
-            tensors, such as strings.
-        mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None. With the others the
-            functions are pickled, and a script guards its top level with ``if __name__ == "__main__"``.
-        num_threads: threads of torch in each worker.
-        daemon: whether the workers are daemonic: they end with this process, and have no processes of their own other
+        num_workers: Number of environments.
+        create_env_fn: Function that makes one environment, called `num_workers` times in the workers; or a list of such
+            functions.
+        create_env_kwargs: Arguments of the function, or a list of them.
+        processes: Worker processes; None for the number of cores, at most `num_workers`.
+        shared_memory: Whether to exchange data in shared memory. If false it is pickled, which also allows entries that
+            are no tensors, such as strings.
+        mp_start_method: Start method of the processes: ``fork``, ``spawn`` or ``forkserver``; fork where there is one
+            if None. With the others the functions are pickled, and a script guards its top level with ``if __name__ ==
+            "__main__"``.
+        num_threads: Threads of torch in each worker.
+        daemon: Whether the workers are daemonic: they end with this process, and have no processes of their own other
             than those of environments such as this one.
-        timeout: seconds after which a step or reset that has not returned is an error; None for no limit.
-        shutdown_timeout: seconds after which `close` kills the workers.
-        device: device of the results; that of the environments if None.
+        timeout: Seconds after which a step or reset that has not returned is an error; None for no limit.
+        shutdown_timeout: Seconds after which `close` kills the workers.
+        device: Device of the results; that of the environments if None.
 
     Raises:
-        SpecError: if the number of functions is another, the specs of two environments differ, or entries are no
-            tensors and `shared_memory` is true.
-        WorkerError: if an environment cannot be made; and by every method if a worker fails or has ended.
+        ArgumentError: If the number of functions is another.
+        SpecError: If the specs of two environments differ, or entries are no tensors and `shared_memory` is true.
+        WorkerError: If an environment cannot be made; and by every method if a worker fails or has ended.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -508,10 +510,10 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """Begin a step; `async_step_recv` returns its outcome. In between no other method may be called.
 
         Args:
-            tensordict: root entries with the action.
+            tensordict: Root entries with the action.
 
         Raises:
-            RLError: if a step is running, or the data is not in shared memory.
+            RLError: If a step is running, or the data is not in shared memory.
         """
         self._rl.check_open()
         if not self._in:
@@ -532,14 +534,14 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """Return the environment, whose data is in shared memory already.
 
         Raises:
-            RLError: if it is not.
+            RLError: If it is not.
         """
         if not self._in:
             raise RLError("this ParallelEnv was made with shared_memory=False; make it with shared_memory=True")
         return self
 
     def __getitem__(self, index: Any) -> EnvView:
-        """A view of some environments."""
+        """Return a view of some environments."""
         return EnvView(self, index)
 
     def __repr__(self) -> str:

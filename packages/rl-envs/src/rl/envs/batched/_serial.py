@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import NestedKey
 from rl.envs import _foreign
@@ -34,13 +34,13 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
     ``env.method(...)`` calls the method of each and returns a list. ``env[2:]`` is a view of some environments.
 
     Args:
-        num_workers: number of environments.
-        create_env_fn: makes one environment, called `num_workers` times; or a list of such functions. An environment is
-            an `EnvBase`, or anything of the `rl.core.interfaces.Env` protocol (see `as_env`).
+        num_workers: Number of environments.
+        create_env_fn: Function that makes one environment, called `num_workers` times; or a list of such functions. An
+            environment is an `EnvBase`, or anything of the `rl.core.interfaces.Env` protocol (see `as_env`).
 
     Raises:
-        SpecError: if the number of functions is another, an environment lacks members of the protocol, or the specs of
-            two environments differ.
+        ArgumentError: If the number of functions is another, or an environment lacks members of the protocol.
+        SpecError: If the specs of two environments differ.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -60,7 +60,9 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         made: list[Any] = [make() for make in makers]
         for number, env in enumerate(made):
             if any(env is other for other in made[:number]):
-                raise SpecError(f"SerialEnv: environment {number} is one of those before it; make a new one each time")
+                raise ArgumentError(
+                    f"SerialEnv: environment {number} is one of those before it; make a new one each time"
+                )
         self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
         joined = described(first)
@@ -189,7 +191,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if the number of environments differs.
+            CheckpointError: If the number of environments differs.
         """
         states = state.get("envs", [])
         if len(states) != len(self.envs):
@@ -203,7 +205,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         return first.render()
 
     def __getitem__(self, index: Any) -> EnvView:
-        """A view of some environments."""
+        """Return a view of some environments."""
         return EnvView(self, index)
 
     def __len__(self) -> int:
@@ -252,7 +254,7 @@ def _leaves(td: Any) -> Leaves:
 
 
 def _filled(rows: list[Any]) -> list[Any]:
-    """The rows, with a written one in place of each missing one: the caller puts the current entries back."""
+    """Return the rows, with a written one in place of each missing one: the caller puts the current entries back."""
     filler = next(row for row in rows if row is not None)
     return [filler if row is None else row for row in rows]
 
@@ -271,9 +273,9 @@ class EnvCreator:
     which the creator is sent, update the same ones.
 
     Args:
-        create_env_fn: makes an environment.
-        create_env_kwargs: its arguments.
-        share_memory: share the statistics; one environment is made for that at construction, and closed.
+        create_env_fn: Function that makes an environment.
+        create_env_kwargs: Arguments of the function.
+        share_memory: Whether to share the statistics; one environment is made for that at construction, and closed.
 
     Example:
         >>> from rl.envs import GymEnv, TransformedEnv, VecNorm
@@ -294,7 +296,7 @@ class EnvCreator:
         share_memory: bool = True,
     ) -> None:
         if not callable(create_env_fn):
-            raise SpecError(
+            raise ArgumentError(
                 f"EnvCreator takes a function that makes an environment, got a {type(create_env_fn).__name__}: write"
                 " EnvCreator(lambda: env_class(...))"
             )
@@ -311,7 +313,7 @@ class EnvCreator:
         """Make an environment.
 
         Args:
-            kwargs: further arguments.
+            kwargs: Further arguments.
         """
         env = self.create_env_fn(**{**self.create_env_kwargs, **kwargs})
         if self._shared:
@@ -337,7 +339,7 @@ class EnvCreator:
 
 
 def _statistics(env: Any) -> Iterator[Any]:
-    """The transforms of an environment that have running statistics."""
+    """Return the transforms of an environment that have running statistics."""
     while isinstance(env, EnvBase):
         transform = vars(env).get("transform")
         for one in [] if transform is None else getattr(transform, "transforms", [transform]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tensordict import TensorDict
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import (
@@ -25,8 +25,6 @@ from rl.core.specs import (
 from rl.envs.base._leaf import as_env
 from rl.envs.gym._make import gymnasium
 
-__all__ = ["as_gymnasium", "register_gym_env"]
-
 spaces = gymnasium.spaces
 
 
@@ -37,13 +35,13 @@ def as_gymnasium(env: Env, *, info_keys: Iterable[NestedKey] = (), render_mode: 
     `Discrete`.
 
     Args:
-        env: an environment without a batch; closed with the returned one.
-        info_keys: observations that go into ``info`` instead.
-        render_mode: ``"rgb_array"`` for an environment with a method ``render``.
+        env: An environment without a batch; closed with the returned one.
+        info_keys: Observations that go into ``info`` instead.
+        render_mode: Render mode, ``"rgb_array"`` for an environment with a method ``render``.
 
     Raises:
-        SpecError: if the environment has a batch, several rewards or done groups, or an entry that no Gymnasium space
-            holds.
+        ArgumentError: If the environment has a batch, or several rewards or done groups.
+        SpecError: If it has an entry that no Gymnasium space holds.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -68,12 +66,12 @@ def register_gym_env(
     """Register an environment of ours with Gymnasium, so that ``gymnasium.make(name)`` makes it.
 
     Args:
-        name: the id, such as ``"Mine-v0"``.
-        make: a class or function that makes the environment.
-        transform: appended to it; each environment gets a clone.
-        info_keys: observations that go into ``info``.
-        kwargs: for `make`.
-        options: for `gymnasium.register`, such as ``max_episode_steps``.
+        name: The id, such as ``"Mine-v0"``.
+        make: A class or function that makes the environment.
+        transform: Appended to it; each environment gets a clone.
+        info_keys: Observations that go into ``info``.
+        kwargs: Arguments of `make`.
+        options: Arguments of `gymnasium.register`, such as ``max_episode_steps``.
 
     Example:
         >>> import gymnasium
@@ -102,16 +100,16 @@ class _Exported(gymnasium.Env):  # pyright: ignore[reportMissingTypeArgument]
         inner: Any = as_env(env)
         owner = type(env).__name__
         if inner.batch_size:
-            raise SpecError(f"{owner} has the batch {list(inner.batch_size)}; a Gymnasium environment has none")
+            raise ArgumentError(f"{owner} has the batch {list(inner.batch_size)}; a Gymnasium environment has none")
         if len(inner.reward_keys) != 1 or len({as_tuple(key)[:-1] for key in inner.done_keys}) != 1:
-            raise SpecError(
+            raise ArgumentError(
                 f"{owner} has several rewards or groups of done flags; a Gymnasium environment has one each"
             )
         if render_mode is not None and not hasattr(env, "render"):
-            raise SpecError(f"{owner} has no method render; leave render_mode={render_mode!r} out")
+            raise ArgumentError(f"{owner} has no method render; leave render_mode={render_mode!r} out")
         unknown = [key_str(key) for key in info_keys if key not in inner.observation_keys]
         if unknown:
-            raise SpecError(f"{owner} has no observation {', '.join(unknown)} for info_keys")
+            raise ArgumentError(f"{owner} has no observation {', '.join(unknown)} for info_keys")
         self.env, self.render_mode = inner, render_mode
         if not hasattr(env, "render"):
             self.metadata = {**self.metadata, "render_modes": []}
@@ -145,7 +143,7 @@ class _Exported(gymnasium.Env):  # pyright: ignore[reportMissingTypeArgument]
         return {".".join(as_tuple(key)): entries.get(key).numpy(force=True) for key in self._info_keys}
 
     def render(self) -> Any:
-        """A frame of the environment."""
+        """Return a frame of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -158,14 +156,14 @@ class _Entries:
 
     def __init__(self, spec: Composite, keys: list[NestedKey]) -> None:
         if not keys:
-            raise SpecError("a Gymnasium environment needs an observation: leave some out of info_keys")
+            raise ArgumentError("a Gymnasium environment needs an observation: leave some out of info_keys")
         self._specs = {key: spec[key] for key in keys}
         self._spaces = {".".join(as_tuple(key)): spec_space(one, key) for key, one in self._specs.items()}
         self._single = keys[0] if len(keys) == 1 else None
         self.space: Any = spaces.Dict(self._spaces) if self._single is None else next(iter(self._spaces.values()))
 
     def values(self, entries: Any) -> Any:
-        """The value of the space."""
+        """Return the value of the space."""
         found: dict[str, Any] = {}
         for (key, spec), (name, space) in zip(self._specs.items(), self._spaces.items(), strict=True):
             value = spec.to_numpy(entries.get(key))
@@ -173,17 +171,17 @@ class _Entries:
         return found if self._single is None else next(iter(found.values()))
 
     def encode(self, value: Any) -> TensorDict:
-        """The entries for a value of the space."""
+        """Return the entries for a value of the space."""
         given = [value] if self._single is not None else [value[name] for name in self._spaces]
         entries: Any = {key: spec.encode(one) for (key, spec), one in zip(self._specs.items(), given, strict=True)}
         return TensorDict(entries)
 
 
 def spec_space(spec: TensorSpec, key: NestedKey) -> Any:
-    """The Gymnasium space of a leaf spec.
+    """Return the Gymnasium space of a leaf spec.
 
     Raises:
-        SpecError: if there is none.
+        SpecError: If there is none.
     """
     kind = type(spec)
     if isinstance(spec, OneHot) and len(spec.shape) == 1:

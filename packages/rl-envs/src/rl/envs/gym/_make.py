@@ -34,8 +34,8 @@ def make(env_name: str, **kwargs: Any) -> Any:
     """Call ``gymnasium.make``.
 
     Raises:
-        UnknownComponentError: if no such id is registered.
-        MissingExtraError: if a library that it needs is not installed.
+        UnknownComponentError: If no such id is registered.
+        MissingExtraError: If a library that it needs is not installed.
     """
     return _explained(lambda: gymnasium.make(env_name, **kwargs), env_name)
 
@@ -44,7 +44,7 @@ def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
     """Call ``gymnasium.make_vec`` for the environment's own vector environment.
 
     Raises:
-        RLError: if the environment has none.
+        RLError: If the environment has none.
     """
     spec = _explained(lambda: gymnasium.spec(env_name), env_name)
     if spec.vector_entry_point is None:
@@ -59,7 +59,7 @@ def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
 
 
 def make_async(make_one: Callable[[], Any], num_envs: int) -> Any:
-    """A `gymnasium.vector.AsyncVectorEnv` that resets on request."""
+    """Return a `gymnasium.vector.AsyncVectorEnv` that resets on request."""
     mode = gymnasium.vector.AutoresetMode.DISABLED
     return gymnasium.vector.AsyncVectorEnv([make_one] * num_envs, autoreset_mode=mode)
 
@@ -68,7 +68,7 @@ def _register(env_name: str) -> None:
     """Import the library that registers an id, if it is one of `_LIBRARIES`.
 
     Raises:
-        MissingExtraError: if it is not installed.
+        MissingExtraError: If it is not installed.
     """
     for prefix, (module, extra) in _LIBRARIES.items():
         if env_name.startswith(prefix) and env_name not in gymnasium.registry:

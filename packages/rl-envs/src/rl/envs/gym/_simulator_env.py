@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Composite, TensorSpec
@@ -19,8 +19,6 @@ from rl.envs.base._checks import check_private
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._stepping import Codec, GymLeaves
-
-__all__ = ["SimulatorEnv"]
 
 
 class SimulatorEnv(LeafEnvBase):
@@ -34,11 +32,11 @@ class SimulatorEnv(LeafEnvBase):
         """Step `sim` from now on, and assign the specs of its codec.
 
         Args:
-            sim: a `GymLeaves`, or an object with its methods.
-            frame: spec of ``pixels``; None without them.
+            sim: A `GymLeaves`, or an object with its methods.
+            frame: Spec of ``pixels``; None without them.
 
         Raises:
-            SpecError: if an observation has a reserved name.
+            SpecError: If an observation has a reserved name.
         """
         self._sim, codec = sim, sim.codec
         seen = Composite({})
@@ -52,7 +50,7 @@ class SimulatorEnv(LeafEnvBase):
             seen[place.key] = place.spec
         for name, spec in codec.infos.items():
             if seen.get(name, None) is not None:
-                raise SpecError(f"{type(self).__name__}: info_keys has {name!r}, which is an observation already")
+                raise ArgumentError(f"{type(self).__name__}: info_keys has {name!r}, which is an observation already")
             check_private(name, type(self).__name__, "leave it out, or rename it with a gymnasium.Wrapper")
             seen[name] = spec
         if frame is not None:
@@ -116,7 +114,7 @@ class SimulatorEnv(LeafEnvBase):
 
     def _set_seed(self, seed: int) -> None:
         if seed < 0:
-            raise SpecError(f"{type(self).__name__}.set_seed: the simulator takes seeds from 0 on, got {seed}")
+            raise ArgumentError(f"{type(self).__name__}.set_seed: the simulator takes seeds from 0 on, got {seed}")
         self._sim.seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,7 +133,7 @@ class SimulatorEnv(LeafEnvBase):
             Whether each simulator was restored exactly. If not, a warning was issued, and the caller must reset.
 
         Raises:
-            CheckpointError: if the number of environments differs.
+            CheckpointError: If the number of environments differs.
         """
         return self._sim.load_state_dict(state, repr(self))
 

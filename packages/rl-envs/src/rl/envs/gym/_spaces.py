@@ -1,6 +1,6 @@
-"""Gymnasium's spaces: the specs that say the same, and how values go from one to the other.
+"""Gymnasium's spaces: their specs, and the conversion of values to tensors and back.
 
-A space becomes one or several *places*: one for each leaf of a tree of `Dict` and `Tuple`.
+A space becomes one or several leaves (`SpaceLeaf`): one for each leaf of a tree of `Dict` and `Tuple`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from rl.core.specs import (
     TensorSpec,
     Unbounded,
 )
+from rl.envs.gym._leaves import SpaceLeaf, as_exact_array, indices
 from rl.envs.gym._make import gymnasium
-from rl.envs.gym._places import Place, exactly, indices
-
-__all__ = ["place", "places", "register_gym_spec_conversion", "space_spec"]
 
 spaces = gymnasium.spaces
 
@@ -49,10 +47,10 @@ _WIDER: dict[str, Any] = {"uint16": np.int32, "uint32": np.int64, "uint64": np.i
 
 
 def _box_dtype(space: Any) -> Any:
-    """The dtype of the tensors of a box.
+    """Return the dtype of the tensors of a box.
 
     Raises:
-        SpecError: if torch has none that holds its values.
+        SpecError: If torch has none that holds its values.
     """
     dtype = np.dtype(_WIDER.get(space.dtype.name, space.dtype))
     try:
@@ -70,7 +68,7 @@ def _box(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001  one form
     low, high = torch.from_numpy(space.low.astype(dtype)), torch.from_numpy(space.high.astype(dtype))
     free = low.is_floating_point() and low.numel() > 0 and bool((low.isinf() & high.isinf()).all())
     spec = Unbounded(space.shape, dtype=low.dtype) if free else Bounded(low, high, shape=space.shape, dtype=low.dtype)
-    return spec, partial(exactly, dtype=dtype), lambda t: list(np.array(t.numpy(force=True), dtype=space.dtype))
+    return spec, partial(as_exact_array, dtype=dtype), lambda t: list(np.array(t.numpy(force=True), dtype=space.dtype))
 
 
 def _discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
@@ -150,7 +148,7 @@ def register_gym_spec_conversion(space_type: type) -> Callable[[Converter], Conv
     """Teach the wrappers a space of your own.
 
     Args:
-        space_type: subclass of `gymnasium.Space`; its subclasses are covered too.
+        space_type: Subclass of `gymnasium.Space`; its subclasses are covered too.
 
     Returns:
         A decorator for ``convert(space, categorical)``, which returns the spec of one element, a function from
@@ -200,30 +198,31 @@ def _walk(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], 
         yield path, space
 
 
-def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> list[Place]:
-    """The leaves of a space.
+def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> list[SpaceLeaf]:
+    """Return the leaves of a space.
 
     Args:
-        space: a Gymnasium space.
-        name: the key of a space that is a leaf itself.
-        categorical: integers rather than one-hot vectors for choices.
-        under_name: put the leaves of a `Dict` under `name` too, not at the root. Those of a `Tuple` always are.
+        space: A Gymnasium space.
+        name: The key of a space that is a leaf itself.
+        categorical: Whether to use integers rather than one-hot vectors for choices.
+        under_name: Whether to put the leaves of a `Dict` under `name` too, not at the root. Those of a `Tuple` always
+            are.
     """
-    found: list[Place] = []
+    found: list[SpaceLeaf] = []
     for path, leaf in _walk(space, ()):
         rooted = isinstance(space, spaces.Dict) and not under_name
         parts = tuple(str(part) for part in path)
-        found.append(place(path, unwrap(parts if rooted else (name, *parts)), leaf, categorical))
+        found.append(space_leaf(path, unwrap(parts if rooted else (name, *parts)), leaf, categorical))
     return found
 
 
-def place(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) -> Place:  # noqa: FBT001  pickled so
-    """The leaf `space` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
+def space_leaf(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) -> SpaceLeaf:  # noqa: FBT001  pickled so
+    """Return the leaf `space` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
     spec, encode, decode = _convert(space, categorical=categorical)
     encode_one, decode_one = _for_one(space, spec, encode, decode)
-    made_by = (place, path, key, space, categorical)
+    made_by = (space_leaf, path, key, space, categorical)
     encode, encode_one = _naming(key, space, encode), _naming(key, space, encode_one)
-    return Place(path, key, spec, encode, decode, encode_one, decode_one, made_by, _for_rows(space, spec))
+    return SpaceLeaf(path, key, spec, encode, decode, encode_one, decode_one, made_by, _for_rows(space, spec))
 
 
 def _naming(key: NestedKey, space: Any, encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -282,7 +281,7 @@ def _for_one(
 
 
 def space_spec(space: Any, name: str = "observation", *, categorical: bool = False) -> TensorSpec:
-    """The spec of a space, of one element: a leaf, or a `Composite` for `Dict` and `Tuple`.
+    """Return the spec of a space, of one element: a leaf, or a `Composite` for `Dict` and `Tuple`.
 
     Example:
         >>> import gymnasium

@@ -15,15 +15,15 @@ from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
-from rl.envs.gym._places import Place, nest, part_of
+from rl.envs.gym._leaves import SpaceLeaf, nest, part_of
 
 
 class Record:
     """Record of one episode: how it began, and its actions.
 
     Args:
-        seed: the seed of its reset, or None.
-        rng: the state of the simulator's generator before its reset, if there was no seed.
+        seed: The seed of its reset, or None.
+        rng: The state of the simulator's generator before its reset, if there was no seed.
         options: Options of its reset, or None.
     """
 
@@ -63,7 +63,7 @@ def is_plain(value: Any) -> bool:
 
 
 def pack_rng(state: Any) -> Any:
-    """A numpy generator's state without integers of more than 64 bits and without arrays.
+    """Return a numpy generator's state without integers of more than 64 bits and without arrays.
 
     Example:
         >>> pack_rng({"state": 2**100, "has_uint32": 0})
@@ -127,18 +127,18 @@ class Codec:
     """Conversion between the values of a simulator and tensors by key.
 
     Args:
-        observations: leaves of the observation space.
-        actions: leaves of the action space.
-        infos: specs of the entries of ``info`` that are written, by name.
-        batched: whether tensors have the batch ``[n]``; if not there is one element, and no batch.
-        device: device of the tensors; the CPU if None.
-        owner: name of the simulator, for messages.
+        observations: Leaves of the observation space.
+        actions: Leaves of the action space.
+        infos: Specs of the entries of ``info`` that are written, by name.
+        batched: Whether tensors have the batch ``[n]``; if not there is one element, and no batch.
+        device: Device of the tensors; the CPU if None.
+        owner: Name of the simulator, for messages.
     """
 
     def __init__(
         self,
-        observations: Sequence[Place],
-        actions: Sequence[Place],
+        observations: Sequence[SpaceLeaf],
+        actions: Sequence[SpaceLeaf],
         infos: Mapping[str, TensorSpec],
         *,
         batched: bool,
@@ -179,7 +179,7 @@ class Codec:
         return self.decode(root)[0]
 
     def tensor(self, rows: Any) -> Any:
-        """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
+        """Return an array ``[n, *shape]`` as a tensor, without the batch if there is none."""
         if type(rows) is list:  # text
             return rows if self.batched else rows[0]
         tensor = torch.from_numpy(rows if self.batched else rows.reshape(rows.shape[1:]))
@@ -195,16 +195,16 @@ class Codec:
             out[place.key] = self.tensor(place.encode([self.part(value, place) for value in values]))
         return out
 
-    def part(self, value: Any, place: Place) -> Any:
-        """The leaf `place` of an observation.
+    def part(self, value: Any, place: SpaceLeaf) -> Any:
+        """Return the leaf `place` of an observation.
 
         Raises:
-            SpecError: if the observation has no such entry.
+            SpecError: If the observation has no such entry.
         """
         return part_of(value, place.path, self._seen_paths, self.owner)
 
     def decode(self, root: Any) -> list[Any]:
-        """The action of each element, as the simulator takes it."""
+        """Return the action of each element, as the simulator takes it."""
         columns = []
         for place in self.actions:
             action = root[place.key]
@@ -220,13 +220,13 @@ class Codec:
         return tensor if self.device is None else tensor.to(self.device)
 
     def rows(self, values: Sequence[Any], dtype: Any) -> Tensor:
-        """A number or several for each element, ``[*B, k]``."""
+        """Return a number or several for each element, ``[*B, k]``."""
         array = _numbers(values, dtype).reshape(len(values), -1)
         tensor = torch.from_numpy(array if self.batched else array[0])
         return tensor if self.device is None else tensor.to(self.device)
 
     def info_leaves(self, infos: Sequence[Mapping[str, Any]]) -> Leaves:
-        """The chosen entries of ``info``; zeros where a simulator does not report one."""
+        """Return the chosen entries of ``info``; zeros where a simulator does not report one."""
         out: dict[NestedKey, Any] = {}
         for name, spec in self.infos.items():
             missing = spec.to_numpy(spec.zero())
@@ -249,7 +249,7 @@ class Simulator:
     """One environment and the state of its episode.
 
     Args:
-        env: a Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
+        env: A Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
     """
 
     __slots__ = ("_step", "env", "idle", "info", "observed", "options", "record", "seed")
@@ -318,7 +318,7 @@ class Simulator:
         return outcome
 
     def hold(self) -> Outcome:
-        """The outcome of an environment that is not stepped."""
+        """Return the outcome of an environment that is not stepped."""
         return self.observed, self.idle, False, False, self.info
 
     def replay(self, record: Record) -> None:
@@ -339,7 +339,7 @@ def _numbers(values: Any, dtype: Any) -> Any:
     """Rewards or flags as a fresh array.
 
     Raises:
-        SpecError: if they are no numbers.
+        SpecError: If they are no numbers.
     """
     array = np.array(values)
     if array.dtype.kind not in "biuf":
@@ -351,9 +351,9 @@ class GymLeaves:
     """Simulators that are stepped one after the other, each with exact partial resets.
 
     Args:
-        simulators: the simulators; several `GymLeaves` may share one.
-        codec: between their values and tensors.
-        pixels: whether a rendered frame is written under ``pixels``.
+        simulators: The simulators; several `GymLeaves` may share one.
+        codec: Conversion between their values and tensors.
+        pixels: Whether a rendered frame is written under ``pixels``.
     """
 
     def __init__(self, simulators: Sequence[Simulator], codec: Codec, *, pixels: bool) -> None:
@@ -373,7 +373,7 @@ class GymLeaves:
         """Return the same simulators as one batch; each part continues to work.
 
         Args:
-            parts: without a batch, and with equal spaces and entries.
+            parts: Simulators without a batch, and with equal spaces and entries.
         """
         first = parts[0].codec
         codec = Codec(
@@ -405,7 +405,7 @@ class GymLeaves:
         return self._add_more(leaves) if self._more else leaves
 
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
-        """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
+        """Return `current` with new episodes in the mask; None unless all entries are observations on the CPU."""
         if not self._writes_rows:
             return None
         places = self.codec.observations
@@ -493,7 +493,7 @@ class GymLeaves:
             Whether that led to the recorded observations.
 
         Raises:
-            CheckpointError: if the number of environments differs.
+            CheckpointError: If the number of environments differs.
         """
         if not state.get("restorable", False):
             warn_not_restorable(owner)

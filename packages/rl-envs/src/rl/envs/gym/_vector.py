@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
+from rl.envs.gym._leaves import nest
 from rl.envs.gym._make import gymnasium
-from rl.envs.gym._places import nest
 from rl.envs.gym._stepping import Codec
-
-__all__ = ["VectorLeaves", "autoreset_mode"]
 
 AutoresetMode = gymnasium.vector.AutoresetMode
 CartPoleVectorEnv = import_module("gymnasium.envs.classic_control.cartpole").CartPoleVectorEnv
@@ -30,7 +28,7 @@ def autoreset_mode(env: Any) -> Any:
     `SyncVectorEnv`, an `AsyncVectorEnv`, and the vector classes of CartPole and of Atari games.
 
     Raises:
-        SpecError: if the mode is missing or unknown, or is the next step and cannot be switched.
+        ArgumentError: If the mode is missing or unknown, or is the next step and cannot be switched.
     """
     said = env.metadata.get("autoreset_mode")
     owner = type(env.unwrapped).__name__
@@ -38,7 +36,7 @@ def autoreset_mode(env: Any) -> Any:
         mode = AutoresetMode(said.value if hasattr(said, "value") else said)
     except ValueError:
         known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an"
             " episode"
             f" are; it must be one of {known}"
@@ -51,7 +49,7 @@ def autoreset_mode(env: Any) -> Any:
         return AutoresetMode.DISABLED
     if type(env) in _PARTIAL_RESETS or _resets_by_mask(env):
         return AutoresetMode.DISABLED
-    raise SpecError(
+    raise ArgumentError(
         f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP), which is no"
         " transition, and offers no partial reset. Make it with"
         " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
@@ -67,7 +65,7 @@ def _resets_by_mask(env: Any) -> bool:
 
 
 def _reset_cart_poles(env: Any, mask: Any) -> Any:
-    """What `CartPoleVectorEnv.step` does with elements that ended in the step before."""
+    """Reset elements that ended in the step before, as `CartPoleVectorEnv.step` does."""
     env.state[:, mask] = env.np_random.uniform(low=env.low, high=env.high, size=(4, int(mask.sum())))
     env.steps[mask] = 0
     env.prev_done[:] = False
@@ -84,16 +82,16 @@ class VectorLeaves:
     """A vector environment that resets in the same step, or on request.
 
     Args:
-        env: the vector environment.
-        codec: between its values and tensors.
-        pixels: whether a rendered frame is written under ``pixels``.
+        env: The vector environment.
+        codec: Conversion between its values and tensors.
+        pixels: Whether a rendered frame is written under ``pixels``.
     """
 
     def __init__(self, env: Any, codec: Codec, *, pixels: bool = False) -> None:
         self.env, self.codec, self.pixels = env, codec, pixels
         self.mode = autoreset_mode(env)
         if self.mode is AutoresetMode.SAME_STEP and (pixels or codec.infos):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(env.unwrapped).__name__} resets in the same step, so that the last frame and info of an episode"
                 " are lost: make it with AutoresetMode.DISABLED, or leave from_pixels and info_keys out"
             )
@@ -168,7 +166,7 @@ class VectorLeaves:
         return leaves
 
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
-        """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
+        """Return `current` with new episodes in the mask; None unless all entries are observations on the CPU."""
         codec = self.codec
         keys = [place.key for place in codec.observations]
         tensors = all(place.spec.dtype is not None for place in codec.observations)
@@ -244,7 +242,7 @@ class VectorLeaves:
         return self._add_more(leaves)
 
     def _last_rows(self, rows: list[Any], info: Mapping[str, Any]) -> list[Any]:
-        """The true last observations of what finished, in copies of the rows."""
+        """Return the true last observations of what finished, in copies of the rows."""
         final = info.get("final_obs")
         if final is None:
             raise SpecError(

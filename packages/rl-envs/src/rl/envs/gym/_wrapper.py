@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from rl.core.arguments import as_integer
-from rl.core.errors import SpecError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs._libraries import Ids
@@ -25,8 +25,8 @@ class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgume
     """Gymnasium wrapper that repeats each action and adds up the rewards.
 
     Args:
-        env: the environment.
-        times: how often an action is taken; the end of an episode stops it.
+        env: The environment.
+        times: Number of times that an action is taken; the end of an episode stops it.
     """
 
     def __init__(self, env: Any, times: int) -> None:
@@ -55,22 +55,23 @@ class GymWrapper(SimulatorEnv):
     autoreset mode.
 
     Args:
-        env: one environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
+        env: One environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
             `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain
             `SyncVectorEnv` or `AsyncVectorEnv` and the vector classes of CartPole and Atari games, which reset at the
             next step, are reset on request.
-        categorical_action_encoding: integers instead of one-hot vectors, in actions and observations.
-        device: device of the tensors; the CPU if None.
-        frame_skip: number of times each action is repeated; rewards are added up, and the end of an episode stops it.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors, in actions and observations.
+        device: Device of the tensors; the CPU if None.
+        frame_skip: Number of times each action is repeated; rewards are added up, and the end of an episode stops it.
             Not for vector environments.
-        from_pixels: render after every step, into ``pixels`` uint8 ``[*B, H, W, 3]``.
-        pixels_only: write ``pixels`` instead of the observations.
-        info_keys: entries of ``info`` to write, zero where a simulator does not report one. The specs of names are
+        from_pixels: Whether to render after every step, into ``pixels`` uint8 ``[*B, H, W, 3]``.
+        pixels_only: Whether to write ``pixels`` instead of the observations.
+        info_keys: Entries of ``info`` to write, zero where a simulator does not report one. The specs of names are
             found by a reset and a step of the first environment; a mapping gives them, and must for a vector
             environment.
 
     Raises:
-        SpecError: if a space has no spec, or a vector environment resets at the next step.
+        ArgumentError: If `env` is another, or a vector environment that resets at the next step.
+        SpecError: If a space has no spec.
 
     Example:
         >>> import gymnasium
@@ -97,20 +98,20 @@ class GymWrapper(SimulatorEnv):
         several = not vector and isinstance(env, Sequence)
         members: Any = env if several else [env]
         if not members:
-            raise SpecError(f"{type(self).__name__} needs at least one environment, got an empty list")
+            raise ArgumentError(f"{type(self).__name__} needs at least one environment, got an empty list")
         for one in members:
             if not vector and not hasattr(one, "observation_space"):
-                raise SpecError(
+                raise ArgumentError(
                     f"{type(self).__name__} wraps a Gymnasium environment, got {one!r:.100}: make it with"
                     " gymnasium.make(id), or use GymEnv(id)"
                 )
         if vector and (skip != 1 or (info_keys and not isinstance(info_keys, Mapping))):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}: a vector environment takes no frame_skip, and the specs of info_keys as a"
                 " mapping, {name: spec}; give a list of environments, or GymEnv(id, num_envs=n)"
             )
         if pixels_only and not from_pixels:
-            raise SpecError(f"{type(self).__name__}: pixels_only=True needs from_pixels=True")
+            raise ArgumentError(f"{type(self).__name__}: pixels_only=True needs from_pixels=True")
         count = env.num_envs if vector else len(env) if several else None
         super().__init__(batch_size=() if count is None else (count,), device=device)
         self._env = env
@@ -137,7 +138,7 @@ class GymWrapper(SimulatorEnv):
             sim = VectorLeaves(env, codec, pixels=from_pixels)
         else:
             envs = list(env) if several else [env]
-            _refuse_different(envs, type(self).__name__)
+            _check_equal_spaces(envs, type(self).__name__)
             skipping = [one if skip == 1 else SkippingEnv(one, skip) for one in envs]
             sim = GymLeaves([Simulator(one) for one in skipping], codec, pixels=from_pixels)
         self._use(sim, _frame_spec(first, vector=vector) if from_pixels else None)
@@ -181,24 +182,25 @@ class GymEnv(GymWrapper):
     """A Gymnasium environment by its id; see `GymWrapper` for what it reads and writes.
 
     Args:
-        env_name: id, such as ``"CartPole-v1"``.
-        num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
-        categorical_action_encoding: integers instead of one-hot vectors.
-        device: device of the tensors; the CPU if None.
-        frame_skip: number of times each action is repeated.
-        from_pixels: render after every step, into ``pixels``.
-        pixels_only: write ``pixels`` instead of the observations.
-        info_keys: entries of ``info`` to write.
-        vectorization: ``"in-process"`` steps `num_envs` environments one after the other; ``"async"`` steps each in a
-            process of its own (`gymnasium.vector.AsyncVectorEnv`), for slow simulators; ``"native"`` uses the
-            environment's own vector form, if it has one that does not reset at the next step.
+        env_name: Id, such as ``"CartPole-v1"``.
+        num_envs: Number of environments, as batch ``[num_envs]``; one without a batch if None.
+        categorical_action_encoding: Whether to use integers instead of one-hot vectors.
+        device: Device of the tensors; the CPU if None.
+        frame_skip: Number of times each action is repeated.
+        from_pixels: Whether to render after every step, into ``pixels``.
+        pixels_only: Whether to write ``pixels`` instead of the observations.
+        info_keys: Entries of ``info`` to write.
+        vectorization: Stepping of several environments: ``"in-process"`` steps `num_envs` environments one after the
+            other; ``"async"`` steps each in a process of its own (`gymnasium.vector.AsyncVectorEnv`), for slow
+            simulators; ``"native"`` uses the environment's own vector form, if it has one that does not reset at the
+            next step.
         wrappers: Gymnasium wrappers for each environment, innermost first; each is called with an environment and
             returns one.
-        gym_kwargs: for ``gymnasium.make``.
+        gym_kwargs: Arguments of ``gymnasium.make``.
 
     Raises:
-        UnknownComponentError: if no such id is registered.
-        MissingExtraError: if a library that it needs is not installed.
+        UnknownComponentError: If no such id is registered.
+        MissingExtraError: If a library that it needs is not installed.
 
     Example:
         >>> env = GymEnv("CartPole-v1", num_envs=2)
@@ -225,8 +227,7 @@ class GymEnv(GymWrapper):
     ) -> None:
         num_envs = None if num_envs is None else as_integer(num_envs, "GymEnv", "num_envs", 1)
         frame_skip = None if frame_skip is None else as_integer(frame_skip, "GymEnv", "frame_skip", 1)
-        if vectorization not in ("in-process", "native", "async"):
-            raise SpecError(f"GymEnv: vectorization must be 'in-process', 'native' or 'async', got {vectorization!r}")
+        one_of(vectorization, "GymEnv", "vectorization", ("in-process", "native", "async"))
         if from_pixels:
             gym_kwargs.setdefault("render_mode", "rgb_array")
         one = partial(_made, env_name, frame_skip or 1, tuple(wrappers), gym_kwargs)
@@ -234,9 +235,9 @@ class GymEnv(GymWrapper):
             env: Any = one() if num_envs is None else [one() for _ in range(num_envs)]
         else:
             if num_envs is None:
-                raise SpecError(f"GymEnv: vectorization={vectorization!r} needs num_envs")
+                raise ArgumentError(f"GymEnv: vectorization={vectorization!r} needs num_envs")
             if vectorization == "native" and (wrappers or frame_skip not in (None, 1)):
-                raise SpecError(
+                raise ArgumentError(
                     "GymEnv: wrappers and frame_skip need another vectorization, which has single environments"
                 )
             if info_keys and not isinstance(info_keys, Mapping):
@@ -281,35 +282,35 @@ def _same_spaces(env: Any, other: Any) -> bool:
     return env.observation_space == other.observation_space and env.action_space == other.action_space
 
 
-def _refuse_different(envs: Sequence[Any], owner: str) -> None:
+def _check_equal_spaces(envs: Sequence[Any], owner: str) -> None:
     if len({id(env) for env in envs}) < len(envs):
-        raise SpecError(f"{owner}: the list holds one environment several times: make one object for each element")
+        raise ArgumentError(f"{owner}: the list holds one environment several times: make one object for each element")
     for env in envs[1:]:
         if not _same_spaces(env, envs[0]):
-            raise SpecError(f"{owner}: the environments differ: {envs[0]} and {env} do not have the same spaces")
+            raise ArgumentError(f"{owner}: the environments differ: {envs[0]} and {env} do not have the same spaces")
 
 
-def _untouched(env: Any) -> Any:
-    """The simulator's generator state, to be put back after a probe."""
+def _get_rng_state(env: Any) -> Any:
+    """Return the simulator's generator state, to be put back after a probe."""
     rng = getattr(env.unwrapped, "np_random", None)
     return rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
 
 
-def _put_back(env: Any, state: Any) -> None:
+def _set_rng_state(env: Any, state: Any) -> None:
     if state is not None:
         env.unwrapped.np_random.bit_generator.state = state
 
 
 def _frame_spec(env: Any, *, vector: bool) -> TensorSpec:
-    """The spec of a rendered frame; the environment is reset to find it."""
+    """Return the spec of a rendered frame; the environment is reset to find it."""
     if env.render_mode != "rgb_array":
-        raise SpecError(
+        raise ArgumentError(
             f"{env} renders in mode {env.render_mode!r}, pixels need 'rgb_array': make it with render_mode='rgb_array'"
         )
-    state = _untouched(env)
+    state = _get_rng_state(env)
     env.reset()
     frame = np.asarray(env.render()[0] if vector else env.render())
-    _put_back(env, state)
+    _set_rng_state(env, state)
     return Bounded(0, 255, shape=frame.shape, dtype=torch.uint8)
 
 
@@ -317,21 +318,21 @@ def _info_specs(env: Any, keys: Iterable[str] | Mapping[str, TensorSpec]) -> dic
     """Specs of entries of ``info``; the environment is reset and stepped once to find them."""
     if isinstance(keys, Mapping):
         return dict(keys)
-    state = _untouched(env)
+    state = _get_rng_state(env)
     _, first = env.reset()
     *_, second = env.step(env.action_space.sample())
-    _put_back(env, state)
+    _set_rng_state(env, state)
     specs: dict[str, TensorSpec] = {}
     for key in keys:
         if key not in first and key not in second:
-            raise SpecError(
+            raise ArgumentError(
                 f"info_keys has {key!r}, which {env} reports neither at a reset nor at a step (entries:"
                 f" {sorted({*first, *second})}); state its spec: info_keys={{{key!r}: Unbounded(...)}}"
             )
         found = [np.asarray(info[key]) for info in (first, second) if key in info]
         kind = np.result_type(*found)  # a reset may report an integer where a step reports a fraction
         if kind.kind not in "biufc" or found[0].shape != found[-1].shape:
-            raise SpecError(
+            raise ArgumentError(
                 f"info_keys has {key!r}, which {env} reports as {first.get(key, second.get(key))!r}: not as numbers of"
                 f" one shape, so that it has no spec; state one: info_keys={{{key!r}: Unbounded(...)}}"
             )

@@ -15,8 +15,6 @@ from rl.core.state import set_generator
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafEnvBase
 
-__all__ = ["NativeEnv", "action_index", "discrete_action"]
-
 
 class NativeEnv(LeafEnvBase):
     """Environment in torch whose state is in the TensorDict; it owns a generator of start states.
@@ -24,9 +22,9 @@ class NativeEnv(LeafEnvBase):
     Without a batch size it takes TensorDicts of any batch (`batch_locked` is false).
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of the generator; nondeterministic if None. See also `set_seed`.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the generator; nondeterministic if None. See also `set_seed`.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class NativeEnv(LeafEnvBase):
         return torch.rand((*self.batch_size, *shape), generator=generator, device=generator.device, dtype=dtype)
 
     def _flags(self, terminated: Tensor | None = None) -> Leaves:
-        """The done flags, for `terminated` ``[*B]``; false if None."""
+        """Return the done flags, for `terminated` ``[*B]``; false if None."""
         if terminated is None:
             device = self._generator.device
             over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=device)
@@ -77,7 +75,7 @@ class NativeEnv(LeafEnvBase):
             then warned, and keeps its own generator: with the seed that it was given.
 
         Raises:
-            CheckpointError: if `state` has no generator.
+            CheckpointError: If `state` has no generator.
         """
         if "generator" not in state:
             raise CheckpointError(
@@ -100,5 +98,5 @@ def discrete_action(n: int, *, categorical: bool) -> TensorSpec:
 
 
 def action_index(action: Tensor, *, categorical: bool) -> Tensor:
-    """Number of the action, ``[*B]``."""
+    """Return the number of the action, ``[*B]``."""
     return action if categorical else action.argmax(-1)

@@ -8,7 +8,8 @@ from math import pi
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_number
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
@@ -30,11 +31,11 @@ class AcrobotEnv(NativeEnv):
     `StepCounter(max_steps=500)` for the time limit; trainers read it from `max_episode_steps`.
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of the start states; nondeterministic if None.
-        categorical_action_encoding: actions are numbers instead of one-hot vectors.
-        dtype: of the state; float64 computes as Gymnasium does.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the start states; nondeterministic if None.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
+        dtype: Dtype of the state; float64 computes as Gymnasium does.
 
     Example:
         >>> env = AcrobotEnv(batch_size=[2], seed=0)
@@ -112,7 +113,7 @@ def _derivative(state: Tensor, torque: Tensor) -> Tensor:
 
 
 def _wrapped(angle: Tensor) -> Tensor:
-    """The angle in [-pi, pi]."""
+    """Return the angle in [-pi, pi]."""
     return angle - 2 * pi * ((angle.abs() - pi) / (2 * pi)).ceil().clamp(min=0) * angle.sign()
 
 
@@ -130,11 +131,11 @@ class CartPoleEnv(NativeEnv):
     `max_episode_steps`.
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of the start states; nondeterministic if None.
-        categorical_action_encoding: actions are numbers instead of one-hot vectors.
-        dtype: of the state; float64 computes as Gymnasium does.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the start states; nondeterministic if None.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
+        dtype: Dtype of the state; float64 computes as Gymnasium does.
 
     Example:
         >>> env = CartPoleEnv(batch_size=[3], seed=0)
@@ -214,11 +215,11 @@ class MountainCarEnv(NativeEnv):
     the time limit; trainers read it from `max_episode_steps`.
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of the start states; nondeterministic if None.
-        categorical_action_encoding: actions are numbers instead of one-hot vectors.
-        dtype: of the state; float64 computes as Gymnasium does.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the start states; nondeterministic if None.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
+        dtype: Dtype of the state; float64 computes as Gymnasium does.
 
     Example:
         >>> env = MountainCarEnv(seed=0)
@@ -287,14 +288,14 @@ class PendulumEnv(NativeEnv):
     ``-(angle**2 + 0.1 * thdot**2 + 0.001 * torque**2)`` with the angle in ``[-pi, pi)``, before the step. All float32.
 
     Args:
-        batch_size: number of pendulums in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of the start states; nondeterministic if None. See also `set_seed`.
-        physics: any of ``g`` (m/s^2, 10), ``m`` (kg, 1), ``l`` (m, 1), ``dt`` (s, 0.05), ``max_torque`` (N m, 2),
+        batch_size: Number of pendulums in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the start states; nondeterministic if None. See also `set_seed`.
+        physics: Any of ``g`` (m/s^2, 10), ``m`` (kg, 1), ``l`` (m, 1), ``dt`` (s, 0.05), ``max_torque`` (N m, 2),
             ``max_speed`` (rad/s, 8).
 
     Raises:
-        SpecError: if a physical constant is unknown or not positive.
+        ArgumentError: If a physical constant is unknown or not positive.
 
     Example:
         >>> env = PendulumEnv(batch_size=[2], seed=0)
@@ -317,9 +318,9 @@ class PendulumEnv(NativeEnv):
         super().__init__(batch_size, device, seed)
         for name, value in physics.items():
             if name not in self.DEFAULTS:
-                raise SpecError(f"PendulumEnv has no constant {name!r}; it has {', '.join(self.DEFAULTS)}")
-            if name != "g" and not value > 0:
-                raise SpecError(f"PendulumEnv: {name} must be positive, got {value}")
+                raise ArgumentError(f"PendulumEnv has no constant {name!r}; it has {', '.join(self.DEFAULTS)}")
+            if name != "g":
+                as_number(value, "PendulumEnv", name, above=0)
         self.physics = {**self.DEFAULTS, **physics}
         speed, torque = self.physics["max_speed"], self.physics["max_torque"]
         high = torch.tensor([1.0, 1.0, speed])

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_number
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Binary, Bounded, Categorical, Composite, OneHot, Unbounded
 from rl.envs.native._base import NativeEnv, action_index, discrete_action
@@ -24,16 +25,16 @@ class BanditEnv(NativeEnv):
     read it from `max_episode_steps`.
 
     Args:
-        batch_size: number of bandits in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of means and noise; nondeterministic if None.
-        arms: number of arms.
-        means: mean reward of each arm; drawn at each reset if None.
-        std: standard deviation of the noise.
-        categorical_action_encoding: actions are numbers instead of one-hot vectors.
+        batch_size: Number of bandits in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of means and noise; nondeterministic if None.
+        arms: Number of arms.
+        means: Mean reward of each arm; drawn at each reset if None.
+        std: Standard deviation of the noise.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
 
     Raises:
-        SpecError: if there are fewer than two arms, not one mean for each, or `std` is negative.
+        ArgumentError: If there are fewer than two arms, not one mean for each, or `std` is negative.
 
     Example:
         >>> env = BanditEnv(arms=2, means=[0.0, 1.0], std=0.0, categorical_action_encoding=True)
@@ -58,10 +59,8 @@ class BanditEnv(NativeEnv):
         super().__init__(batch_size, device, seed)
         if arms < 2 or (means is not None and len(means) != arms):
             count = "no means" if means is None else f"{len(means)} means"
-            raise SpecError(f"BanditEnv takes at least two arms and one mean for each, got arms={arms} and {count}")
-        if not std >= 0:
-            raise SpecError(f"BanditEnv: std must be 0 or more, got {std}")
-        self.arms, self.std = arms, std
+            raise ArgumentError(f"BanditEnv takes at least two arms and one mean for each, got arms={arms} and {count}")
+        self.arms, self.std = arms, as_number(std, "BanditEnv", "std", least=0)
         self._means = None if means is None else torch.tensor(means, dtype=torch.float32, device=self._generator.device)
         self._categorical = categorical_action_encoding
         self.observation_spec = Composite(observation=Unbounded(1), means=Unbounded(arms))
@@ -99,19 +98,19 @@ class GridWorldEnv(NativeEnv):
     ``[*B, rows * columns]``), ``reward`` ``[*B, 1]`` and the done flags: an episode terminates at the goal.
 
     Args:
-        batch_size: number of copies in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: seed of start cells and slips; nondeterministic if None.
-        size: rows and columns.
-        start: row and column of the start; a random free cell if None.
-        goal: row and column of the goal; the last cell if None.
-        walls: row and column of each wall.
-        slip: probability that the move is a random one of the four.
-        rewards: of a step that does not reach the goal, and of the step that does.
-        categorical_action_encoding: actions are numbers instead of one-hot vectors.
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of start cells and slips; nondeterministic if None.
+        size: Rows and columns.
+        start: Row and column of the start; a random free cell if None.
+        goal: Row and column of the goal; the last cell if None.
+        walls: Row and column of each wall.
+        slip: Probability that the move is a random one of the four.
+        rewards: Rewards of a step that does not reach the goal, and of the step that does.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
 
     Raises:
-        SpecError: if a cell lies outside the grid, or start or goal is a wall.
+        ArgumentError: If a cell lies outside the grid, or start or goal is a wall.
 
     Example:
         >>> env = GridWorldEnv(size=(2, 2), start=(0, 0), categorical_action_encoding=True)
@@ -143,11 +142,12 @@ class GridWorldEnv(NativeEnv):
         for name, cells in {"start": [start] if start else [], "goal": [goal], "walls": walls}.items():
             for row, column in cells:
                 if not (0 <= row < rows and 0 <= column < columns):
-                    raise SpecError(f"GridWorldEnv: {name} has {(row, column)}, outside the {rows} x {columns} grid")
+                    raise ArgumentError(
+                        f"GridWorldEnv: {name} has {(row, column)}, outside the {rows} x {columns} grid"
+                    )
                 if name != "walls" and (row, column) in walls:
-                    raise SpecError(f"GridWorldEnv: {name} {(row, column)} is a wall")
-        if not 0 <= slip <= 1:
-            raise SpecError(f"GridWorldEnv: slip is a probability, got {slip}")
+                    raise ArgumentError(f"GridWorldEnv: {name} {(row, column)} is a wall")
+        slip = as_number(slip, "GridWorldEnv", "slip", least=0, most=1)
         where: Any = self._generator.device
         self.size, self.slip, self.rewards = size, slip, rewards
         self._goal = goal[0] * columns + goal[1]
@@ -190,7 +190,7 @@ class GridWorldEnv(NativeEnv):
 
 
 def _transitions(rows: int, columns: int, walls: set[tuple[int, int]]) -> list[list[int]]:
-    """The next cell for each cell and move."""
+    """Return the next cell for each cell and move."""
 
     def after(row: int, column: int, move: tuple[int, int]) -> int:
         r, c = row + move[0], column + move[1]
@@ -218,10 +218,10 @@ class TicTacToeEnv(NativeEnv):
     An episode terminates with three in a row, with a full board, or with a stone on an occupied cell, which loses.
 
     Args:
-        batch_size: number of games in each batch dimension.
-        device: device of the tensors; the CPU if None.
-        seed: accepted as by other environments; the game has no chance.
-        categorical_action_encoding: actions are numbers instead of one-hot vectors.
+        batch_size: Number of games in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Accepted as by other environments; the game has no chance.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
 
     Example:
         >>> env = TicTacToeEnv(categorical_action_encoding=True)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import Bounded, TensorSpec, Unbounded
@@ -16,8 +17,6 @@ from rl.envs.transforms._transformed_env import Compose
 from rl.envs.transforms.episode._control import EndOfLifeTransform, FrameSkipTransform, NoopResetEnv
 from rl.envs.transforms.image import Resize, luminance
 from rl.envs.transforms.observation import CatFrames, TimeMaxPool
-
-__all__ = ["atari"]
 
 
 def atari(
@@ -32,7 +31,7 @@ def atari(
     clip_reward: bool = True,
     key: NestedKey = "observation",
 ) -> Compose:
-    """The standard stack of transforms for Atari games.
+    """Return the standard stack of transforms for Atari games.
 
     It computes what Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` do, to the last bit, on a whole
     batch at a time. Make the environment with ``frameskip=1``, or actions are repeated twice, and with
@@ -44,29 +43,28 @@ def atari(
     ``[*B, stack * channels, screen_size, screen_size]`` under the same key.
 
     Args:
-        noop_max: most steps without effect at the start of an episode (`NoopResetEnv`); none if 0.
-        frame_skip: how often an action is repeated (`FrameSkipTransform`).
-        max_pool: the maximum of the last two frames (`TimeMaxPool`).
-        grayscale: the luminance of RGB screens (`GrayScale`).
-        screen_size: height and width of a frame (`Resize`); those of the screen if None.
-        stack: number of frames (`CatFrames`).
-        episodic_life: end an episode with each life (`EndOfLifeTransform`); the game then begins again.
-        clip_reward: the sign of the reward.
-        key: the screens.
+        noop_max: Most steps without effect at the start of an episode (`NoopResetEnv`); none if 0.
+        frame_skip: Number of times that an action is repeated (`FrameSkipTransform`).
+        max_pool: Whether to take the maximum of the last two frames (`TimeMaxPool`).
+        grayscale: Whether to take the luminance of RGB screens (`GrayScale`).
+        screen_size: Height and width of a frame (`Resize`); those of the screen if None.
+        stack: Number of frames (`CatFrames`).
+        episodic_life: Whether to end an episode with each life (`EndOfLifeTransform`); the game then begins again.
+        clip_reward: Whether to take the sign of the reward.
+        key: The screens.
 
     Returns:
         A `Compose`, to be put around an environment or changed further.
 
     Raises:
-        SpecError: if an argument is out of range.
+        ArgumentError: If an argument is out of range.
 
     Example:
         >>> from rl.envs.transforms import atari
         >>> len(atari()), len(atari(noop_max=0, clip_reward=False, episodic_life=False))
         (8, 5)
     """
-    if noop_max < 0:
-        raise SpecError(f"atari: noop_max must be at least 0, got {noop_max}")
+    noop_max = as_integer(noop_max, "atari", "noop_max", 0)
     parts: list[Transform] = []
     if noop_max:
         parts.append(NoopResetEnv(noop_max))

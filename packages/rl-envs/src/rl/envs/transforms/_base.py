@@ -10,7 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.errors import ArgumentError, ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import TensorSpec
@@ -85,14 +85,14 @@ class Transform:
     A transform belongs to one environment: `clone` it for another.
 
     Args:
-        in_keys: keys that it reads, from the environment to the caller.
-        out_keys: keys that it writes, in the same direction; `in_keys` if None.
-        in_keys_inv: keys of the environment's input (actions, state) that it writes.
-        out_keys_inv: keys of the caller from which they are computed; `in_keys_inv` if None.
+        in_keys: Keys that it reads, from the environment to the caller.
+        out_keys: Keys that it writes, in the same direction; `in_keys` if None.
+        in_keys_inv: Keys of the environment's input (actions, state) that it writes.
+        out_keys_inv: Keys of the caller from which they are computed; `in_keys_inv` if None.
 
     Raises:
-        SpecError: if two lists that belong together differ in length.
-        RLError: where a class overrides a hook of TorchRL's that has another name here.
+        ArgumentError: If two lists that belong together differ in length.
+        RLError: Where a class overrides a hook of TorchRL's that has another name here.
 
     Example:
         >>> class Negate(Transform):
@@ -129,7 +129,7 @@ class Transform:
         for kind in ("", "_inv"):
             reads, writes = getattr(self, f"in_keys{kind}"), getattr(self, f"out_keys{kind}")
             if one_each and len(reads) != len(writes):
-                raise SpecError(
+                raise ArgumentError(
                     f"{cls.__name__} has in_keys{kind}={reads} and out_keys{kind}={writes}: give one out key"
                     " for each in key"
                 )
@@ -190,7 +190,7 @@ class Transform:
         """Map the specs of an environment to those of the caller, in place.
 
         Raises:
-            SpecError: if the environment lacks an in key.
+            SpecError: If the environment lacks an in key.
         """
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             for spec in specs.written(key, self):
@@ -262,8 +262,8 @@ class Transform:
             A new TensorDict; `tensordict` stays as it is.
 
         Raises:
-            ContractError: if an in key is neither at the root nor under ``next``.
-            RLError: if the transform needs the order of an episode.
+            ContractError: If an in key is neither at the root nor under ``next``.
+            RLError: If the transform needs the order of an episode.
         """
         cls = type(self)
         if cls._call is Transform._call and cls._apply is Transform._apply and cls._inverse is Transform._inverse:
@@ -306,7 +306,7 @@ class Transform:
         """Set the environment of the transform, or remove it with None.
 
         Raises:
-            RLError: if it belongs to another one.
+            RLError: If it belongs to another one.
         """
         if parent is not None and self._parent is not None and self._parent is not parent:
             raise RLError(f"{self!r} belongs to another environment already; give this one its own: append a clone()")
@@ -377,12 +377,12 @@ def level_keys(specs: Specs, key: NestedKey, owner: object) -> list[tuple[Nested
     """Return the key to write and the ``done`` next to it, for each done group.
 
     Args:
-        specs: of the environment.
-        key: a name, for every group; or a path, for that of the path alone.
-        owner: the transform, for messages.
+        specs: Specs of the environment.
+        key: A name, for every group; or a path, for that of the path alone.
+        owner: The transform, for messages.
 
     Raises:
-        SpecError: if the path has no ``done``.
+        SpecError: If the path has no ``done``.
     """
     *level, name = as_tuple(key)
     levels = [tuple(level)] if level else specs.done_levels()
@@ -396,7 +396,7 @@ def level_keys(specs: Specs, key: NestedKey, owner: object) -> list[tuple[Nested
 
 
 def entry_keys(entries: Any) -> list[NestedKey]:
-    """The keys of entries; of a TensorDict those of its leaves."""
+    """Return the keys of entries; of a TensorDict those of its leaves."""
     return list(entries) if isinstance(entries, dict) else leaf_keys(entries)
 
 
@@ -404,9 +404,9 @@ def merged(mask: Tensor, fresh: Any, current: Any) -> Any:
     """`fresh` where the mask is set, else `current`; entries that `current` lacks are those of `fresh`.
 
     Args:
-        mask: bool ``[*B, 1]``.
-        fresh: entries, which are not written.
-        current: entries of the same form.
+        mask: Mask, bool ``[*B, 1]``.
+        fresh: Entries, which are not written.
+        current: Entries of the same form.
     """
     out = fresh.copy()
     for key in entry_keys(fresh):
@@ -417,14 +417,14 @@ def merged(mask: Tensor, fresh: Any, current: Any) -> Any:
 
 
 def following_root(root: Any, outcome: Any) -> Any:
-    """The root of another step with the same action: `root` with the entries of `outcome`."""
+    """Return the root of another step with the same action: `root` with the entries of `outcome`."""
     following = root.copy()
     following.update(outcome)
     return following
 
 
 def step_mask(root: Any, done: Tensor) -> Tensor:
-    """The elements that a step moves, bool in the shape of `done`: ``_step``, or all."""
+    """Return the elements that a step moves, bool in the shape of `done`: ``_step``, or all."""
     given = root.get("_step", None)
     return torch.ones_like(done) if given is None else given.reshape(done.shape)
 
@@ -436,10 +436,10 @@ def check_root_done(specs: Specs, owner: object) -> None:
 
 
 def element_mask(given: Any, done: Tensor, owner: object) -> Tensor:
-    """A condition as a mask in the shape of `done`.
+    """Return a condition as a mask in the shape of `done`.
 
     Raises:
-        SpecError: if it has neither one value nor one for each element.
+        SpecError: If it has neither one value nor one for each element.
     """
     mask = torch.as_tensor(given, device=done.device)
     if mask.dtype != torch.bool or mask.numel() not in {1, done.numel()}:

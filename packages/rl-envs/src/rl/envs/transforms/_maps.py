@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs.transforms._base import Parent, Transform
 
@@ -18,8 +18,8 @@ def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tenso
     """Spec of ``function(value)``: with the mapped bounds if `spec` is bounded, unbounded otherwise.
 
     Args:
-        spec: of the value.
-        function: monotone in each element; it may change shape and dtype.
+        spec: Spec of the value.
+        function: Monotone in each element; it may change shape and dtype.
 
     Example:
         >>> mapped_spec(Bounded(0, 1, shape=(2,)), lambda value: 3 - value).space.low
@@ -35,14 +35,14 @@ def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tenso
 
 
 def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = False) -> int:
-    """A dimension counted from the last one, so that any batch may come in front.
+    """Return a dimension counted from the last one, so that any batch may come in front.
 
     Raises:
-        SpecError: if it is counted from the first one and `allow_positive_dim` is false.
+        ArgumentError: If it is counted from the first one and `allow_positive_dim` is false.
     """
     dim = as_integer(dim, owner, name)
     if dim >= 0 and not allow_positive_dim:
-        raise SpecError(
+        raise ArgumentError(
             f"{owner}: {name} must be negative, counted from the last dimension, got {dim}; with"
             " allow_positive_dim=True it is counted after the batch of the environment"
         )
@@ -50,7 +50,7 @@ def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = 
 
 
 def after_batch(dim: int, parent: Parent | None) -> int:
-    """The dimension of a value whose first ones are the batch of `parent`, or of a whole tensor without one."""
+    """Return the dimension of a value whose first ones are the batch of `parent`, or of a whole tensor without one."""
     return dim if dim < 0 or parent is None else dim + len(parent.base_env.batch_size)
 
 
@@ -63,7 +63,7 @@ class RandomTransform(Transform):
     _random: torch.Tensor | None = None
 
     def _generator(self) -> torch.Generator:
-        """A generator in the current state; `_keep` stores its state."""
+        """Return a generator in the current state; `_keep` stores its state."""
         made = torch.Generator()
         if self._random is None:
             made.manual_seed(int(torch.randint(2**62, ()).item()))

@@ -10,14 +10,12 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import key_str
 from rl.core.specs import Composite, Unbounded
 from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
-
-__all__ = ["ModuleTransform"]
 
 SpecChange = Composite | Callable[[Composite], Composite]
 
@@ -48,8 +46,8 @@ class ModuleTransform(Transform):
         state_spec_transform: The same for the state; those of the environment if None.
 
     Raises:
-        SpecError: if there is not either a module or a factory, the module has no keys, or the environment lacks an
-            entry.
+        ArgumentError: If there is not either a module or a factory, or the module has no keys.
+        SpecError: If the environment lacks an entry.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -77,10 +75,10 @@ class ModuleTransform(Transform):
         state_spec_transform: SpecChange | None = None,
     ) -> None:
         if (module is None) == (module_factory is None):
-            raise SpecError("ModuleTransform takes either module= or module_factory=")
+            raise ArgumentError("ModuleTransform takes either module= or module_factory=")
         self.module = module if module_factory is None else module_factory()
         if not hasattr(self.module, "in_keys") or not hasattr(self.module, "out_keys"):
-            raise SpecError(
+            raise ArgumentError(
                 f"ModuleTransform runs a module with in_keys and out_keys, got {type(self.module).__name__}: wrap it in"
                 " tensordict.nn.TensorDictModule(module, in_keys, out_keys)"
             )
@@ -131,7 +129,9 @@ class ModuleTransform(Transform):
             if change is not None:
                 spec = change if isinstance(change, Composite) else change(getattr(specs, role).clone())
                 if not isinstance(spec, Composite):
-                    raise SpecError(f"{self!r}: {role}_spec_transform must give a Composite, got {type(spec).__name__}")
+                    raise ArgumentError(
+                        f"{self!r}: {role}_spec_transform must give a Composite, got {type(spec).__name__}"
+                    )
                 setattr(specs, role, spec)
         known = (specs.action, specs.state, specs.observation)
         for key in self.out_keys_inv:

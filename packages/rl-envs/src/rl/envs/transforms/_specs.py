@@ -20,13 +20,13 @@ class Specs:
     """Specs of one element of an environment, with the transforms in front of this one applied; all may be written.
 
     Args:
-        observation: what a reset writes at the root and a step under ``next``.
-        action: what a step reads.
-        reward: what a step writes under ``next`` only.
-        done: flags.
-        state: what a step reads besides the action.
-        batch_size: batch of the environment.
-        device: device of the environment.
+        observation: Entries that a reset writes at the root and a step under ``next``.
+        action: Entries that a step reads.
+        reward: Entries that a step writes under ``next`` only.
+        done: Flags.
+        state: Entries that a step reads besides the action.
+        batch_size: Batch of the environment.
+        device: Device of the environment.
     """
 
     observation: Composite
@@ -38,18 +38,18 @@ class Specs:
     device: torch.device | None
 
     def written(self, key: NestedKey, owner: object) -> list[Composite]:
-        """The specs that have an entry which the environment writes.
+        """Return the output specs that contain `key`.
 
         Raises:
-            SpecError: if there is none; the message names `owner`.
+            SpecError: If there is none; the message names `owner`.
         """
         return _having(key, (self.observation, self.reward, self.done), owner, "does not write")
 
     def read(self, key: NestedKey, owner: object) -> list[Composite]:
-        """The specs that have an entry which the environment reads.
+        """Return the input specs that contain `key`.
 
         Raises:
-            SpecError: if there is none; the message names `owner`.
+            SpecError: If there is none; the message names `owner`.
         """
         return _having(key, (self.action, self.state), owner, "does not read")
 
@@ -62,7 +62,7 @@ class Specs:
         """Add an entry that did not exist.
 
         Raises:
-            SpecError: if the environment has it.
+            SpecError: If the environment has it.
         """
         for name in ("observation", "reward", "done"):
             if getattr(self, name).get(key, None) is not None:
@@ -91,7 +91,7 @@ def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
     """Return the root entry that the last reset or step wrote.
 
     Raises:
-        ContractError: if it is missing.
+        ContractError: If it is missing.
     """
     value = root.get(key, None)
     if value is None:

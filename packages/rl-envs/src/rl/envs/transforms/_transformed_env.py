@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env, LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Composite, Unbounded
@@ -34,7 +34,7 @@ class FunctionTransform(Transform):
     an unbounded spec.
 
     Args:
-        function: from TensorDict to TensorDict; it must not change tensors in place.
+        function: Function from TensorDict to TensorDict; it must not change tensors in place.
     """
 
     def __init__(self, function: Callable[[TensorDictBase], TensorDictBase]) -> None:
@@ -94,7 +94,7 @@ class FunctionTransform(Transform):
 
 
 def _changed_keys(before: TensorDictBase, after: TensorDictBase | None) -> list[NestedKey]:
-    """The keys of entries that were replaced, added or removed."""
+    """Return the keys of entries that were replaced, added or removed."""
     left, right = dict(_leaves(before)), {} if after is None else dict(_leaves(after))
     return [key for key in (*left, *(key for key in right if key not in left)) if left.get(key) is not right.get(key)]
 
@@ -108,21 +108,23 @@ def as_transform(one: Any) -> Transform:
     """Return `one` if it is a transform, or a transform that calls it.
 
     Raises:
-        SpecError: if it is neither, or has an inverse and is not a `Transform`.
+        ArgumentError: If it is neither, or has an inverse and is not a `Transform`.
     """
     if isinstance(one, Transform):
         return one
     if hasattr(one, "inv") and not isinstance(one, type):
-        raise SpecError(
+        raise ArgumentError(
             f"{type(one).__name__} has an inverse, for batches that a buffer writes: append it to the replay buffer;"
             " in an environment, inherit from Transform"
         )
     if isinstance(one, type):
-        raise SpecError(f"a transform is an object, got the class {one.__name__}: write {one.__name__}(...)")
+        raise ArgumentError(f"a transform is an object, got the class {one.__name__}: write {one.__name__}(...)")
     if callable(one):
         function: Any = one
         return FunctionTransform(function)
-    raise SpecError(f"a transform is a Transform or a function from TensorDict to TensorDict, got {type(one).__name__}")
+    raise ArgumentError(
+        f"a transform is a Transform or a function from TensorDict to TensorDict, got {type(one).__name__}"
+    )
 
 
 # ruff: noqa: SLF001  # a chain calls the hooks of its transforms, which users do not call
@@ -134,7 +136,7 @@ class Compose(Transform):
     Chains within a chain are flattened.
 
     Args:
-        transforms: transforms, or functions from TensorDict to TensorDict.
+        transforms: Transforms, or functions from TensorDict to TensorDict.
 
     Example:
         >>> from rl.envs import InitTracker, StepCounter
@@ -159,10 +161,10 @@ class Compose(Transform):
         """Insert a transform before `index`; the specs of the environment are derived again.
 
         Raises:
-            SpecError: if there is no such place.
+            ArgumentError: If there is no such place.
         """
         if not -len(self.transforms) <= index <= len(self.transforms):
-            raise SpecError(
+            raise ArgumentError(
                 f"cannot insert a transform at {index}: there are {len(self.transforms)}; 0 is nearest to the"
                 " environment, and append(transform) adds the last one"
             )
@@ -181,10 +183,11 @@ class Compose(Transform):
         """Remove a transform and return it; the specs of the environment are derived again.
 
         Raises:
-            SpecError: if there is none at `index`, or a later one needs what it writes; the chain stays as it is.
+            ArgumentError: If there is none at `index`.
+            SpecError: If a later one needs what it writes. The chain stays as it is.
         """
         if not -len(self.transforms) <= index < len(self.transforms):
-            raise SpecError(f"cannot remove the transform at {index}: there are {len(self.transforms)}")
+            raise ArgumentError(f"cannot remove the transform at {index}: there are {len(self.transforms)}")
         before = list(self.transforms)
         one = self.transforms.pop(index)
         self._set_keys()
@@ -313,13 +316,13 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     ``transform`` replaces it; reset the environment then.
 
     Args:
-        base_env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with
+        base_env: An `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with
             this one.
-        transform: a `Transform`, a function from TensorDict to TensorDict, or None for an empty `Compose`.
+        transform: A `Transform`, a function from TensorDict to TensorDict, or None for an empty `Compose`.
 
     Raises:
-        SpecError: if `base_env` lacks members of the protocol; they are named.
-        RLError: if the transform belongs to another environment.
+        SpecError: If `base_env` lacks members of the protocol; they are named.
+        RLError: If the transform belongs to another environment.
 
     Example:
         >>> from rl.envs import PendulumEnv, StepCounter
@@ -349,8 +352,8 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         """Set an attribute: ``transform`` takes effect at once, and those of the environment inside are set there.
 
         Raises:
-            RLError: for ``base_env``, or if a transform belongs to another environment.
-            SpecError: if a transform does not fit the environment; it keeps the one that it has.
+            RLError: For ``base_env``, or if a transform belongs to another environment.
+            SpecError: If a transform does not fit the environment; it keeps the one that it has.
         """
         if name == "transform" and "_rl" in vars(self):
             self._replace_transform(as_transform(value))
@@ -522,7 +525,7 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` was not saved by a `TransformedEnv`.
+            CheckpointError: If `state` was not saved by a `TransformedEnv`.
         """
         if not {"env", "transform"} <= set(state):
             if state.get("restorable", True):

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, one_of
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
@@ -51,10 +51,10 @@ class ActionChunkTransform(Transform):
         done_key: Key of the end of an episode, without ``next``; None for one episode in each row.
 
     Raises:
-        SpecError: if the number is below 1.
-        ContractError: if a batch has no action.
-        ShapeError: if the action has no time, or time is elsewhere, or the flag has another shape.
-        RLError: if it is appended to an environment.
+        ArgumentError: If the number is below 1.
+        ContractError: If a batch has no action.
+        ShapeError: If the action has no time, or time is elsewhere, or the flag has another shape.
+        RLError: If it is appended to an environment.
 
     Example:
         >>> from tensordict import TensorDict
@@ -115,7 +115,7 @@ class ActionChunkTransform(Transform):
         """Refuse an environment.
 
         Raises:
-            RLError: always.
+            RLError: Always.
         """
         del specs
         raise RLError(
@@ -183,16 +183,17 @@ class ActionDiscretizer(Transform):
     or its one-hot form. The environment gets one value of the chosen interval.
 
     Args:
-        num_intervals: number of intervals of each element, or one number for all.
-        action_key: the environment's action.
-        out_action_key: the caller's action; `action_key` if None.
-        sampling: which value of the interval: its ``median``, ``low`` or ``high`` end, or a ``random`` one (from
+        num_intervals: Number of intervals of each element, or one number for all.
+        action_key: The environment's action.
+        out_action_key: The caller's action; `action_key` if None.
+        sampling: Value of the interval: its ``median``, ``low`` or ``high`` end, or a ``random`` one (from
             torch's global generator).
-        categorical: numbers, otherwise one-hot vectors.
+        categorical: Whether actions are numbers, otherwise one-hot vectors.
 
     Raises:
-        SpecError: if the action has no finite bounds, or the numbers do not fit its shape.
-        RLError: if it is called on a batch without having an environment.
+        ArgumentError: If `sampling` is another, or a number is not positive.
+        SpecError: If the action has no finite bounds, or the numbers do not fit its shape.
+        RLError: If it is called on a batch without having an environment.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -210,11 +211,10 @@ class ActionDiscretizer(Transform):
         categorical: bool = True,
     ) -> None:
         super().__init__(in_keys_inv=[action_key], out_keys_inv=None if out_action_key is None else [out_action_key])
-        if sampling not in {"median", "low", "high", "random"}:
-            raise SpecError(f"ActionDiscretizer: sampling is median, low, high or random, got {sampling!r}")
+        one_of(sampling, "ActionDiscretizer", "sampling", ("median", "low", "high", "random"))
         self.num_intervals = torch.as_tensor(num_intervals, dtype=torch.int64)
         if bool((self.num_intervals < 1).any()):
-            raise SpecError(f"ActionDiscretizer: num_intervals must be positive, got {num_intervals}")
+            raise ArgumentError(f"ActionDiscretizer: num_intervals must be positive, got {num_intervals}")
         self.sampling, self.categorical = sampling, categorical
         self._low: Tensor | None = None
 
@@ -268,12 +268,12 @@ class ActionMask(Transform):
     allows all.
 
     Args:
-        action_key: the action.
-        mask_key: the mask.
+        action_key: The action.
+        mask_key: The mask.
 
     Raises:
-        SpecError: if the environment has no such entries, or the mask has another dtype.
-        ContractError: if a mask of integers has a value other than 0 and 1.
+        SpecError: If the environment has no such entries, or the mask has another dtype.
+        ContractError: If a mask of integers has a value other than 0 and 1.
 
     Example:
         >>> from rl.envs import TicTacToeEnv, TransformedEnv
@@ -338,17 +338,17 @@ class ActionScaling(Transform):
     ``action * scale + loc`` with ``loc = (high + low) / 2`` and ``scale = (high - low) / 2``.
 
     Args:
-        in_keys_inv: the environment's action; ``["action"]`` if None. One key.
-        out_keys_inv: the caller's action; `in_keys_inv` if None.
-        in_keys: actions in a batch that are mapped to the caller's range, as of data that was stored unscaled.
-        out_keys: results; `in_keys` if None.
-        loc: center in place of that of the bounds.
-        scale: half width in place of that of the bounds.
-        standard_normal: the caller's range is [-1, 1], otherwise [0, 1].
+        in_keys_inv: The environment's action; ``["action"]`` if None. One key.
+        out_keys_inv: The caller's action; `in_keys_inv` if None.
+        in_keys: Actions in a batch that are mapped to the caller's range, as of data that was stored unscaled.
+        out_keys: Results; `in_keys` if None.
+        loc: Center in place of that of the bounds.
+        scale: Half width in place of that of the bounds.
+        standard_normal: Whether the caller's range is [-1, 1], otherwise [0, 1].
 
     Raises:
-        SpecError: if the action is not bounded and `loc` or `scale` is missing.
-        RLError: if it is called on a batch, and has neither these nor an environment.
+        SpecError: If the action is not bounded and `loc` or `scale` is missing.
+        RLError: If it is called on a batch, and has neither these nor an environment.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -369,7 +369,7 @@ class ActionScaling(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, ["action"] if in_keys_inv is None else in_keys_inv, out_keys_inv)
         if len(self.in_keys_inv) > 1:
-            raise SpecError(f"ActionScaling scales one action, got {self.in_keys_inv}: compose several")
+            raise ArgumentError(f"ActionScaling scales one action, got {self.in_keys_inv}: compose several")
         self.loc = None if loc is None else torch.as_tensor(loc, dtype=torch.get_default_dtype())
         self.scale = None if scale is None else torch.as_tensor(scale, dtype=torch.get_default_dtype())
         self.standard_normal = standard_normal
@@ -417,12 +417,13 @@ class DiscreteActionProjection(RandomTransform):
     environment seeds the random choice.
 
     Args:
-        num_actions_effective: number of actions of the environment.
-        max_actions: number of actions of the caller.
-        action_key: the action, one-hot or an integer.
+        num_actions_effective: Number of actions of the environment.
+        max_actions: Number of actions of the caller.
+        action_key: The action, one-hot or an integer.
 
     Raises:
-        SpecError: if `max_actions` is smaller, or the environment has another number of actions.
+        ArgumentError: If `max_actions` is smaller.
+        SpecError: If the environment has another number of actions.
 
     Example:
         >>> from rl.envs import CartPoleEnv, TransformedEnv
@@ -434,7 +435,7 @@ class DiscreteActionProjection(RandomTransform):
     def __init__(self, num_actions_effective: int, max_actions: int, action_key: NestedKey = "action") -> None:
         super().__init__(in_keys_inv=[action_key])
         if max_actions < num_actions_effective:
-            raise SpecError(
+            raise ArgumentError(
                 f"DiscreteActionProjection: max_actions={max_actions} is less than the {num_actions_effective}"
                 " actions of the environment"
             )
@@ -461,15 +462,15 @@ class FlattenAction(Transform):
     """Gives the caller an action whose dimensions are flattened.
 
     Args:
-        first_dim: first of the dimensions.
-        last_dim: last of the dimensions.
-        in_keys_inv: the environment's action; ``["action"]`` if None.
-        out_keys_inv: the caller's; `in_keys_inv` if None.
+        first_dim: First of the dimensions.
+        last_dim: Last of the dimensions.
+        in_keys_inv: The environment's action; ``["action"]`` if None.
+        out_keys_inv: The caller's; `in_keys_inv` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
             without an environment from the first one of the whole tensor.
 
     Raises:
-        SpecError: if a dimension is not negative and `allow_positive_dim` is false.
+        ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.
 
     Example:
         >>> from rl.core.specs import Unbounded

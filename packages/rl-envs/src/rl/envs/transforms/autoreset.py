@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import where_reset
@@ -30,13 +30,13 @@ class AutoResetTransform(Transform):
     follows, and replaced by a value that marks it as unknown. The environment must not be reset for it again.
 
     Args:
-        replace: put the fill values; the observation of the new episode stays under ``next`` if false.
-        fill_float: for floating-point entries; ``"nan"`` or a number.
-        fill_int: for integers.
-        fill_bool: for booleans.
+        replace: Whether to put the fill values; the observation of the new episode stays under ``next`` if false.
+        fill_float: Fill value for floating-point entries; ``"nan"`` or a number.
+        fill_int: Fill value for integers.
+        fill_bool: Fill value for booleans.
 
     Raises:
-        SpecError: if a fill value is not one of an entry's spec, or the environment has no ``done`` at the root.
+        SpecError: If a fill value is not one of an entry's spec, or the environment has no ``done`` at the root.
 
     Order: first.
 
@@ -62,7 +62,7 @@ class AutoResetTransform(Transform):
         self._device: torch.device | None = None
 
     def _terminal(self, key: NestedKey, outcome: Any) -> Tensor:
-        """The last observations of finished elements, ``[*B, ...]``."""
+        """Return the last observations of finished elements, ``[*B, ...]``."""
         value: Tensor = outcome[key]
         if not self.replace:
             return value
@@ -102,7 +102,7 @@ class AutoResetTransform(Transform):
         self._begun, self._waiting = self._shown(begun), done
 
     def _shown(self, entries: Any) -> Any:
-        """The entries that the caller receives."""
+        """Return the entries that the caller receives."""
         return entries
 
     def transform_specs(self, specs: Specs) -> None:
@@ -139,11 +139,11 @@ class AutoResetEnv(TransformedEnv):
     """Environment that resets finished elements on its own, with an `AutoResetTransform`.
 
     Args:
-        env: the environment.
-        transform: an `AutoResetTransform`; a new one if None.
+        env: The environment.
+        transform: An `AutoResetTransform`; a new one if None.
 
     Raises:
-        SpecError: if `transform` is another.
+        ArgumentError: If `transform` is another.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -154,7 +154,9 @@ class AutoResetEnv(TransformedEnv):
     def __init__(self, env: Env, transform: AutoResetTransform | None = None) -> None:
         made = AutoResetTransform() if transform is None else transform
         if not isinstance(made, AutoResetTransform):
-            raise SpecError(f"AutoResetEnv takes an AutoResetTransform, got {made!r}; append other transforms to it")
+            raise ArgumentError(
+                f"AutoResetEnv takes an AutoResetTransform, got {made!r}; append other transforms to it"
+            )
         super().__init__(env, made)
 
 
@@ -165,10 +167,10 @@ class VecGymEnvTransform(AutoResetTransform):
     ``(final_name, k)``, valid where ``done`` is true; removes the latter. `GymWrapper` does so itself.
 
     Args:
-        final_name: prefix of the last observations.
+        final_name: Prefix of the last observations.
 
     Raises:
-        SpecError: if an observation has no last one.
+        SpecError: If an observation has no last one.
 
     Order: first.
 

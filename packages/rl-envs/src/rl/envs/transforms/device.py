@@ -27,8 +27,8 @@ class DeviceCastTransform(Transform):
     Order: transforms before it run on the environment's device, those after it on the other one.
 
     Args:
-        device: where the caller has its tensors.
-        orig_device: device of the environment; known from the environment if None, else the CPU.
+        device: Device of the caller's tensors.
+        orig_device: Device of the environment; known from the environment if None, else the CPU.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -75,12 +75,12 @@ class DTypeCastTransform(Transform):
     `dtype_in` is taken in `dtype_out`.
 
     Args:
-        dtype_in: dtype in the environment.
-        dtype_out: dtype of the caller.
-        in_keys: entries that the environment writes.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries that the environment reads.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+        dtype_in: Dtype in the environment.
+        dtype_out: Dtype of the caller.
+        in_keys: Entries that the environment writes.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries that the environment reads.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -139,10 +139,10 @@ class DoubleToFloat(DTypeCastTransform):
     Without any keys, this holds for all float64 entries of the environment.
 
     Args:
-        in_keys: entries that the environment writes.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries that the environment reads.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+        in_keys: Entries that the environment writes.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries that the environment reads.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
 
     Example:
         >>> from rl.envs import CartPoleEnv, TransformedEnv
@@ -165,7 +165,7 @@ class PinMemoryTransform(Transform):
     """Copies a batch to page-locked memory, from which transfers to a GPU do not block. For replay buffers.
 
     Raises:
-        RLError: if torch has no CUDA device.
+        RLError: If torch has no CUDA device.
 
     Example:
         >>> PinMemoryTransform()

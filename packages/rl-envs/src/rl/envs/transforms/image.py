@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from rl.core.arguments import as_integer, one_of
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import Bounded, TensorSpec, Unbounded
@@ -19,11 +20,11 @@ __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 
 
 def resized_spec(spec: TensorSpec, *size: int) -> TensorSpec:
-    """The spec of images of `size`: with the lowest and the highest bound of each image.
+    """Return the spec of images of `size`: with the lowest and the highest bound of each image.
 
     Args:
-        spec: of images ``[..., H, W]``.
-        size: of the last dimensions.
+        spec: Spec of images ``[..., H, W]``.
+        size: Sizes of the last dimensions.
     """
     shape = torch.Size((*spec.shape[: -len(size)], *size))
     if not isinstance(spec, Bounded):
@@ -41,15 +42,16 @@ class Crop(Transform):
     ``value[..., top : top + w, left : left + h]`` of the same dtype.
 
     Args:
-        w: size of the last dimension but one, the height of an image ``[C, H, W]``.
-        h: size of the last dimension; `w` if None.
-        top: first index of the last dimension but one.
-        left: first index of the last dimension.
-        in_keys: images.
-        out_keys: where they go; `in_keys` if None.
+        w: Size of the last dimension but one, the height of an image ``[C, H, W]``.
+        h: Size of the last dimension; `w` if None.
+        top: First index of the last dimension but one.
+        left: First index of the last dimension.
+        in_keys: Images.
+        out_keys: Keys that it writes; `in_keys` if None.
 
     Raises:
-        SpecError: if a number is negative, a size is 0, or the rectangle does not lie in the image.
+        ArgumentError: If a number is negative, or a size is 0.
+        SpecError: If the rectangle does not lie in the image.
 
     Example:
         >>> import torch
@@ -68,12 +70,9 @@ class Crop(Transform):
         out_keys: Iterable[NestedKey] | None = None,
     ) -> None:
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
-        self.w, self.h, self.top, self.left = w, w if h is None else h, top, left
-        if min(self.w, self.h) < 1 or min(top, left) < 0:
-            raise SpecError(
-                f"{type(self).__name__}: sizes must be at least 1 and starts at least 0, got w={self.w}, h={self.h},"
-                f" top={top}, left={left}"
-            )
+        owner = type(self).__name__
+        self.w, self.h = as_integer(w, owner, "w", 1), as_integer(w if h is None else h, owner, "h", 1)
+        self.top, self.left = as_integer(top, owner, "top", 0), as_integer(left, owner, "left", 0)
 
     def _start(self, height: int, width: int) -> tuple[int, int]:
         del height, width
@@ -99,13 +98,14 @@ class CenterCrop(Crop):
     """Cuts the middle out of images; see `Crop`. A half pixel is rounded to the even number.
 
     Args:
-        w: size of the last dimension but one, the height of an image ``[C, H, W]``.
-        h: size of the last dimension; `w` if None.
-        in_keys: images.
-        out_keys: where they go; `in_keys` if None.
+        w: Size of the last dimension but one, the height of an image ``[C, H, W]``.
+        h: Size of the last dimension; `w` if None.
+        in_keys: Images.
+        out_keys: Keys that it writes; `in_keys` if None.
 
     Raises:
-        SpecError: if a size is below 1, or above that of the image.
+        ArgumentError: If a size is below 1.
+        SpecError: If a size is above that of the image.
 
     Example:
         >>> import torch
@@ -136,11 +136,11 @@ class GrayScale(Transform):
     dtype. Integers are rounded.
 
     Args:
-        in_keys: images.
-        out_keys: where they go; `in_keys` if None.
+        in_keys: Images.
+        out_keys: Keys that it writes; `in_keys` if None.
 
     Raises:
-        SpecError: if an image does not have three channels.
+        SpecError: If an image does not have three channels.
 
     Example:
         >>> import torch
@@ -166,7 +166,7 @@ class GrayScale(Transform):
 
 
 def luminance(image: Tensor, dim: int) -> Tensor:
-    """The luminance of an image with three channels along `dim`, which stays with size 1."""
+    """Return the luminance of an image with three channels along `dim`, which stays with size 1."""
     red, green, blue = image.unbind(dim)
     if image.is_floating_point():
         return (0.2989 * red + 0.587 * green + 0.114 * blue).unsqueeze(dim)
@@ -186,16 +186,17 @@ class Resize(Transform):
     rounding or ``bicubic``, is clamped.
 
     Args:
-        w: size of the last dimension but one, the height of an image ``[C, H, W]``.
-        h: size of the last dimension; `w` if None.
-        interpolation: ``"nearest"``, ``"bilinear"`` or ``"bicubic"`` of `torch.nn.functional.interpolate`, the latter
-            two with antialiasing; or ``"area"``: each pixel is the mean of the area that it covers, the fractions of
-            pixels at its border included (OpenCV's ``INTER_AREA`` when it shrinks an image, to the last bit for uint8).
-        in_keys: images.
-        out_keys: where they go; `in_keys` if None.
+        w: Size of the last dimension but one, the height of an image ``[C, H, W]``.
+        h: Size of the last dimension; `w` if None.
+        interpolation: Mode of interpolation: ``"nearest"``, ``"bilinear"`` or ``"bicubic"`` of
+            `torch.nn.functional.interpolate`, the latter two with antialiasing; or ``"area"``: each pixel is the mean
+            of the area that it covers, the fractions of pixels at its border included (OpenCV's ``INTER_AREA`` when it
+            shrinks an image, to the last bit for uint8).
+        in_keys: Images.
+        out_keys: Keys that it writes; `in_keys` if None.
 
     Raises:
-        SpecError: if a size is below 1, or the interpolation is another.
+        ArgumentError: If a size is below 1, or the interpolation is another.
 
     Example:
         >>> from tensordict import TensorDict
@@ -212,12 +213,8 @@ class Resize(Transform):
         out_keys: Iterable[NestedKey] | None = None,
     ) -> None:
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
-        self.w, self.h = w, w if h is None else h
-        if min(self.w, self.h) < 1:
-            raise SpecError(f"Resize: w and h must be at least 1, got {self.w} and {self.h}")
-        if interpolation not in _MODES:
-            raise SpecError(f"Resize: interpolation must be one of {_MODES}, got {interpolation!r}")
-        self.interpolation = interpolation
+        self.w, self.h = as_integer(w, "Resize", "w", 1), as_integer(w if h is None else h, "Resize", "h", 1)
+        self.interpolation = one_of(interpolation, "Resize", "interpolation", _MODES)
         self._weights: dict[tuple[int, int, torch.device, torch.dtype], Tensor] = {}
 
     def _apply(self, value: Tensor) -> Tensor:
@@ -268,15 +265,15 @@ class ToTensorImage(Transform):
     rule, are divided by 255.
 
     Args:
-        from_int: divide by 255; where the input is an integer if None.
-        unsqueeze: add a dimension of size 1 before the channels.
-        dtype: of the output; the default dtype of torch if None.
-        in_keys: images.
-        out_keys: where they go; `in_keys` if None.
-        shape_tolerant: leave images whose last dimension is not 3 in their order.
+        from_int: Whether to divide by 255; where the input is an integer if None.
+        unsqueeze: Whether to add a dimension of size 1 before the channels.
+        dtype: Dtype of the output; the default dtype of torch if None.
+        in_keys: Images.
+        out_keys: Keys that it writes; `in_keys` if None.
+        shape_tolerant: Whether to leave images whose last dimension is not 3 in their order.
 
     Raises:
-        SpecError: if an image has fewer than three dimensions.
+        SpecError: If an image has fewer than three dimensions.
 
     Example:
         >>> from tensordict import TensorDict

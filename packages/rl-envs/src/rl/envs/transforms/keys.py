@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Composite
 from rl.envs import _foreign
@@ -32,10 +32,10 @@ class SelectTransform(Transform):
     Order: transforms after it see the selected entries only.
 
     Args:
-        selected_keys: keys of entries or of nested groups.
+        selected_keys: Keys of entries or of nested groups.
 
     Raises:
-        SpecError: if the environment does not write one.
+        SpecError: If the environment does not write one.
 
     Example:
         >>> from rl.envs import CartPoleEnv, TransformedEnv
@@ -91,10 +91,10 @@ class ExcludeTransform(SelectTransform):
     Order: transforms after it do not see the removed entries.
 
     Args:
-        excluded_keys: keys of entries or of nested groups.
+        excluded_keys: Keys of entries or of nested groups.
 
     Raises:
-        SpecError: if the environment does not write one, or reads it at the next step; for ``done`` and ``terminated``,
+        SpecError: If the environment does not write one, or reads it at the next step; for ``done`` and ``terminated``,
             which every environment has.
 
     Example:
@@ -133,7 +133,7 @@ class FlattenTensorDict(Transform):
     """Flattens the dimensions of a batch into one. For replay buffers; not for environments.
 
     Args:
-        inverse: flatten what is written to the buffer, otherwise what is sampled from it.
+        inverse: Whether to flatten what is written to the buffer, otherwise what is sampled from it.
 
     Example:
         >>> import torch
@@ -164,7 +164,7 @@ class FlattenTensorDict(Transform):
         """Refuse an environment.
 
         Raises:
-            RLError: always.
+            RLError: Always.
         """
         del specs
         raise RLError("FlattenTensorDict is for replay buffers: an environment keeps its batch size")
@@ -200,14 +200,15 @@ class RenameTransform(Transform):
     environment reads at the next step, as part of its state, is renamed in both directions.
 
     Args:
-        in_keys: names in the environment.
-        out_keys: names of the caller.
-        in_keys_inv: names in the environment of what it reads.
-        out_keys_inv: names of the caller.
-        create_copy: keep the entries under their old names too.
+        in_keys: Names in the environment.
+        out_keys: Names of the caller.
+        in_keys_inv: Names in the environment of what it reads.
+        out_keys_inv: Names of the caller.
+        create_copy: Whether to keep the entries under their old names too.
 
     Raises:
-        SpecError: if the lists differ in length, or an entry does not exist.
+        ArgumentError: If the lists differ in length.
+        SpecError: If an entry does not exist.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -229,7 +230,7 @@ class RenameTransform(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if len(self.in_keys) != len(self.out_keys) or len(self.in_keys_inv) != len(self.out_keys_inv):
-            raise SpecError(f"{self!r} needs one out key for each in key")
+            raise ArgumentError(f"{self!r} needs one out key for each in key")
         self.create_copy = create_copy
 
     def _call(self, entries: Any) -> Any:

@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer
-from rl.core.errors import RLError, SpecError
+from rl.core.arguments import as_integer, as_number
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs import _foreign
@@ -31,17 +31,17 @@ class ObservationNorm(Transform):
     the environment cannot be stepped.
 
     Args:
-        loc: number or tensor; measured if None.
-        scale: number or tensor; measured if None.
-        in_keys: entries; ``["observation"]`` if None and there are no inverse keys.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries of the environment's input that get the caller's with the inverse map.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
-        standard_normal: which of the two maps.
-        eps: smallest scale.
+        loc: Number or tensor; measured if None.
+        scale: Number or tensor; measured if None.
+        in_keys: Entries; ``["observation"]`` if None and there are no inverse keys.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries of the environment's input that get the caller's with the inverse map.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
+        standard_normal: Whether the first of the two maps is used.
+        eps: Smallest scale.
 
     Raises:
-        RLError: where it is applied without statistics.
+        RLError: Where it is applied without statistics.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -91,14 +91,14 @@ class ObservationNorm(Transform):
         The values are those that this transform reads, ``[*B, T, ...]``.
 
         Args:
-            num_iter: number of steps.
-            reduce_dim: dimensions over which mean and standard deviation are taken; all of the batch and time if None.
-            cat_dim: accepted for TorchRL's sake; steps are always along the last batch dimension.
-            key: entry whose statistics are taken; needed if there are several.
-            keep_dims: dimensions of `reduce_dim` that stay, with size 1.
+            num_iter: Number of steps.
+            reduce_dim: Dimensions over which mean and standard deviation are taken; all of the batch and time if None.
+            cat_dim: Accepted for TorchRL's sake; steps are always along the last batch dimension.
+            key: Entry whose statistics are taken; needed if there are several.
+            keep_dims: Dimensions of `reduce_dim` that stay, with size 1.
 
         Raises:
-            RLError: if there are statistics already, no environment, or several entries and no `key`.
+            RLError: If there are statistics already, no environment, or several entries and no `key`.
         """
         del cat_dim
         num_iter = as_integer(num_iter, "ObservationNorm.init_stats", "num_iter", 1)
@@ -209,10 +209,10 @@ class RunningStats:
     weight of older values is multiplied by `decay` at each update.
 
     Args:
-        shape: of one value.
+        shape: Shape of one value.
         decay: 1 to weight all values equally.
-        count: weight of the start values, mean 0 and variance 1.
-        device: of the values.
+        count: Weight of the start values, mean 0 and variance 1.
+        device: Device of the values.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class RunningStats:
         return self.tensors["mean"]
 
     def std(self, eps: float) -> Tensor:
-        """The standard deviation, at least `eps`; 1 before the first value."""
+        """Return the standard deviation, at least `eps`; 1 before the first value."""
         count, _, square = self.tensors.values()
         variance = torch.where(count > 0, square / count.clamp_min(1e-12), torch.ones_like(square))
         return variance.sqrt().clamp_min(eps)
@@ -290,11 +290,11 @@ def share_all(
     """Use the tensors of `others` in `stats`.
 
     Raises:
-        SpecError: if the entries or their shapes differ.
+        ArgumentError: If the entries or their shapes differ.
     """
     mine, theirs = ({key: list(one.mean.shape) for key, one in group.items()} for group in (stats, others))
     if mine != theirs:
-        raise SpecError(
+        raise ArgumentError(
             f"{transform!r} has statistics of {mine}, and cannot share those of {theirs}: normalize the same"
         )
     for key, one in stats.items():
@@ -309,14 +309,14 @@ class RewardNorm(StatisticsTransform):
     "Implementation matters in deep policy gradients", 2020, algorithm 1.
 
     Args:
-        in_keys: rewards; ``["reward"]`` if None.
-        out_keys: results; `in_keys` if None.
-        gamma: discount of the return.
-        eps: smallest standard deviation.
-        clip: largest absolute value of the result; no limit if None.
+        in_keys: Rewards; ``["reward"]`` if None.
+        out_keys: Results; `in_keys` if None.
+        gamma: Discount of the return.
+        eps: Smallest standard deviation.
+        clip: Largest absolute value of the result; no limit if None.
 
     Raises:
-        SpecError: if `gamma` is not in [0, 1].
+        ArgumentError: If `gamma` is not in [0, 1].
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -337,9 +337,7 @@ class RewardNorm(StatisticsTransform):
         clip: float | None = 10.0,
     ) -> None:
         super().__init__(["reward"] if in_keys is None else in_keys, out_keys)
-        if not 0 <= gamma <= 1:
-            raise SpecError(f"RewardNorm: gamma must be in [0, 1], got {gamma}")
-        self.gamma, self.eps, self.clip = gamma, eps, clip
+        self.gamma, self.eps, self.clip = as_number(gamma, "RewardNorm", "gamma", least=0, most=1), eps, clip
         self._stats: dict[NestedKey, RunningStats] = {}
         self._returns: dict[NestedKey, Tensor] = {}
 
@@ -392,7 +390,7 @@ class RewardNorm(StatisticsTransform):
         """Use the statistics of `other` from now on: what one of both updates, the other sees.
 
         Raises:
-            SpecError: if the entries differ.
+            ArgumentError: If the entries differ.
         """
         share_all(self, self._stats, other._stats)
 
@@ -432,13 +430,13 @@ class VecNorm(StatisticsTransform):
     through the same `shared_td`. ``clone()`` copies the statistics, unless they are shared.
 
     Args:
-        in_keys: entries, for example ``["observation", "reward"]``; all observations and rewards of a floating dtype
+        in_keys: Entries, for example ``["observation", "reward"]``; all observations and rewards of a floating dtype
             if None.
-        out_keys: results; `in_keys` if None.
-        shared_td: statistics that others update, too.
-        lock: held while shared statistics are read and written.
-        decay: weight of earlier values is multiplied by it at each update; 1 weights all equally.
-        eps: smallest standard deviation.
+        out_keys: Results; `in_keys` if None.
+        shared_td: Statistics that others update, too.
+        lock: Held while shared statistics are read and written.
+        decay: Weight of earlier values is multiplied by it at each update; 1 weights all equally.
+        eps: Smallest standard deviation.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -461,8 +459,7 @@ class VecNorm(StatisticsTransform):
         eps: float = 1e-4,
     ) -> None:
         super().__init__(() if in_keys is None else in_keys, out_keys)
-        if not 0 < decay <= 1:
-            raise SpecError(f"VecNorm: decay must be in (0, 1], got {decay}")
+        decay = as_number(decay, "VecNorm", "decay", above=0, most=1)
         self._every = in_keys is None
         self.decay, self.eps = decay, eps
         self._shared, self._lock = shared_td, lock or nullcontext()
@@ -548,7 +545,7 @@ class VecNorm(StatisticsTransform):
         """Use the statistics of `other` from now on: what one of both updates, the other sees.
 
         Raises:
-            SpecError: if the entries differ.
+            ArgumentError: If the entries differ.
         """
         share_all(self, self._stats, other._stats)
 
@@ -592,11 +589,11 @@ class VecNorm(StatisticsTransform):
         """Return statistics in shared memory, for the `shared_td` of environments in several processes.
 
         Args:
-            env: an environment with the specs of all of them.
-            keys: entries; all observations and rewards of a floating dtype if None.
+            env: An environment with the specs of all of them.
+            keys: Entries; all observations and rewards of a floating dtype if None.
 
         Raises:
-            SpecError: if the environment does not write one of the keys.
+            SpecError: If the environment does not write one of the keys.
         """
         parts = (env.observation_spec_unbatched, env.full_reward_spec_unbatched)
         specs = {key: part[key] for part in parts for key in leaf_keys(part)}

@@ -11,8 +11,8 @@ import torch
 from tensordict import NonTensorStack, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer
-from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
 from rl.core.registry import load
@@ -46,13 +46,13 @@ class FrameMemory(Transform):
     reset leaves out, or that ``_step`` excludes, keep theirs.
 
     Args:
-        length: number of frames.
-        in_keys: frames.
-        out_keys: combinations.
-        reset_key: mask of a partial reset, which must be ``_reset``: next to a ``done`` at the root.
+        length: Number of frames.
+        in_keys: Frames.
+        out_keys: Combinations.
+        reset_key: Mask of a partial reset, which must be ``_reset``: next to a ``done`` at the root.
 
     Raises:
-        SpecError: if the length is below 1, or the mask is another.
+        ArgumentError: If the length is below 1, or the mask is another.
     """
 
     leafwise: ClassVar[bool] = True
@@ -65,10 +65,9 @@ class FrameMemory(Transform):
         reset_key: NestedKey | None,
     ) -> None:
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
-        if length < 1:
-            raise SpecError(f"{type(self).__name__} needs at least one frame, got {length}")
+        length = as_integer(length, type(self).__name__, "N", 1)
         if reset_key not in (None, "_reset", ("_reset",)):
-            raise SpecError(
+            raise ArgumentError(
                 f"{type(self).__name__}: reset_key must be '_reset', the mask next to the 'done' at the root, got"
                 f" {key_str(reset_key)}"
             )
@@ -77,11 +76,11 @@ class FrameMemory(Transform):
         self._device: torch.device | None = None
 
     def _before(self, first: Tensor) -> Tensor:
-        """What stands in for the frames before the first one."""
+        """Return the fill of the frames before the first one."""
         return first
 
     def _combine(self, frames: list[Tensor]) -> Tensor:
-        """The value of an out key, for the frames in time order."""
+        """Return the value of an out key, for the frames in time order."""
         raise NotImplementedError
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
@@ -112,7 +111,7 @@ class FrameMemory(Transform):
         """Map the specs of the frames.
 
         Raises:
-            SpecError: if episodes end below the root, or a frame is missing.
+            SpecError: If episodes end below the root, or a frame is missing.
         """
         if specs.done_levels() != [()]:
             raise SpecError(f"{self!r} needs a 'done' at the root, the environment has {specs.done_levels()}")
@@ -127,7 +126,7 @@ class FrameMemory(Transform):
         """Continue from `state`.
 
         Raises:
-            CheckpointError: if the number of entries or frames is another.
+            CheckpointError: If the number of entries or frames is another.
         """
         saved = state.get("frames", [])
         if saved and (len(saved) != len(self.in_keys) or any(len(one) != self._length for one in saved)):
@@ -153,19 +152,19 @@ class CatFrames(FrameMemory):
     Reads frames ``[*B, *F]``; writes ``[*B, *F]`` with dimension `dim` `N` times as long, of the same dtype.
 
     Args:
-        N: number of frames, at least 1.
-        dim: dimension of a frame along which they are concatenated, counted from the end, below 0.
-        in_keys: frames. On a batch also ``("next", key)``: then the stacks of ``next`` go to its out key.
-        out_keys: where the stacks go; `in_keys` if None.
-        padding: what stands for frames before an episode's first: ``"same"`` repeats the first, ``"constant"`` is
+        N: Number of frames, at least 1.
+        dim: Dimension of a frame along which they are concatenated, counted from the end, below 0.
+        in_keys: Frames. On a batch also ``("next", key)``: then the stacks of ``next`` go to its out key.
+        out_keys: Keys of the stacks; `in_keys` if None.
+        padding: Fill of the frames before an episode's first: ``"same"`` repeats the first, ``"constant"`` is
             `padding_value`.
-        padding_value: for ``padding="constant"``.
-        as_inverse: in a replay buffer, concatenate when a batch is written (`inv`), not when it is sampled.
-        reset_key: mask of a partial reset; only ``_reset`` at the root.
-        done_key: end of an episode in a batch, under ``next``.
+        padding_value: Value for ``padding="constant"``.
+        as_inverse: Whether a replay buffer concatenates when a batch is written (`inv`), not when it is sampled.
+        reset_key: Mask of a partial reset; only ``_reset`` at the root.
+        done_key: End of an episode in a batch, under ``next``.
 
     Raises:
-        SpecError: if an argument is out of range.
+        ArgumentError: If an argument is out of range.
 
     Order: after transforms of single frames, such as `Resize`.
 
@@ -223,8 +222,8 @@ class CatFrames(FrameMemory):
         """Concatenate frames of a batch ``[*B, T]`` in time order; nothing with `as_inverse`.
 
         Raises:
-            ContractError: if a frame or ``("next", done)`` is missing.
-            ShapeError: if the batch has no time dimension.
+            ContractError: If a frame or ``("next", done)`` is missing.
+            ShapeError: If the batch has no time dimension.
         """
         return tensordict if self.as_inverse else self._on_batch(tensordict)
 
@@ -232,8 +231,8 @@ class CatFrames(FrameMemory):
         """Concatenate frames of a batch ``[*B, T]`` in time order, whatever `as_inverse` is; writes into `tensordict`.
 
         Raises:
-            ContractError: if a frame or ``("next", done)`` is missing.
-            ShapeError: if the batch has no time dimension.
+            ContractError: If a frame or ``("next", done)`` is missing.
+            ShapeError: If the batch has no time dimension.
         """
         return write_result(tensordict, self._on_batch(tensordict))
 
@@ -280,17 +279,17 @@ class CatFrames(FrameMemory):
     def make_rb_transform_and_sampler(
         self, batch_size: int, **sampler_kwargs: Any
     ) -> tuple[Callable[[TensorDictBase], TensorDictBase], Any]:
-        """A transform and a sampler for a replay buffer whose steps hold single frames.
+        """Return a transform and a sampler for a replay buffer whose steps hold single frames.
 
         The sampler draws slices of `N` steps, and the transform returns the last step of each with its frames
         concatenated. The buffer samples all steps: give it ``batch_size=N * batch_size``.
 
         Args:
-            batch_size: number of steps that are returned.
-            sampler_kwargs: for the slice sampler of rl-replay, besides ``slice_len``.
+            batch_size: Number of steps that are returned.
+            sampler_kwargs: Arguments of the slice sampler of rl-replay, besides ``slice_len``.
 
         Raises:
-            UnknownComponentError: if rl-replay is not installed.
+            UnknownComponentError: If rl-replay is not installed.
         """
         sampler: Any = load("sampler", "slices")
         own = type(self)(
@@ -337,18 +336,19 @@ def cat_frames(
     """Concatenate each frame of a sequence with those before it, the oldest first.
 
     Args:
-        tensor: frames ``[*B, T, *F]``.
-        N: number of frames.
-        dim: dimension along which they are concatenated, below 0; it becomes `N` times as long.
-        padding: ``"same"`` repeats the first frame of an episode, ``"constant"`` puts `padding_value`.
-        padding_value: for ``padding="constant"``.
-        time_dim: the dimension of time, below 0.
-        done_mask: bool ``[*B, T, N]``, true where a frame of the window lies before the episode of its last one; one
-            episode if None.
+        tensor: Frames ``[*B, T, *F]``.
+        N: Number of frames.
+        dim: Dimension along which they are concatenated, below 0; it becomes `N` times as long.
+        padding: Fill before an episode's first frame: ``"same"`` repeats the first frame of an episode, ``"constant"``
+            puts `padding_value`.
+        padding_value: Value for ``padding="constant"``.
+        time_dim: The dimension of time, below 0.
+        done_mask: Mask bool ``[*B, T, N]``, true where a frame of the window lies before the episode of its last one;
+            one episode if None.
 
     Raises:
-        SpecError: if an argument is out of range.
-        ShapeError: if the mask has another shape.
+        ArgumentError: If an argument is out of range.
+        ShapeError: If the mask has another shape.
 
     Example:
         >>> cat_frames(torch.arange(3.0).unsqueeze(-1), 2, -1, time_dim=-2).tolist()
@@ -356,7 +356,7 @@ def cat_frames(
     """
     _check_arguments(dim, padding, "cat_frames")
     if time_dim >= 0 or N < 1:
-        raise SpecError(f"cat_frames: time_dim must be below 0 and N at least 1, got time_dim={time_dim}, N={N}")
+        raise ArgumentError(f"cat_frames: time_dim must be below 0 and N at least 1, got time_dim={time_dim}, N={N}")
     time = tensor.ndim + time_dim
     if done_mask is None:
         over = torch.zeros(tensor.shape[: time + 1], dtype=torch.bool, device=tensor.device)
@@ -370,17 +370,16 @@ def cat_frames(
 
 def _check_arguments(dim: int, padding: str, owner: str) -> None:
     if dim >= 0:
-        raise SpecError(f"{owner}: dim must be below 0, as the number of batch dimensions varies, got {dim}")
-    if padding not in ("same", "constant"):
-        raise SpecError(f"{owner}: padding must be 'same' or 'constant', got {padding!r}")
+        raise ArgumentError(f"{owner}: dim must be below 0, as the number of batch dimensions varies, got {dim}")
+    one_of(padding, owner, "padding", ("same", "constant"))
 
 
 def _padded(over: Tensor, length: int) -> Tensor:
     """Where a window of `length` steps reaches back beyond its episode, ``[*B, T, length]``.
 
     Args:
-        over: bool ``[*B, T]``, the last step of each episode.
-        length: of the windows.
+        over: End of an episode, bool ``[*B, T]``: true at its last step.
+        length: Length of the windows.
     """
     steps = torch.arange(over.shape[-1], device=over.device)
     begins = torch.where(over, steps + 1, 0).cummax(-1).values.roll(1, -1)
@@ -393,11 +392,11 @@ def _windows(tensor: Tensor, padded: Tensor, time: int, padding: Padding, value:
     """For each step the frames of its window, oldest first.
 
     Args:
-        tensor: frames ``[*B, T, *F]``.
-        padded: bool ``[*B, T, N]``.
-        time: position of the dimension of time.
-        padding: see `cat_frames`.
-        value: see `cat_frames`.
+        tensor: Frames ``[*B, T, *F]``.
+        padded: Mask of the padding, bool ``[*B, T, N]``.
+        time: Position of the dimension of time.
+        padding: See `cat_frames`.
+        value: See `cat_frames`.
     """
     length = padded.shape[-1]
     steps = torch.arange(padded.shape[-2], device=tensor.device)
@@ -417,15 +416,15 @@ class ClipTransform(Transform):
     """Clips entries to an interval.
 
     Args:
-        in_keys: entries that it reads.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries of the environment's input that get the clipped entries of the caller.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
-        low: smallest value; no limit if None.
-        high: largest value; no limit if None.
+        in_keys: Entries that it reads.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries of the environment's input that get the clipped entries of the caller.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
+        low: Smallest value; no limit if None.
+        high: Largest value; no limit if None.
 
     Raises:
-        SpecError: if there is no limit, or `low` is above `high`.
+        ArgumentError: If there is no limit, or `low` is above `high`.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -447,7 +446,7 @@ class ClipTransform(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         none = low is None and high is None
         if none or (low is not None and high is not None and bool(torch.as_tensor(low > high).any())):
-            raise SpecError(f"ClipTransform needs low, high or both, in this order; got {low} and {high}")
+            raise ArgumentError(f"ClipTransform needs low, high or both, in this order; got {low} and {high}")
         self.low, self.high = low, high
 
     def _apply(self, value: Tensor) -> Tensor:
@@ -506,8 +505,8 @@ class Hash(Transform):
             there are inverse keys, otherwise none is kept, if None.
 
     Raises:
-        SpecError: if `hash_fn` does not return a tensor.
-        ContractError: if the inverse finds a hash without a value.
+        ArgumentError: If `hash_fn` does not return a tensor.
+        ContractError: If the inverse finds a hash without a value.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -552,7 +551,7 @@ class Hash(Transform):
         """Return the value whose hash was computed before.
 
         Raises:
-            ContractError: if there is none.
+            ContractError: If there is none.
         """
         name = _name(hash_tensor.tolist())
         if self.repertoire is None or name not in self.repertoire:
@@ -565,7 +564,7 @@ class Hash(Transform):
     def _digest(self, value: Any) -> Tensor:
         out = self.hash_fn(value) if self.seed is None else self.hash_fn(value, self.seed)
         if not isinstance(out, Tensor):
-            raise SpecError(f"{self!r}: hash_fn must return a tensor, got {type(out).__name__}")
+            raise ArgumentError(f"{self!r}: hash_fn must return a tensor, got {type(out).__name__}")
         return out
 
     def _hash(self, value: Any) -> Tensor:
@@ -603,7 +602,7 @@ class Hash(Transform):
 
 
 def _elements(value: Any, batch_dims: int) -> list[Any]:
-    """The value of each element of the batch."""
+    """Return the value of each element of the batch."""
     if isinstance(value, Tensor):
         return list(value.flatten(0, batch_dims - 1)) if batch_dims else [value]
     values = value.tolist() if hasattr(value, "tolist") else value
@@ -613,7 +612,7 @@ def _elements(value: Any, batch_dims: int) -> list[Any]:
 
 
 def _name(numbers: Any) -> Any:
-    """A hash as key of a dictionary: a number, or nested tuples of numbers."""
+    """Return a hash as key of a dictionary: a number, or nested tuples of numbers."""
     return tuple(map(_name, numbers)) if isinstance(numbers, list) else numbers
 
 
@@ -636,10 +635,10 @@ class NextObservationDelta(Transform):
         excluded_dtypes: Dtypes of observations that are left as they are if `in_keys` is None.
 
     Raises:
-        SpecError: if a dtype is not of floating-point numbers.
-        ContractError: if a batch has no such observation, or one of integers, or a difference exceeds the range of
+        ArgumentError: If a dtype is not of floating-point numbers.
+        ContractError: If a batch has no such observation, or one of integers, or a difference exceeds the range of
             `delta_dtype`.
-        RLError: if there are neither `in_keys` nor an environment.
+        RLError: If there are neither `in_keys` nor an environment.
 
     Example:
         >>> from tensordict import TensorDict
@@ -663,7 +662,7 @@ class NextObservationDelta(Transform):
     ) -> None:
         for name, dtype in (("delta_dtype", delta_dtype), ("restore_dtype", restore_dtype)):
             if dtype != "root" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-                raise SpecError(f"NextObservationDelta: {name} must be a floating-point dtype, got {dtype!r}")
+                raise ArgumentError(f"NextObservationDelta: {name} must be a floating-point dtype, got {dtype!r}")
         super().__init__(() if in_keys is None else in_keys)
         self._every = in_keys is None
         self.delta_dtype, self.restore_dtype, self.drop_delta = delta_dtype, restore_dtype, drop_delta
@@ -753,10 +752,10 @@ class NextStateReconstructor(Transform):
         strict: Whether a key that the batch does not have is an error, otherwise its condition is left out.
 
     Raises:
-        ContractError: if a batch has no such observation, or lacks a key while `strict`.
-        SpecError: if `fill_value` is NaN for an observation of integers.
-        ShapeError: if the batch has no time dimension.
-        RLError: if it is appended to an environment.
+        ContractError: If a batch has no such observation, or lacks a key while `strict`.
+        SpecError: If `fill_value` is NaN for an observation of integers.
+        ShapeError: If the batch has no time dimension.
+        RLError: If it is appended to an environment.
 
     Example:
         >>> from tensordict import TensorDict
@@ -826,7 +825,7 @@ class NextStateReconstructor(Transform):
         """Refuse an environment.
 
         Raises:
-            RLError: always.
+            RLError: Always.
         """
         del specs
         raise RLError(f"{self!r} reads sequences: append it to the replay buffer, an environment writes 'next' itself")
@@ -883,10 +882,10 @@ class ObservationTransform(Transform):
     """Base class of transforms of the observation: `Transform` whose `in_keys` are ``["observation"]`` by default.
 
     Args:
-        in_keys: entries that it reads; ``observation`` if None.
-        out_keys: entries that it writes; `in_keys` if None.
-        in_keys_inv: see `Transform`.
-        out_keys_inv: see `Transform`.
+        in_keys: Entries that it reads; ``observation`` if None.
+        out_keys: Entries that it writes; `in_keys` if None.
+        in_keys_inv: See `Transform`.
+        out_keys_inv: See `Transform`.
 
     Example:
         >>> ObservationTransform().in_keys
@@ -910,13 +909,13 @@ class TimeMaxPool(FrameMemory):
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, methods.
 
     Args:
-        in_keys: frames.
-        out_keys: where the maximum goes; `in_keys` if None.
-        T: number of frames, at least 1.
-        reset_key: mask of a partial reset; only ``_reset`` at the root.
+        in_keys: Frames.
+        out_keys: Keys of the maximum; `in_keys` if None.
+        T: Number of frames, at least 1.
+        reset_key: Mask of a partial reset; only ``_reset`` at the root.
 
     Raises:
-        SpecError: if `T` is below 1.
+        ArgumentError: If `T` is below 1.
 
     Order: before `FrameSkipTransform`, to see the frames that it skips.
 
@@ -946,15 +945,15 @@ class UnaryTransform(Transform):
     """Applies a function to each of its entries. Results have unbounded specs, whose shape a run on zeros shows.
 
     Args:
-        in_keys: entries that it reads.
-        out_keys: entries that it writes.
-        in_keys_inv: entries of the environment's input that `inv_fn` writes.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
-        fn: from tensor to tensor, with any batch in front.
-        inv_fn: the same, for the inverse keys.
+        in_keys: Entries that it reads.
+        out_keys: Entries that it writes.
+        in_keys_inv: Entries of the environment's input that `inv_fn` writes.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
+        fn: Function from tensor to tensor, with any batch in front.
+        inv_fn: The same, for the inverse keys.
 
     Raises:
-        SpecError: if there are keys without their function.
+        ArgumentError: If there are keys without their function.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -975,7 +974,7 @@ class UnaryTransform(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if (fn is None and self.in_keys) or (inv_fn is None and self.in_keys_inv):
-            raise SpecError("UnaryTransform needs fn for in_keys, and inv_fn for in_keys_inv")
+            raise ArgumentError("UnaryTransform needs fn for in_keys, and inv_fn for in_keys_inv")
         self.fn, self.inv_fn = fn, inv_fn
 
     def _apply(self, value: Any) -> Any:

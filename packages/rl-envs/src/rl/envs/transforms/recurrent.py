@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl.core.errors import SpecError, issue_warning
+from rl.core.errors import ArgumentError, SpecError, issue_warning
 from rl.core.keys import NestedKey, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.envs import _foreign
@@ -31,15 +31,16 @@ class TensorDictPrimer(Transform):
     `Collector` does without, as it starts such states itself.
 
     Args:
-        primers: specs by key, for one element of the environment's batch; a dictionary or a `Composite`. Of a composite
+        primers: Specs by key, for one element of the environment's batch; a dictionary or a `Composite`. Of a composite
             with a batch, the specs of its first element are taken.
-        random: draw from the specs at each reset, instead of `default_value`.
-        default_value: what every element of an entry is, a number or a tensor of the spec's shape; or such values by
+        random: Whether to draw from the specs at each reset, instead of `default_value`.
+        default_value: Value of every element of an entry, a number or a tensor of the spec's shape; or such values by
             key, where those that are not named are 0.
-        others: specs by name, besides `primers`.
+        others: Specs by name, besides `primers`.
 
     Raises:
-        SpecError: if there is no entry, a default value does not fit its spec, or the environment has such an entry.
+        ArgumentError: If there is no entry, or a default value does not fit its spec.
+        SpecError: If the environment has such an entry.
 
     Example:
         >>> from rl.core.specs import Unbounded
@@ -61,7 +62,7 @@ class TensorDictPrimer(Transform):
     ) -> None:
         self.primers: dict[NestedKey, TensorSpec] = {**_leaves(primers), **_leaves(others)}
         if not self.primers:
-            raise SpecError("TensorDictPrimer has nothing to write: give it specs by key, {key: spec}")
+            raise ArgumentError("TensorDictPrimer has nothing to write: give it specs by key, {key: spec}")
         super().__init__(out_keys=list(self.primers))
         self.in_keys = []
         self.random = random
@@ -74,13 +75,13 @@ class TensorDictPrimer(Transform):
             if key not in self.primers:
                 close = nearest(key, self.primers)
                 hint = f"; did you mean {key_str(close)}?" if close is not None else ""
-                raise SpecError(f"TensorDictPrimer got a default value for {key_str(key)}, which has no spec{hint}")
+                raise ArgumentError(f"TensorDictPrimer got a default value for {key_str(key)}, which has no spec{hint}")
         values: dict[NestedKey, Tensor] = {}
         for key, spec in self.primers.items():
             value = given if by_key is None else by_key.get(key, 0.0)
             one = torch.as_tensor(value, dtype=spec.dtype)  # pyright: ignore[reportArgumentType]
             if one.ndim and one.shape != spec.shape:
-                raise SpecError(
+                raise ArgumentError(
                     f"TensorDictPrimer: the default value of {key_str(key)} has the shape {tuple(one.shape)}, its"
                     f" spec {tuple(spec.shape)}"
                 )
@@ -125,7 +126,7 @@ class gSDENoise(TensorDictPrimer):  # noqa: N801  the name that users of TorchRL
         others: Further arguments of `TensorDictPrimer`.
 
     Raises:
-        SpecError: if a width is missing.
+        ArgumentError: If a width is missing.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -142,7 +143,7 @@ class gSDENoise(TensorDictPrimer):  # noqa: N801  the name that users of TorchRL
         **others: Any,
     ) -> None:
         if state_dim is None or action_dim is None:
-            raise SpecError(
+            raise ArgumentError(
                 f"gSDENoise needs state_dim and action_dim, got {state_dim} and {action_dim}: give the width of the"
                 " features and the number of action dimensions"
             )
@@ -193,7 +194,7 @@ def _leaves(specs: Mapping[Any, Any] | Composite | None) -> dict[NestedKey, Tens
         elif isinstance(spec, TensorSpec):
             found[unwrap(key)] = spec
         else:
-            raise SpecError(f"TensorDictPrimer takes specs by key, got {type(spec).__name__} under {key_str(key)}")
+            raise ArgumentError(f"TensorDictPrimer takes specs by key, got {type(spec).__name__} under {key_str(key)}")
     return found
 
 

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.arguments import one_of
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, TensorSpec, Unbounded
@@ -37,8 +38,8 @@ class BinarizeReward(Transform):
     """Replaces rewards by 1 where they are positive, and by 0 elsewhere, in the same dtype.
 
     Args:
-        in_keys: rewards; ``reward`` if None.
-        out_keys: results; `in_keys` if None.
+        in_keys: Rewards; ``reward`` if None.
+        out_keys: Results; `in_keys` if None.
 
     Example:
         >>> from rl.envs import GymEnv, TransformedEnv
@@ -61,12 +62,12 @@ class LineariseRewards(Transform):
     """Weighted sum of the rewards of several objectives: ``[*B, n]`` to ``[*B, 1]``.
 
     Args:
-        in_keys: rewards with one element for each objective.
-        out_keys: results; `in_keys` if None.
-        weights: one for each objective; ones if None.
+        in_keys: Rewards with one element for each objective.
+        out_keys: Results; `in_keys` if None.
+        weights: One for each objective; ones if None.
 
     Raises:
-        ShapeError: if there is not one weight for each objective.
+        ShapeError: If there is not one weight for each objective.
 
     Example:
         >>> from tensordict import TensorDict
@@ -100,13 +101,13 @@ class RewardClipping(Transform):
     """Clips rewards to an interval.
 
     Args:
-        clamp_min: smallest reward; no limit if None.
-        clamp_max: largest reward; no limit if None.
-        in_keys: rewards; ``reward`` if None.
-        out_keys: results; `in_keys` if None.
+        clamp_min: Smallest reward; no limit if None.
+        clamp_max: Largest reward; no limit if None.
+        in_keys: Rewards; ``reward`` if None.
+        out_keys: Results; `in_keys` if None.
 
     Raises:
-        SpecError: if there is no limit, or `clamp_min` is above `clamp_max`.
+        ArgumentError: If there is no limit, or `clamp_min` is above `clamp_max`.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -126,7 +127,7 @@ class RewardClipping(Transform):
         if (clamp_min is None and clamp_max is None) or (
             clamp_min is not None and clamp_max is not None and clamp_min > clamp_max
         ):
-            raise SpecError(
+            raise ArgumentError(
                 f"RewardClipping needs clamp_min, clamp_max or both, in this order; got {clamp_min} and {clamp_max}"
             )
         self.clamp_min, self.clamp_max = clamp_min, clamp_max
@@ -144,11 +145,11 @@ class RewardScaling(Transform):
     """Affine map of rewards: ``reward * scale + loc``, or ``(reward - loc) / scale`` if `standard_normal`.
 
     Args:
-        loc: number or tensor.
-        scale: number or tensor.
-        in_keys: rewards; ``reward`` if None.
-        out_keys: results; `in_keys` if None.
-        standard_normal: which of the two maps.
+        loc: Number or tensor.
+        scale: Number or tensor.
+        in_keys: Rewards; ``reward`` if None.
+        out_keys: Results; `in_keys` if None.
+        standard_normal: Whether the first of the two maps is used.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -186,12 +187,13 @@ class RewardSum(Transform):
     (with the step's), both with the shape and dtype of the reward.
 
     Args:
-        in_keys: rewards, without ``next``; all of the environment if None. On a batch also with ``next``: then the sum
+        in_keys: Rewards, without ``next``; all of the environment if None. On a batch also with ``next``: then the sum
             with the step's reward is written to the out key alone.
-        out_keys: where the sums go; ``episode_`` before the last part of each reward's key if None.
+        out_keys: Keys of the sums; ``episode_`` before the last part of each reward's key if None.
 
     Raises:
-        SpecError: if the lists differ in length, or a reward does not exist.
+        ArgumentError: If the lists differ in length.
+        SpecError: If a reward does not exist.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -214,7 +216,7 @@ class RewardSum(Transform):
         sums = [unwrap((*as_tuple(key)[:-1], f"episode_{as_tuple(key)[-1]}")) for key in self.in_keys]
         self.out_keys = sums if self._named is None else self._named
         if len(self.out_keys) != len(self.in_keys):
-            raise SpecError(f"RewardSum has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each")
+            raise ArgumentError(f"RewardSum has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each")
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         del mask
@@ -228,13 +230,13 @@ class RewardSum(Transform):
         return outcome
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The sums of a batch ``[*B, T]`` in time order; its first step counts as the start of an episode.
+        """Return the sums of a batch ``[*B, T]`` in time order; its first step counts as the start of an episode.
 
         Reads ``("next", reward)`` and ``("next", "done")``, writes the sums under ``next`` and at the root; for an in
         key with ``next``, those with the step's reward to its out key.
 
         Raises:
-            ContractError: if one is missing.
+            ContractError: If one is missing.
         """
         out = tensordict.copy()
         outcome = out.get("next", None)
@@ -269,7 +271,7 @@ def observe_rewards(transform: Transform, specs: Specs) -> dict[NestedKey, Tenso
     """Add an observation like each reward that a transform reads, and return their zeros by out key.
 
     Raises:
-        SpecError: if the environment lacks one of the rewards.
+        SpecError: If the environment lacks one of the rewards.
     """
     zeros: dict[NestedKey, Tensor] = {}
     for key, out in zip(transform.in_keys, transform.out_keys, strict=True):
@@ -307,7 +309,7 @@ class RNDTransform(StatisticsTransform):
         reward_clip: Largest normalized reward.
 
     Raises:
-        SpecError: if there is not one key of each kind.
+        ArgumentError: If there is not one key of each kind.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -334,7 +336,7 @@ class RNDTransform(StatisticsTransform):
             ["observation"] if in_keys is None else in_keys, ["intrinsic_reward"] if out_keys is None else out_keys
         )
         if len(self.in_keys) != 1 or len(self.out_keys) != 1:
-            raise SpecError(
+            raise ArgumentError(
                 f"RNDTransform reads one observation and writes one reward, got in_keys={self.in_keys} and"
                 f" out_keys={self.out_keys}; join observations with CatTensors before"
             )
@@ -362,7 +364,7 @@ class RNDTransform(StatisticsTransform):
             return (features - self.target_network(observation)).square().mean(-1, keepdim=True)
 
     def _scale(self, name: str, value: Tensor, moved: Tensor | None, limit: float) -> Tensor:
-        """A value in running standard deviations, of an observation around its mean, which are updated before."""
+        """Return a value in running standard deviations, an observation around its mean; they are updated first."""
         stats = self._stats.get(name)
         if stats is None:
             return value
@@ -425,10 +427,10 @@ class SignTransform(Transform):
     """Replaces entries by their sign: -1, 0 or 1.
 
     Args:
-        in_keys: entries, for example ``["reward"]``.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries of the environment's input that are replaced by the sign of the caller's.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+        in_keys: Entries, for example ``["reward"]``.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries of the environment's input that are replaced by the sign of the caller's.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -460,9 +462,9 @@ class SuccessReward(Transform):
     Reads a bool entry under ``next``, ``[*B]`` or of the reward's shape; writes the reward, in its dtype.
 
     Args:
-        success_key: the flag.
-        reward_key: the reward that is replaced.
-        reward: its value in case of success.
+        success_key: The flag.
+        reward_key: The reward that is replaced.
+        reward: Reward of a success.
 
     Example:
         >>> from rl.envs import GridWorldEnv, TransformedEnv
@@ -507,13 +509,14 @@ class TargetReturn(Transform):
     the reward. Chen et al., "Decision Transformer", 2021.
 
     Args:
-        target_return: the return at the start of each episode.
-        mode: ``"reduce"`` subtracts each reward, ``"constant"`` does not.
-        in_keys: rewards, without ``next``; all of the environment if None.
+        target_return: The return at the start of each episode.
+        mode: Mode: ``"reduce"`` subtracts each reward, ``"constant"`` does not.
+        in_keys: Rewards, without ``next``; all of the environment if None.
         out_keys: Keys of the targets; ``target_return`` next to each reward if None.
 
     Raises:
-        SpecError: if the mode is another, the lists differ in length, or a reward does not exist.
+        ArgumentError: If the mode is another, or the lists differ in length.
+        SpecError: If a reward does not exist.
 
     Example:
         >>> from rl.envs import GymEnv, TransformedEnv
@@ -532,8 +535,7 @@ class TargetReturn(Transform):
         out_keys: Iterable[NestedKey] | None = None,
     ) -> None:
         super().__init__(["reward"] if in_keys is None else in_keys)
-        if mode not in ("reduce", "constant"):
-            raise SpecError(f"TargetReturn: mode must be 'reduce' or 'constant', got {mode!r}")
+        one_of(mode, "TargetReturn", "mode", ("reduce", "constant"))
         self.target_return, self.mode = target_return, mode
         self._every = in_keys is None
         self._named = None if out_keys is None else self._key_lists(out_keys, None)[0]
@@ -544,7 +546,9 @@ class TargetReturn(Transform):
         beside = [unwrap((*as_tuple(key)[:-1], "target_return")) for key in self.in_keys]
         self.out_keys = beside if self._named is None else self._named
         if len(set(self.out_keys)) != len(self.in_keys):
-            raise SpecError(f"TargetReturn has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each")
+            raise ArgumentError(
+                f"TargetReturn has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each"
+            )
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         del mask

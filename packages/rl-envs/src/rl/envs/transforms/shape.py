@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
@@ -36,12 +36,13 @@ class BatchSizeTransform(Transform):
     """Reshapes the batch of an environment.
 
     Args:
-        batch_size: the new batch size, with as many elements as the environment's.
-        reshape_fn: in its place a function that reshapes a TensorDict, for example ``lambda td: td.reshape(2, -1)``;
-            the order of the elements must stay.
+        batch_size: The new batch size, with as many elements as the environment's.
+        reshape_fn: Function that, in place of `batch_size`, reshapes a TensorDict, for example ``lambda td:
+            td.reshape(2, -1)``; the order of the elements must stay.
 
     Raises:
-        SpecError: unless exactly one is given, or if the number or the order of the elements changes.
+        ArgumentError: Unless exactly one is given.
+        ShapeError: If the number or the order of the elements changes.
 
     Order: transforms before it have the environment's batch, those after it the new one.
 
@@ -60,7 +61,7 @@ class BatchSizeTransform(Transform):
     ) -> None:
         super().__init__()
         if (batch_size is None) == (reshape_fn is None):
-            raise SpecError("BatchSizeTransform needs either batch_size or reshape_fn")
+            raise ArgumentError("BatchSizeTransform needs either batch_size or reshape_fn")
         self.batch_size = None if batch_size is None else torch.Size(batch_size)
         self.reshape_fn = reshape_fn
 
@@ -107,7 +108,7 @@ def _reshaped(entries: Any, old: torch.Size, new: torch.Size) -> Any:
 
 
 def _with_ones(entries: TensorDictBase, new: torch.Size) -> TensorDictBase:
-    """A single element with a batch of ones."""
+    """Return a single element with a batch of ones."""
     out = entries.exclude("next")
     for _ in new:
         out = out.unsqueeze(0)
@@ -118,9 +119,9 @@ class ExpandAs(Transform):
     """Expands an entry on the right to the shape of another one, for example a shared ``done`` to that of each agent.
 
     Args:
-        in_key: the entry; its shape is the beginning of the other's, apart from trailing dimensions of size 1.
-        ref_key: the entry with the shape.
-        out_key: the result; `in_key` if None.
+        in_key: The entry; its shape is the beginning of the other's, apart from trailing dimensions of size 1.
+        ref_key: The entry with the shape.
+        out_key: The result; `in_key` if None.
 
     Example:
         >>> import torch
@@ -163,10 +164,10 @@ class Joined(Transform):
     """Joins observations into one entry.
 
     Args:
-        in_keys: entries, in this order; all of the observation, sorted, if None.
-        out_key: the result.
-        join: from the list of tensors and their number of batch dimensions to the result.
-        del_keys: remove the entries that were joined.
+        in_keys: Entries, in this order; all of the observation, sorted, if None.
+        out_key: The result.
+        join: Function from the list of tensors and their number of batch dimensions to the result.
+        del_keys: Whether to remove the entries that were joined.
     """
 
     leafwise: ClassVar[bool] = True
@@ -201,7 +202,7 @@ class Joined(Transform):
         """Join the entries of a batch at its root and under ``next``, or where alone they are complete.
 
         Raises:
-            ContractError: if they are complete at neither.
+            ContractError: If they are complete at neither.
         """
         outcome = None if self._names_next() else tensordict.get("next", None)
         whole = all(tensordict.get(key, None) is not None for key in self.in_keys)
@@ -261,15 +262,16 @@ class CatTensors(Joined):
     """Concatenates observations.
 
     Args:
-        in_keys: entries of one dtype; all of the observation if None.
-        out_key: the result.
-        dim: dimension, negative.
-        del_keys: remove the entries that were joined.
-        unsqueeze_if_oor: give entries without that dimension one, so that a scalar is one element.
-        sort: concatenate in the order of the sorted keys, otherwise as given.
+        in_keys: Entries of one dtype; all of the observation if None.
+        out_key: The result.
+        dim: Dimension, negative.
+        del_keys: Whether to remove the entries that were joined.
+        unsqueeze_if_oor: Whether entries without that dimension get one, so that a scalar is one element.
+        sort: Whether to concatenate in the order of the sorted keys, otherwise as given.
 
     Raises:
-        SpecError: if an entry is missing, the dtypes differ, or `dim` is not negative.
+        ArgumentError: If `dim` is not negative.
+        SpecError: If an entry is missing, or the dtypes differ.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -309,16 +311,16 @@ class UnsqueezeTransform(Transform):
     `allow_positive_dim` is true.
 
     Args:
-        dim: where, of the result.
-        in_keys: entries that it reads; ``observation`` if None and there are no inverse keys.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries of the environment's input that get the caller's with the inverse operation.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+        dim: Position of the new dimension in the result.
+        in_keys: Entries that it reads; ``observation`` if None and there are no inverse keys.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries of the environment's input that get the caller's with the inverse operation.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
             without an environment from the first one of the whole tensor.
 
     Raises:
-        SpecError: if a dimension is not negative and `allow_positive_dim` is false.
+        ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -358,16 +360,16 @@ class SqueezeTransform(Transform):
     `allow_positive_dim` is true.
 
     Args:
-        dim: which one.
-        in_keys: entries that it reads; ``observation`` if None and there are no inverse keys.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries of the environment's input that get the caller's with the inverse operation.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+        dim: Dimension that is removed.
+        in_keys: Entries that it reads; ``observation`` if None and there are no inverse keys.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries of the environment's input that get the caller's with the inverse operation.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
             without an environment from the first one of the whole tensor.
 
     Raises:
-        SpecError: if a dimension is not negative and `allow_positive_dim` is false.
+        ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -408,14 +410,14 @@ class PermuteTransform(Transform):
     Dimensions are negative, counted from the last one, so that a batch of any shape may come in front.
 
     Args:
-        dims: the last dimensions in their new order, for example ``[-1, -3, -2]`` for HWC to CHW.
-        in_keys: entries that it reads; ``observation`` if None and there are no inverse keys.
-        out_keys: results; `in_keys` if None.
-        in_keys_inv: entries of the environment's input that get the caller's with the inverse operation.
-        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+        dims: The last dimensions in their new order, for example ``[-1, -3, -2]`` for HWC to CHW.
+        in_keys: Entries that it reads; ``observation`` if None and there are no inverse keys.
+        out_keys: Results; `in_keys` if None.
+        in_keys_inv: Entries of the environment's input that get the caller's with the inverse operation.
+        out_keys_inv: The caller's entries; `in_keys_inv` if None.
 
     Raises:
-        SpecError: if a dimension is not negative.
+        ArgumentError: If a dimension is not negative.
 
     Example:
         >>> from rl.core.specs import Unbounded
@@ -436,7 +438,7 @@ class PermuteTransform(Transform):
         super().__init__(default if in_keys is None else in_keys, out_keys, reads, out_keys_inv)
         self.dims = [from_the_end(dim, "PermuteTransform", "dims") for dim in dims]
         if sorted(self.dims) != list(range(-len(self.dims), 0)):
-            raise SpecError(f"PermuteTransform: dims must be the last dimensions in another order, got {self.dims}")
+            raise ArgumentError(f"PermuteTransform: dims must be the last dimensions in another order, got {self.dims}")
         self._back = [self.dims.index(dim) - len(self.dims) for dim in range(-len(self.dims), 0)]
 
     def _apply(self, value: Tensor) -> Tensor:
@@ -453,13 +455,14 @@ class Stack(Joined):
     """Stacks observations of one shape and dtype along a new dimension.
 
     Args:
-        in_keys: entries, in this order.
-        out_key: the result.
-        dim: the new dimension, negative.
-        del_keys: remove the entries that were stacked.
+        in_keys: Entries, in this order.
+        out_key: The result.
+        dim: The new dimension, negative.
+        del_keys: Whether to remove the entries that were stacked.
 
     Raises:
-        SpecError: if an entry is missing, the dtypes differ, or `dim` is not negative.
+        ArgumentError: If `dim` is not negative.
+        SpecError: If an entry is missing, or the dtypes differ.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -486,15 +489,15 @@ class FlattenObservation(Transform):
     `allow_positive_dim` is true.
 
     Args:
-        first_dim: the first one.
-        last_dim: the last one.
-        in_keys: entries that it reads; ``observation`` if None.
-        out_keys: results; `in_keys` if None.
+        first_dim: The first one.
+        last_dim: The last one.
+        in_keys: Entries that it reads; ``observation`` if None.
+        out_keys: Results; `in_keys` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
             without an environment from the first one of the whole tensor.
 
     Raises:
-        SpecError: if a dimension is not negative and `allow_positive_dim` is false.
+        ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.
 
     Example:
         >>> from rl.core.specs import Unbounded

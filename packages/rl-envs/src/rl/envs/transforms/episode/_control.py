@@ -9,7 +9,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
@@ -36,12 +37,13 @@ class NoopResetEnv(RandomTransform):
     et al., "Human-level control through deep reinforcement learning", 2015, methods.
 
     Args:
-        noops: number of steps, at least 1.
-        random: draw the number from 1 to `noops`, with the seed of the environment; exactly `noops` if false.
+        noops: Number of steps, at least 1.
+        random: Whether to draw the number from 1 to `noops`, with the seed of the environment; exactly `noops` if
+            false.
 
     Raises:
-        SpecError: if `noops` is below 1, the action is not one `Categorical` or `OneHot`, or the environment has no
-            ``done`` at the root.
+        ArgumentError: If `noops` is below 1.
+        SpecError: If the action is not one `Categorical` or `OneHot`, or the environment has no ``done`` at the root.
 
     Order: before transforms that count steps or hold frames, which would see the steps taken here.
 
@@ -56,9 +58,7 @@ class NoopResetEnv(RandomTransform):
 
     def __init__(self, noops: int = 30, *, random: bool = True) -> None:
         super().__init__()
-        if noops < 1:
-            raise SpecError(f"NoopResetEnv: noops must be at least 1, got {noops}")
-        self.noops, self.random = noops, random
+        self.noops, self.random = as_integer(noops, "NoopResetEnv", "noops", 1), random
 
     def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
         def restart(mask: Tensor | None) -> Any:
@@ -110,12 +110,12 @@ class ConditionalPolicySwitch(Transform):
     and flags included. If the other policy ends an episode at its start, the element is reset again.
 
     Args:
-        policy: writes the action into the root TensorDict.
-        condition: receives the TensorDict after a reset or a step; returns a bool, or a bool tensor ``[*B]`` or
-            ``[*B, 1]``, true where the other policy acts.
+        policy: Function that writes the action into the root TensorDict.
+        condition: Function that receives the TensorDict after a reset or a step; returns a bool, or a bool tensor
+            ``[*B]`` or ``[*B, 1]``, true where the other policy acts.
 
     Raises:
-        SpecError: if the condition has another shape, or the environment no ``done`` at the root.
+        SpecError: If the condition has another shape, or the environment no ``done`` at the root.
 
     Example:
         >>> import torch
@@ -185,11 +185,11 @@ class ConditionalSkip(Transform):
     reach the environment.
 
     Args:
-        cond: receives the root TensorDict with the action; returns a bool, or a bool tensor ``[*B]`` or ``[*B, 1]``,
-            true where the step is skipped.
+        cond: Function that receives the root TensorDict with the action; returns a bool, or a bool tensor ``[*B]`` or
+            ``[*B, 1]``, true where the step is skipped.
 
     Raises:
-        SpecError: if the condition has another shape, or the environment no ``done`` at the root.
+        SpecError: If the condition has another shape, or the environment no ``done`` at the root.
 
     Order: transforms before it do not see skipped steps, those after it do.
 
@@ -222,7 +222,7 @@ class ConditionalSkip(Transform):
         return reset, maybe
 
     def _held(self, root: Any) -> Any:
-        """The outcome of a step that changes nothing."""
+        """Return the outcome of a step that changes nothing."""
         held = TensorDict({key: root[key] for key in self._kept}, root.batch_size)
         for key, zero in self._zeros.items():
             held[key] = zero.clone()
@@ -248,10 +248,11 @@ class FrameSkipTransform(Transform):
     stepped on (``_step``) and keep what they had.
 
     Args:
-        frame_skip: how many times an action is taken, at least 1.
+        frame_skip: Number of times that an action is taken, at least 1.
 
     Raises:
-        SpecError: if `frame_skip` is below 1, or the environment has no ``done`` at the root.
+        ArgumentError: If `frame_skip` is below 1.
+        SpecError: If the environment has no ``done`` at the root.
 
     Order: transforms before it see every frame (`TimeMaxPool`), those after it one in `frame_skip` (`CatFrames`).
 
@@ -266,9 +267,7 @@ class FrameSkipTransform(Transform):
 
     def __init__(self, frame_skip: int = 1) -> None:
         super().__init__()
-        if frame_skip < 1:
-            raise SpecError(f"FrameSkipTransform: frame_skip must be at least 1, got {frame_skip}")
-        self.frame_skip = frame_skip
+        self.frame_skip = as_integer(frame_skip, "FrameSkipTransform", "frame_skip", 1)
 
     def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
         rewards, times = self._rewards, self.frame_skip - 1
@@ -309,7 +308,7 @@ class FrameSkipTransform(Transform):
 
 
 def _sum_spec(spec: TensorSpec, count: int) -> TensorSpec:
-    """The spec of a sum of up to `count` values."""
+    """Return the spec of a sum of up to `count` values."""
     if not isinstance(spec, Bounded):
         return spec
     if not spec.dtype.is_floating_point:
@@ -328,14 +327,15 @@ class RandomTruncationTransform(RandomTransform):
     Reads ``step_count``; writes ``truncated`` and ``done`` under ``next``.
 
     Args:
-        min_horizon: shortest length of a random cut after the first episode, at least 1.
-        max_horizon: longest length, at least `min_horizon`.
-        prob: probability of a random cut.
-        first_episode_prob: the same for the second episode of an element, the first one after its initial cut;
+        min_horizon: Shortest length of a random cut after the first episode, at least 1.
+        max_horizon: Longest length, at least `min_horizon`.
+        prob: Probability of a random cut.
+        first_episode_prob: The same for the second episode of an element, the first one after its initial cut;
             `prob` if None.
 
     Raises:
-        SpecError: if a length or probability is out of range, or there is no ``step_count``.
+        ArgumentError: If a length or probability is out of range.
+        SpecError: If there is no ``step_count``.
 
     Order: after `StepCounter`.
 
@@ -354,7 +354,7 @@ class RandomTruncationTransform(RandomTransform):
         super().__init__(["step_count"], ["truncated"])
         first = prob if first_episode_prob is None else first_episode_prob
         if not 1 <= min_horizon <= max_horizon or not 0 <= prob <= 1 or not 0 <= first <= 1:
-            raise SpecError(
+            raise ArgumentError(
                 "RandomTruncationTransform needs 1 <= min_horizon <= max_horizon and probabilities in [0, 1], got"
                 f" {min_horizon}, {max_horizon}, prob={prob}, first_episode_prob={first_episode_prob}"
             )
@@ -425,12 +425,12 @@ class EndOfLifeTransform(Transform):
     it with a `TerminateTransform`.
 
     Args:
-        eol_key: the mark.
-        lives_key: number of lives; of an Atari game from ``GymEnv(..., info_keys=["lives"])``.
-        done_key: end of the episode.
+        eol_key: The mark.
+        lives_key: Number of lives; of an Atari game from ``GymEnv(..., info_keys=["lives"])``.
+        done_key: End of the episode.
 
     Raises:
-        SpecError: if the environment does not write the lives.
+        SpecError: If the environment does not write the lives.
 
     Order: before `FrameSkipTransform`, to see each frame.
 
@@ -481,11 +481,13 @@ class TerminateTransform(Transform):
     Writes ``terminated`` and ``done`` under ``next``, next to each ``done`` of the environment.
 
     Args:
-        stop: receives the TensorDict under ``next``; returns a bool, or a bool tensor ``[*B]`` or ``[*B, 1]``.
-        write_done: must be true: termination sets ``done`` too.
+        stop: Function that receives the TensorDict under ``next``; returns a bool, or a bool tensor ``[*B]`` or ``[*B,
+            1]``.
+        write_done: Whether termination sets ``done`` too; it must be true.
 
     Raises:
-        SpecError: if `write_done` is false, or the condition has another shape.
+        ArgumentError: If `write_done` is false.
+        SpecError: If the condition has another shape.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -497,7 +499,7 @@ class TerminateTransform(Transform):
     def __init__(self, stop: Callable[[Any], Tensor | bool], *, write_done: bool = True) -> None:
         super().__init__()
         if not write_done:
-            raise SpecError(
+            raise ArgumentError(
                 "TerminateTransform: write_done=False sets 'terminated' without 'done', but done = terminated |"
                 " truncated; to mark steps and not end the episode, write another entry"
             )

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.arguments import as_integer
+from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Bounded, Unbounded
 from rl.envs import _foreign
@@ -27,14 +28,15 @@ class StepCounter(Transform):
     ``next``, and, with `max_steps`, ``truncated`` and ``done`` under ``next``.
 
     Args:
-        max_steps: length at which an episode is truncated, at least 1; never if None.
-        truncated_key: the flag to write, next to a ``done``: a name for every done group (the root's only, if it has
+        max_steps: Length at which an episode is truncated, at least 1; never if None.
+        truncated_key: The flag to write, next to a ``done``: a name for every done group (the root's only, if it has
             one), or a path for one group.
-        step_count_key: where the count goes, in the same way.
-        update_done: must be true where there is a `max_steps`: truncation sets ``done`` too.
+        step_count_key: Key of the count, in the same way.
+        update_done: Whether truncation sets ``done`` too; it must be true with a `max_steps`.
 
     Raises:
-        SpecError: if `max_steps` is below 1, `update_done` is false, or the environment has no such ``done``.
+        ArgumentError: If `max_steps` is below 1, or `update_done` is false.
+        SpecError: If the environment has no such ``done``.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -53,10 +55,10 @@ class StepCounter(Transform):
         *,
         update_done: bool = True,
     ) -> None:
-        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
-            raise SpecError(f"StepCounter: max_steps must be an integer of at least 1, got {max_steps}")
+        if max_steps is not None:
+            max_steps = as_integer(max_steps, "StepCounter", "max_steps", 1)
         if max_steps is not None and not update_done:
-            raise SpecError(
+            raise ArgumentError(
                 "StepCounter: update_done=False sets 'truncated' without 'done', but done = terminated | truncated;"
                 " to mark steps and not end the episode, leave max_steps out and compare 'step_count'"
             )
@@ -112,11 +114,11 @@ class TrajCounter(Transform):
     the same number; copies of the environment in other processes count on their own.
 
     Args:
-        out_key: where the number goes.
-        repeats: begin from 0 again after this many episodes; never if None.
+        out_key: Key of the number.
+        repeats: Begin from 0 again after this many episodes; never if None.
 
     Raises:
-        SpecError: if `repeats` is below 1.
+        ArgumentError: If `repeats` is below 1.
 
     Example:
         >>> from rl.envs import PendulumEnv, StepCounter, TransformedEnv
@@ -129,8 +131,8 @@ class TrajCounter(Transform):
 
     def __init__(self, out_key: NestedKey = "traj_count", *, repeats: int | None = None) -> None:
         super().__init__(out_keys=[out_key])
-        if repeats is not None and repeats < 1:
-            raise SpecError(f"TrajCounter: repeats must be at least 1, got {repeats}")
+        if repeats is not None:
+            repeats = as_integer(repeats, "TrajCounter", "repeats", 1)
         self.out_key, self.repeats = unwrap(out_key), repeats
         self._begun = 0
 
@@ -172,10 +174,10 @@ class InitTracker(Transform):
     has no ``done`` at the root, each group with a ``done`` gets its own ``is_init``.
 
     Args:
-        init_key: where the mark goes, with the name alone for every done group, or as a tuple with the path of one.
+        init_key: Key of the mark, with the name alone for every done group, or as a tuple with the path of one.
 
     Raises:
-        SpecError: if there is no ``done`` next to it.
+        SpecError: If there is no ``done`` next to it.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -219,10 +221,10 @@ class Timer(Transform):
     CUDA device has not finished is not waited for.
 
     Args:
-        out_keys: where step, policy and reset go.
+        out_keys: Keys of the times of step, policy and reset.
 
     Raises:
-        SpecError: unless there are three keys.
+        ArgumentError: Unless there are three keys.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -235,7 +237,7 @@ class Timer(Transform):
     def __init__(self, out_keys: Iterable[NestedKey] | None = None) -> None:
         super().__init__(out_keys=["time_step", "time_policy", "time_reset"] if out_keys is None else out_keys)
         if len(self.out_keys) != 3:
-            raise SpecError(f"Timer: out_keys must name step, policy and reset, got {self.out_keys}")
+            raise ArgumentError(f"Timer: out_keys must name step, policy and reset, got {self.out_keys}")
         self._returned: float | None = None
 
     def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
@@ -275,10 +277,10 @@ class PolicyVersion(Transform):
     Writes ``policy_version``, int64 ``[*B]``, at the root (the version that acts) and under ``next``.
 
     Args:
-        version_type: ``"int"`` or ``int``: an integer, 0 at first.
+        version_type: Type of versions, ``"int"`` or ``int``: an integer, 0 at first.
 
     Raises:
-        SpecError: if the type is another.
+        ArgumentError: If the type is another.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -294,7 +296,7 @@ class PolicyVersion(Transform):
     def __init__(self, version_type: str | type[int] = "int") -> None:
         super().__init__(out_keys=["policy_version"])
         if version_type not in ("int", int):
-            raise SpecError(
+            raise ArgumentError(
                 f"PolicyVersion: version_type must be 'int', got {version_type!r}: versions are compared as integers"
             )
         self._version = torch.zeros((), dtype=torch.int64)

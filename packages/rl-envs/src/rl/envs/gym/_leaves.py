@@ -1,4 +1,4 @@
-"""Leaves of a simulator's observations and actions, and how their values become tensors."""
+"""Leaves of a simulator, and how their values become tensors; nothing here imports Gymnasium."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 
-__all__ = ["Place", "exactly", "indices", "nest", "part_of"]
-
 
 @dataclass(frozen=True)
-class Place:
+class SpaceLeaf:
     """One leaf of the observations or actions of a simulator.
 
     Args:
-        path: where it lies in the simulator's value, keys of `Dict` and indices of `Tuple`.
-        key: where it lies in a TensorDict.
-        spec: of one element.
-        encode: from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
-        decode: from a tensor ``[n, *shape]`` to the simulator's values.
-        encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
-        decode_one: `decode` for one value, at less cost.
-        made_by: a function and its arguments, with which a pickled one is rebuilt.
-        decode_rows: `decode` into one array ``[n, ...]``, at less cost; None for that of the list.
+        path: Path in the simulator's value, keys of `Dict` and indices of `Tuple`.
+        key: Key in a TensorDict.
+        spec: Spec of one element.
+        encode: Function from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
+        decode: Function from a tensor ``[n, *shape]`` to the simulator's values.
+        encode_one: Function `encode` for one value and an array ``[*shape]``, at less cost.
+        decode_one: Function `decode` for one value, at less cost.
+        made_by: A function and its arguments, with which a pickled one is rebuilt.
+        decode_rows: Function `decode` into one array ``[n, ...]``, at less cost; None for that of the list.
     """
 
     path: tuple[Any, ...]
@@ -51,11 +49,11 @@ class Place:
         return make, tuple(arguments)
 
 
-def exactly(values: Any, dtype: Any) -> Any:
-    """A fresh array of `dtype`.
+def as_exact_array(values: Any, dtype: Any) -> Any:
+    """Return a fresh array of `dtype`.
 
     Raises:
-        SpecError: if `values` are no numbers, or integers of `dtype` do not hold them.
+        SpecError: If `values` are no numbers, or integers of `dtype` do not hold them.
     """
     array = np.array(values)
     if array.dtype == dtype:
@@ -71,12 +69,12 @@ def exactly(values: Any, dtype: Any) -> Any:
 
 
 def indices(values: Any, start: Any, counts: Any) -> Any:
-    """The numbers of choices from 0 on, int64.
+    """Return the numbers of choices from 0 on, int64.
 
     Raises:
-        SpecError: if a value is no choice.
+        SpecError: If a value is no choice.
     """
-    chosen = exactly(values, np.dtype(np.int64)) - start
+    chosen = as_exact_array(values, np.dtype(np.int64)) - start
     wrong = (chosen < 0) | (chosen >= counts)
     if wrong.any():
         value = (chosen + start)[wrong].flat[0]
@@ -85,7 +83,7 @@ def indices(values: Any, start: Any, counts: Any) -> Any:
 
 
 def part_of(value: Any, path: tuple[Any, ...], paths: Sequence[tuple[Any, ...]], owner: str) -> Any:
-    """The leaf at `path` of an observation.
+    """Return the leaf at `path` of an observation.
 
     Args:
         value: Observation of the simulator.
@@ -94,7 +92,7 @@ def part_of(value: Any, path: tuple[Any, ...], paths: Sequence[tuple[Any, ...]],
         owner: Name of the environment, for the message.
 
     Raises:
-        SpecError: if the observation has no such entry.
+        SpecError: If the observation has no such entry.
     """
     for depth, name in enumerate(path):
         try:
@@ -118,7 +116,7 @@ def _contents(value: Any) -> str:
 
 
 def nest(paths: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> Any:
-    """The simulator's value from those of its leaves.
+    """Return the simulator's value from those of its leaves.
 
     Example:
         >>> nest([("a",), ("b", 0), ("b", 1)], [1, 2, 3])

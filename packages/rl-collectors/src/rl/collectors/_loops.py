@@ -1,4 +1,4 @@
-"""Lowered policies in the leaf loop."""
+"""Inner loops: of leaves, of TensorDicts, and of CUDA graphs, and the forms of policies that they call."""
 
 from __future__ import annotations
 
@@ -6,36 +6,164 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from torch import Tensor
 
 from rl.collectors._assemble import check_keys
-from rl.collectors._loops.leaves import (
-    LeafAct,
-    LeafLoop,
-    LeafStep,
-    TensorDictAct,
-    TensorDictStep,
-    leaves_of,
-    tensordict_of,
-)
 from rl.core.errors import BackendError, ContractError
-from rl.core.interfaces import Env, Leaves, LoweredModule
-from rl.core.keys import NEXT, NestedKey, unwrap
+from rl.core.interfaces import Env, LeafEnv, Leaves, LoweredModule
+from rl.core.keys import DONE, NEXT, NestedKey, unwrap
+from rl.core.specs import Composite, group_sizes, set_group_sizes
 from rl.core.workers import write_leaves
 
+LeafAct = Callable[[Leaves], Leaves | None]
+"""Policy on leaves: writes its root entries into the root, and returns its entries under ``next``, or None."""
 
-def lowered_policy(module: LoweredModule, device: torch.device | None, home: torch.device) -> LeafAct:
+LeafStep = Callable[[Leaves], Leaves]
+"""`LeafEnv.step_leaves`, possibly with checks or a clock."""
+
+TensorDictAct = Callable[[TensorDictBase], TensorDictBase]
+"""Policy that returns its argument, or another TensorDict, with the actions."""
+
+TensorDictStep = Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]
+"""`Env.step_and_maybe_reset`, possibly with checks or a clock."""
+
+
+def leaves_of(tensordict: TensorDictBase) -> Leaves:
+    """Return the entries by flat key, including non-tensor data."""
+    entries: Any = tensordict.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+    return dict(entries)
+
+
+def groups_of(env: Any) -> dict[NestedKey, torch.Size]:
+    """Return the batch sizes of the groups of an environment."""
+    specs = [getattr(env, f"full_{part}_spec", None) for part in ("state", "action", "reward", "done")]
+    return group_sizes(spec for spec in (env.observation_spec, *specs) if isinstance(spec, Composite))
+
+
+def tensordict_of(leaves: Leaves, batch_size: Any, groups: Mapping[NestedKey, torch.Size]) -> TensorDict:
+    """Return the TensorDict of leaves, with the batch sizes of `groups`: the inverse of `leaves_of`."""
+    nested: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        if isinstance(key, str):
+            nested[key] = leaf
+            continue
+        place = nested
+        for part in key[:-1]:
+            place = place.setdefault(part, {})
+        place[key[-1]] = leaf
+    out = TensorDict(nested, batch_size=batch_size)
+    set_group_sizes(out, groups)
+    return out
+
+
+Timed = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Wraps a function that is timed under a name; see `Clock.timed`."""
+
+
+def _untimed(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+class LeafLoop:
+    """Loop over a `LeafEnv` that keeps the root of the next step; None stands for a reset.
+
+    Args:
+        env: Leaf form of the environment.
+        rewards: Reward keys; they are written under ``next`` and not copied to the root.
+        timed: Function that adds a clock to resets.
+        action_keys: Action keys, if the other root entries of the policy are copied to the next root, as
+            `rl.core.step_mdp` does; None for a policy of known inputs, which does not need them.
+        done: Key of the flag of elements that are reset.
+        reads_done: Whether to reset only after steps at which an element is done, which reads a value of the device. If
+            false, every step resets, with a mask that may be empty.
+    """
+
+    def __init__(
+        self,
+        env: LeafEnv,
+        rewards: Iterable[NestedKey],
+        timed: Timed = _untimed,
+        action_keys: Iterable[NestedKey] | None = None,
+        done: NestedKey = DONE,
+        *,
+        reads_done: bool = True,
+    ) -> None:
+        self.root: Leaves | None = None
+        self.reset = timed("env", env.reset_leaves)
+        self._rewards, self._done = list(rewards), done
+        self._action_keys = None if action_keys is None else list(action_keys)
+        # reading one flag is eight times cheaper than a reduction
+        self._any: Callable[[Tensor], Any] = _itself if env.batch_size.numel() == 1 else Tensor.any
+        if not reads_done:
+            self._any = _always
+
+    def run(self, steps: int, act: LeafAct, step: LeafStep, roots: list[Leaves], nexts: list[Leaves]) -> None:
+        """Take `steps` steps and append their entries to `roots` and `nexts`.
+
+        Args:
+            steps: Number of steps.
+            act: Policy.
+            step: Step of the environment.
+            roots: List for one dict a step: observations, flags, policy outputs.
+            nexts: List for one dict a step: entries under ``next``.
+        """
+        root = self.reset() if self.root is None else self.root
+        self.root = None  # after an exception the environment is at an unknown step
+        rewards, any_of, reset, action_keys, key_done = (
+            self._rewards,
+            self._any,
+            self.reset,
+            self._action_keys,
+            self._done,
+        )
+        known, constants = list(root), None
+        for _ in range(steps):
+            extra = act(root)
+            roots.append(root)
+            nxt = step(root)
+            if extra:
+                nxt = {**extra, **nxt}
+            nexts.append(nxt)
+            if constants is None:  # entries that only a reset writes are constant
+                kept = (
+                    known
+                    if action_keys is None
+                    else [*known, *[key for key in root if key not in (*known, *action_keys)]]
+                )
+                constants = [key for key in kept if key not in nxt]
+            following = nxt.copy()
+            for key in rewards:
+                del following[key]
+            for key in constants:
+                following[key] = root[key]
+            done = nxt[key_done]
+            if any_of(done):
+                following.update(reset(following, done))
+            root = following
+        self.root = root
+
+
+def _itself(done: Tensor) -> Tensor:
+    return done
+
+
+def _always(_: Tensor) -> bool:
+    return True
+
+
+def lowered_policy(module: LoweredModule, device: torch.device | None, env_device: torch.device) -> LeafAct:
     """Return a function that runs `module` on the leaves of the root.
 
     Args:
-        module: lowered policy.
-        device: device of the policy; None if it is that of the environment.
-        home: device of the environment.
+        module: Lowered policy.
+        device: Device of the policy; None if it is that of the environment.
+        env_device: Device of the environment.
     """
     call = getattr(module, "fn", module)  # saves one call a step
     reads, writes = list(module.in_keys), list(module.out_keys)
     if device is not None:
-        call = _elsewhere(call, device, home)
+        call = _on_device(call, device, env_device)
     if any(_under_next(key) for key in writes):
         return _act_with_next(call, reads, writes)
     if len(reads) == 1:
@@ -53,7 +181,7 @@ def lowered_policy(module: LoweredModule, device: torch.device | None, home: tor
 
 
 def _act_with_next(call: LoweredModule, reads: list[NestedKey], writes: list[NestedKey]) -> LeafAct:
-    """A recurrent policy, which also writes under ``next``."""
+    """Return a recurrent policy, which also writes under ``next``."""
     here = [(i, key) for i, key in enumerate(writes) if not _under_next(key)]
     there = [(i, unwrap(key[1:])) for i, key in enumerate(writes) if _under_next(key)]
 
@@ -70,31 +198,31 @@ def _under_next(key: NestedKey) -> bool:
     return isinstance(key, tuple) and key[0] == NEXT
 
 
-def _elsewhere(call: LoweredModule, device: torch.device, home: torch.device) -> LoweredModule:
+def _on_device(call: LoweredModule, device: torch.device, env_device: torch.device) -> LoweredModule:
     def call_there(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple([out.to(home) for out in call(*[leaf.to(device) for leaf in leaves])])
+        return tuple([out.to(env_device) for out in call(*[leaf.to(device) for leaf in leaves])])
 
     return call_there  # pyright: ignore[reportReturnType]  # only called; its keys are not read
 
 
-def opaque_act(policy: Callable[..., Any], device: torch.device | None, home: torch.device) -> TensorDictAct:
+def opaque_act(policy: Callable[..., Any], device: torch.device | None, env_device: torch.device) -> TensorDictAct:
     """Return the policy as a function that always returns the TensorDict with its outputs.
 
     Args:
-        policy: called with the root; writes in place, or returns the result.
-        device: device of the policy; None if it is that of the environment.
-        home: device of the environment.
+        policy: Function of the root, which writes in place, or returns the result.
+        device: Device of the policy; None if it is that of the environment.
+        env_device: Device of the environment.
     """
 
     def act(td: TensorDictBase) -> TensorDictBase:
         out = policy(td)
         # a policy may return only its own entries
-        return td if out is None or out is td else td.update(_checked(out, policy))
+        return td if out is None or out is td else td.update(_check_output(out, policy))
 
     def act_elsewhere(td: TensorDictBase) -> TensorDictBase:
         there = td.to(device)
         out = policy(there)
-        return td.update((there if out is None else _checked(out, policy)).to(home))
+        return td.update((there if out is None else _check_output(out, policy)).to(env_device))
 
     return act if device is None else act_elsewhere
 
@@ -103,9 +231,9 @@ def opaque_policy(act: TensorDictAct, batch_size: torch.Size, groups: Mapping[Ne
     """Return a function that wraps the root's leaves into a TensorDict and calls the policy.
 
     Args:
-        act: from `opaque_act`.
-        batch_size: batch of the environment.
-        groups: batch sizes of groups.
+        act: Function that `opaque_act` returns.
+        batch_size: Batch of the environment.
+        groups: Batch sizes of groups.
     """
 
     def leaf_act(root: Leaves) -> Leaves | None:
@@ -117,7 +245,7 @@ def opaque_policy(act: TensorDictAct, batch_size: torch.Size, groups: Mapping[Ne
     return leaf_act
 
 
-def _checked(out: Any, policy: Any) -> TensorDictBase:
+def _check_output(out: Any, policy: Any) -> TensorDictBase:
     if isinstance(out, TensorDictBase):
         return out
     raise ContractError(
@@ -132,8 +260,8 @@ class TensorDictLoop:
     The environment may return the same buffers at every step, so each step is copied before the next one.
 
     Args:
-        env: environment of the protocol.
-        groups: batch sizes of groups.
+        env: Environment of the protocol.
+        groups: Batch sizes of groups.
     """
 
     def __init__(self, env: Env, groups: Mapping[NestedKey, torch.Size]) -> None:
@@ -155,11 +283,11 @@ class TensorDictLoop:
         """Take `steps` steps and append their entries to `roots` and `nexts`.
 
         Args:
-            steps: number of steps.
-            act: policy.
-            step: step of the environment, with the reset of done elements.
-            roots: list for one dict a step: observations, flags, policy outputs.
-            nexts: list for one dict a step: entries under ``next``.
+            steps: Number of steps.
+            act: Policy.
+            step: Step of the environment, with the reset of done elements.
+            roots: List for one dict a step: observations, flags, policy outputs.
+            nexts: List for one dict a step: entries under ``next``.
         """
         td = self._env.reset() if self._td is None else self._td
         self._td = None  # after an exception the environment is at an unknown step
@@ -207,7 +335,7 @@ class RecordedLoop:
     a step happens only when it is recorded: counters of a policy or an environment that are no tensors stand still.
 
     Args:
-        loop: The loop, with ``asks=False``.
+        loop: The loop, with ``reads_done=False``.
         device: CUDA device of all entries.
         generators: Generators that the environment draws from, besides torch's own.
         who: Names of environment and policy, for messages.

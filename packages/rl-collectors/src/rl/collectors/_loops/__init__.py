@@ -1,1 +1,0 @@
-"""Inner loops of a collector, and the policies that run in them."""
