@@ -15,7 +15,7 @@ from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
 from rl.core.component import Component
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.registry import Registry, default, load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, evaluate, load_checkpoint, make_env, train_ppo
@@ -241,7 +241,7 @@ def test_an_unknown_id_gives_the_message_of_gymenv_and_names_plugins_that_are_le
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "pendulum"])
 def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
-    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "hidden": (8,)}
+    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "num_cells": (8,)}
     settings |= {"eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "normalize_observation": True}
     weights = []
     for workers in (1, 3):
@@ -256,7 +256,7 @@ def test_what_processes_cannot_run_is_refused():
         make_env("test/guess", 4, seed=0, workers=2)
     with pytest.raises(UnknownComponentError, match="Did you mean"):
         make_env("CartPole-v11", 4, seed=0, workers=2)
-    with pytest.raises(SpecError, match=r"workers must be 0 or more, and at most num_envs \(2\)"):
+    with pytest.raises(ArgumentError, match=r"workers must be 0 or more, and at most num_envs \(2\)"):
         PPOConfig(num_envs=2, frames_per_batch=64, minibatch_size=32, workers=3)
 
 
@@ -267,7 +267,7 @@ def test_actors_share_the_environments_evenly_and_no_statistics():
         ({"workers": 3}, r"a divisor of num_envs \(4\)"),
         ({"workers": 2, "normalize_reward": True}, "actors share no statistics"),
     ):
-        with pytest.raises(SpecError, match=words):
+        with pytest.raises(ArgumentError, match=words):
             PPOConfig(**settings, **wrong)
 
 
@@ -276,7 +276,7 @@ def test_actors_share_the_environments_evenly_and_no_statistics():
 def test_actors_of_ray_train_a_policy(tmp_path):
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "hidden": (8,)}
+    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "num_cells": (8,)}
     settings |= {"eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}
     try:
         result = train_ppo(PPOConfig(workers=2, ray="auto", **settings), out=tmp_path / "run", display="none")
@@ -364,7 +364,7 @@ def test_arguments_of_an_environment_that_is_given_as_an_object_are_settings():
     ],
 )
 def test_an_environment_that_no_settings_can_hold_is_refused(env, words):
-    with pytest.raises(SpecError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
+    with pytest.raises(ArgumentError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
         PPOConfig(env=env)
 
 
@@ -372,9 +372,9 @@ def test_an_environment_that_cannot_be_rebuilt_is_refused():
     class Own(gymnasium.Env):
         pass
 
-    with pytest.raises(SpecError, match="a Own, which cannot be rebuilt.*as in env=MyEnv"):
+    with pytest.raises(ArgumentError, match="a Own, which cannot be rebuilt.*as in env=MyEnv"):
         PPOConfig(env=Own())
-    with pytest.raises(SpecError, match="env must be the name of an environment; in Python also a class"):
+    with pytest.raises(ArgumentError, match="env must be the name of an environment; in Python also a class"):
         PPOConfig(env=3)
 
 

@@ -16,7 +16,7 @@ from rl.trainers.loggers import read_metrics
 from rl.trainers.networks import described_observations
 
 SMALL = {"num_envs": 2, "total_frames": 128, "frames_per_batch": 64, "eval_episodes": 1, "final_eval_episodes": 1,
-         "hidden": (4,), "loggers": ("csv",)}  # fmt: skip
+         "num_cells": (4,), "loggers": ("csv",)}  # fmt: skip
 
 
 class Named(gymnasium.Env):
@@ -135,7 +135,7 @@ def test_a_clash_in_a_group_is_refused(recipe, tmp_path):
 
 @pytest.mark.parametrize("name", ["alpha", "entropy", "loss_actor", "pred_value"])
 def test_outputs_of_losses_clash_with_nothing(name, tmp_path):
-    config = SACConfig(env="Named-v0", env_kwargs={"name": name}, learning_starts=32, minibatch_size=16, **SMALL)
+    config = SACConfig(env="Named-v0", env_kwargs={"name": name}, learning_starts=32, batch_size=16, **SMALL)
     assert train_sac(config, out=tmp_path / "run", display="none").train_frames == 128
 
 
@@ -158,8 +158,8 @@ def test_a_renamed_observation_trains_like_any_other(tmp_path):
 @pytest.mark.parametrize("recipe", ["ppo", "a2c", "reinforce", "impala", "ppo-rnd", "dqn"])
 def test_recurrent_policies_read_several_observations(recipe, policy, tmp_path):
     found = load("recipe", recipe)
-    more = {"minibatch_size": 64} if recipe in ("ppo", "ppo-rnd", "dqn") else {}
-    more |= {"learning_starts": 32} if recipe == "dqn" else {}
+    more = {"minibatch_size": 64} if recipe in ("ppo", "ppo-rnd") else {}
+    more |= {"batch_size": 64, "learning_starts": 32} if recipe == "dqn" else {}
     settings = {**SMALL, **more, "policy": policy, "recurrent_size": 8}
     config = found.config(env="Named-v0", env_kwargs={"name": "a", "also": "b", "choice": True}, **settings)
     assert found.train(config, out=tmp_path / "run", display="none").train_frames == 128

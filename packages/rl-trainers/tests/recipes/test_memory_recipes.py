@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from rl.collectors import Collector
 from rl.core import SpecError, states_of
 from rl.core.cli import main
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
 from rl.trainers.actors import on_policy_actor, on_policy_critic
@@ -18,12 +19,12 @@ from rl.trainers.evaluation import load_run
 
 QUICK = {"env": "test/recall", "num_envs": 8, "eval_every": 2048, "loggers": ("csv",), "recurrent_size": 16}
 PPO = PPOConfig(
-    **QUICK, total_frames=6144, frames_per_batch=256, minibatch_size=64, sequence_length=8, hidden=(16,),
+    **QUICK, total_frames=6144, frames_per_batch=256, minibatch_size=64, sequence_length=8, num_cells=(16,),
     learning_rate=3e-3, policy="lstm",
 )  # fmt: skip
 DQN = DQNConfig(
-    **QUICK, total_frames=4096, frames_per_batch=64, learning_starts=256, updates_per_step=0.125, epsilon_frames=2000,
-    sequence_length=8, burn_in=4, hidden=(16,), learning_rate=3e-3, policy="gru",
+    **QUICK, total_frames=4096, frames_per_batch=64, learning_starts=256, utd_ratio=0.125, annealing_num_steps=2000,
+    sequence_length=8, burn_in=4, num_cells=(16,), learning_rate=3e-3, policy="gru",
 )  # fmt: skip
 
 
@@ -49,10 +50,10 @@ def test_dqn_remembers(policy, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["mlp", "gru"])
-@pytest.mark.parametrize("td_lambda", [0.0, 0.7])
-def test_targets_of_sequences_look_further_than_one_step(policy, td_lambda):
+@pytest.mark.parametrize("lmbda", [0.0, 0.7])
+def test_targets_of_sequences_look_further_than_one_step(policy, lmbda):
     """From values that are all 0, targets are the discounted rewards that count, and so are the errors."""
-    config = dataclasses.replace(DQN, policy=policy, td_lambda=td_lambda, gamma=0.9)
+    config = dataclasses.replace(DQN, policy=policy, lmbda=lmbda, gamma=0.9)
     env = FakeEnv(Categorical(2))
     loss = dqn_loss(config, env, dqn_policy(config, env))
     for parameter in loss.value_network.parameters():
@@ -67,7 +68,7 @@ def test_targets_of_sequences_look_further_than_one_step(policy, td_lambda):
     for state in states_of(loss.value_network):
         batch[state.name] = state.start((1, 4))
     loss(batch)
-    weight = 0.0 if policy == "mlp" else 0.9 * td_lambda  # of the step behind
+    weight = 0.0 if policy == "mlp" else 0.9 * lmbda  # of the step behind
     assert torch.allclose(batch["td_error"], torch.tensor([[1 + weight * 2, 2, 4 + weight * 8, 8]]))
 
 
@@ -112,12 +113,12 @@ def test_the_command_line_knows_memory(policy, capsys):
         pytest.param(PPOConfig, {"sequence_length": 33}, r"sequence_length must be a divisor of .* \(128\)", id="rest"),
         pytest.param(PPOConfig, {"sequence_length": 0}, "sequence_length must be a divisor", id="none"),
         pytest.param(PPOConfig, {"minibatch_size": 100}, r"a multiple of sequence_length \(32\)", id="torn"),
-        pytest.param(DQNConfig, {"minibatch_size": 100}, r"a multiple of sequence_length \(16\)", id="torn-dqn"),
+        pytest.param(DQNConfig, {"batch_size": 100}, r"a multiple of sequence_length \(16\)", id="torn-dqn"),
         pytest.param(DQNConfig, {"burn_in": 49_990}, "burn_in must be so short", id="burn-in"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_sequences_are_named(config, settings, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         config(**{"policy": "lstm", **settings})
     if "policy" not in settings:
         config(**settings)  # without memory they do not matter

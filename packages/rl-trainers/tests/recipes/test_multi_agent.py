@@ -8,7 +8,7 @@ from rl_trainers_test_envs import TeamEnv
 from tensordict import TensorDict
 
 from rl.core.cli import main
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, load_run, make_env
@@ -29,8 +29,8 @@ def config_of(name, env_kwargs=None, **changes):
         "num_envs": 8,
         "total_frames": 512,
         "frames_per_batch": 128,
-        "minibatch_size": 64,
-        "hidden": (16,),
+        "minibatch_size" if name in ON else "batch_size": 64,
+        "num_cells": (16,),
         "learning_rate": 0.01,
         "eval_every": 4096,
         "eval_episodes": 2,
@@ -39,11 +39,11 @@ def config_of(name, env_kwargs=None, **changes):
         "loggers": ("csv",),
     }
     if name not in ON:
-        settings |= {"updates_per_step": 0.25, "learning_starts": 128, "buffer_size": 2048}
+        settings |= {"utd_ratio": 0.25, "learning_starts": 128, "buffer_size": 2048}
     if name in Q:
-        settings |= {"epsilon_frames": 1024, "target_tau": 0.1, "gamma": 0.5}
+        settings |= {"annealing_num_steps": 1024, "tau": 0.1, "gamma": 0.5}
     if name == "maddpg":
-        settings |= {"gamma": 0.5, "target_tau": 0.1, "exploration_noise": 0.5}
+        settings |= {"gamma": 0.5, "tau": 0.1, "exploration_noise": 0.5}
     return RECIPES[name].config(**{**settings, **changes})
 
 
@@ -211,13 +211,13 @@ def test_environments_of_one_agent_are_refused(tmp_path):
 
 
 def test_settings_of_one_agent_are_refused():
-    with pytest.raises(SpecError, match="normalize_observation must be left out with mappo"):
+    with pytest.raises(ArgumentError, match="normalize_observation must be left out with mappo"):
         config_of("mappo", normalize_observation=True)
-    with pytest.raises(SpecError, match="dueling must be left out with vdn, which does not have it, got True"):
+    with pytest.raises(ArgumentError, match="dueling must be left out with vdn, which does not have it, got True"):
         config_of("vdn", dueling=True)
-    with pytest.raises(SpecError, match="n_step must be left out with maddpg"):
-        config_of("maddpg", n_step=3)
-    with pytest.raises(SpecError, match="share_params must be true with policy=gru, got False"):
+    with pytest.raises(ArgumentError, match="n_steps must be left out with maddpg"):
+        config_of("maddpg", n_steps=3)
+    with pytest.raises(ArgumentError, match="share_params must be true with policy=gru, got False"):
         config_of("mappo", policy="gru", share_params=False, sequence_length=8)
 
 

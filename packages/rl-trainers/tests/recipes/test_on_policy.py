@@ -5,7 +5,7 @@ import torch
 from rl_trainers_test_envs import FakeEnv, GuessEnv
 
 from rl.collectors import Collector
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Unbounded
 from rl.trainers import (
     A2CConfig,
@@ -39,7 +39,7 @@ SMALL = {
     "num_envs": 4,
     "total_frames": 512,
     "frames_per_batch": 64,
-    "hidden": (16,),
+    "num_cells": (16,),
     "eval_every": 256,
     "eval_episodes": 2,
     "final_eval_episodes": 2,
@@ -94,7 +94,7 @@ def test_a_refusal_names_the_recipe(name):
     ("kind", "wrong"),
     [
         (A2CConfig, {"optimizer": "sgd"}),
-        (A2CConfig, {"gae_lambda": 1.5}),
+        (A2CConfig, {"lmbda": 1.5}),
         (A2CConfig, {"frames_per_batch": 41}),
         (ReinforceConfig, {"learning_rate": 0.0}),
         (ImpalaConfig, {"epochs": 0}),
@@ -104,13 +104,13 @@ def test_a_refusal_names_the_recipe(name):
     ],
 )
 def test_settings_out_of_range(kind, wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
         kind(**wrong)
 
 
 def test_impala_with_one_step_on_each_batch_is_a2c(tmp_path):
     """Importance weights of 1: the targets of V-trace are n-step returns, those of lambda = 1."""
-    settings = {"learning_rate": 1e-3, "entropy_weight": 0.01, "anneal": False}
+    settings = {"learning_rate": 1e-3, "entropy_coeff": 0.01, "anneal_lr": False}
     train_a2c(config_of("a2c", **settings), out=tmp_path / "a2c", display="none")
     train_impala(config_of("impala", epochs=1, **settings), out=tmp_path / "impala", display="none")
     train_impala(config_of("impala", epochs=2, **settings), out=tmp_path / "twice", display="none")
@@ -140,7 +140,7 @@ def test_reinforce_weights_actions_by_returns(baseline):
 
 
 def test_intrinsic_returns_continue_over_ends_of_episodes():
-    config = config_of("ppo-rnd", gae_lambda=0.8, intrinsic_gamma=0.9)
+    config = config_of("ppo-rnd", lmbda=0.8, intrinsic_gamma=0.9)
     env = make_env("test/guess", 4, seed=0)
     rnd = IntrinsicReward(config, env)
     batch = Collector(env, None, frames_per_batch=4 * 11).collect()

@@ -86,7 +86,7 @@ def check(loss, padded, real, keys=()):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("recurrent", [False, True])
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("double_dqn", [False, True])
 def test_dqn(double, recurrent, reduction):
     check(DQNLoss(q_net(recurrent=recurrent), double_dqn=double, reduction=reduction), *samples())
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.trainers._report import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
 VALUES = {"rollout/return_mean": 21.5, "train/loss_actor": -0.0123, "eval/return_mean": math.nan}
@@ -65,7 +65,7 @@ def test_the_stream_decides(mode, stream, kind):
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(SpecError, match="auto, rich, plain, none, got 'fancy'"):
+    with pytest.raises(ArgumentError, match="auto, rich, plain, none, got 'fancy'"):
         make_display("fancy")
 
 

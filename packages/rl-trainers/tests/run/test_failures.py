@@ -23,7 +23,7 @@ SMALL = {"env": "test/guess", "num_envs": 4, "eval_episodes": 1, "final_eval_epi
 
 def tiny(**settings):
     return PPOConfig(
-        **{**SMALL, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "hidden": (8,), **settings}
+        **{**SMALL, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "num_cells": (8,), **settings}
     )
 
 

@@ -19,10 +19,8 @@ SMALL = {
     "log_every": 100,
     "loggers": ("csv",),
 }
-PPO = PPOConfig(**SMALL, frames_per_batch=128, minibatch_size=32, epochs=2, hidden=(16,))
-DQN = DQNConfig(
-    **SMALL, frames_per_batch=64, learning_starts=128, updates_per_step=0.0625, buffer_size=300, minibatch_size=16
-)
+PPO = PPOConfig(**SMALL, frames_per_batch=128, minibatch_size=32, epochs=2, num_cells=(16,))
+DQN = DQNConfig(**SMALL, frames_per_batch=64, learning_starts=128, utd_ratio=0.0625, buffer_size=300, batch_size=16)
 GYM = {"env": "CartPole-v1", "num_envs": 2}
 PREPROCESSED = {**GYM, "normalize_observation": True, "normalize_reward": True, "frame_stack": 2, "frame_skip": 2}
 CASES = [
@@ -37,12 +35,12 @@ CASES = [
         id="ppo-preprocessed-native",
     ),
     pytest.param(train_dqn, DQN, id="dqn-soft"),
-    pytest.param(train_dqn, dataclasses.replace(DQN, target_tau=0.0, target_every=200), id="dqn-hard"),
+    pytest.param(train_dqn, dataclasses.replace(DQN, tau=0.0, target_every=200), id="dqn-hard"),
     pytest.param(train_dqn, dataclasses.replace(DQN, **GYM), id="dqn-gymnasium"),
     pytest.param(
-        train_dqn, dataclasses.replace(DQN, n_step=3, sampler="prioritized:{alpha: 0.6, beta: 0.4}"), id="dqn-n-step"
+        train_dqn, dataclasses.replace(DQN, n_steps=3, sampler="prioritized:{alpha: 0.6, beta: 0.4}"), id="dqn-n-step"
     ),
-    pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip=True, clip_value=0.2), id="ppo-clip"),
+    pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip_epsilon=True, clip_value=0.2), id="ppo-clip"),
 ]
 
 

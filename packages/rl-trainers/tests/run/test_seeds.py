@@ -141,7 +141,10 @@ def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp
         ({"cases": [{"recipe": "ppo"}]}, "case 1: a case has recipe and env"),
         ({"cases": [{"recipe": "ppo", "env": "a", "fames": 1}]}, "case 1: a case has recipe and env"),
         ({"cases": [{"recipe": "pppo", "env": "a"}]}, "case 1: there is no recipe 'pppo'; did you mean 'ppo'"),
-        ({"cases": [{"recipe": "ppo", "env": "a", "settings": {"clip": 3}}]}, r"case 1: PPOConfig: clip must be in"),
+        (
+            {"cases": [{"recipe": "ppo", "env": "a", "settings": {"clip_epsilon": 3}}]},
+            r"case 1: PPOConfig: clip_epsilon must be in",
+        ),
         (
             {"cases": [{"recipe": "ppo", "env": "a", "settings": {"resume": "b"}}]},
             "case 1: settings has resume, which",

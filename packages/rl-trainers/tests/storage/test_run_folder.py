@@ -13,13 +13,13 @@ import torch
 from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, save_checkpoint, train_ppo
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithms.ppo import PPO
 
 CONFIG = PPOConfig(
-    env="test/guess", num_envs=4, total_frames=512, frames_per_batch=128, minibatch_size=64, epochs=1, hidden=(8,),
+    env="test/guess", num_envs=4, total_frames=512, frames_per_batch=128, minibatch_size=64, epochs=1, num_cells=(8,),
     eval_every=128, eval_episodes=1, final_eval_episodes=1, log_every=128, loggers=("csv",),
 )  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_damaged_metrics_are_named_on_resume(text, tmp_path):
 
 
 def test_settings_that_yaml_cannot_hold_are_refused(tmp_path):
-    with pytest.raises(SpecError, match=r"PPOConfig holds .*; use numbers, strings"):
+    with pytest.raises(ArgumentError, match=r"PPOConfig holds .*; use numbers, strings"):
         RunFolder.create("run", PPO, PPOConfig(env_kwargs={"at": object()}))
     assert list(tmp_path.iterdir()) == []
 

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError as ParserError
+from jsonargparse import ArgumentParser
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
 from rl.trainers._presets import Preset, preset_for
 from rl.trainers._report import DisplayMode
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import ConfigField, RunConfig, config_fields
+from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names, warn_old_names, with_new_names
 
 
 class UsageError(RLError, ValueError):
@@ -111,7 +112,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     given = _dashes_to_underscores(words[1:] if named else words)
     name = words[0] if named else _recipe_of_files(given)
     recipe = find_recipe(name)
-    given = _plain_words(given, config_fields(recipe.config))
+    given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
     parser = _parser(recipe)
     fields = [*_CONTROL, *config_fields(recipe.config)]
     given = _collected(given, {field.name for field in fields if field.repeated})
@@ -127,7 +128,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
     try:
         config = recipe.config(**values)
-    except SpecError as error:
+    except ArgumentError as error:
         decided = ""
         if preset is not None and str(error) != _error_without(preset, recipe, values):
             decided = f"; settings of the preset {preset.name} apply, --preset none leaves them out"
@@ -139,7 +140,7 @@ def _error_without(preset: Preset, recipe: Algorithm, values: Mapping[str, Any])
     """What is wrong with the settings without those of the preset; empty if nothing is."""
     try:
         recipe.config(**{name: value for name, value in values.items() if name not in preset.settings})
-    except SpecError as error:
+    except ArgumentError as error:
         return str(error)
     return ""
 
@@ -275,8 +276,18 @@ def _parser(recipe: Algorithm) -> ArgumentParser:
     return parser
 
 
+def _with_new_options(words: Sequence[str], config: type[RunConfig]) -> list[str]:
+    """Words with the options of older versions by today's names."""
+    names = {f"--{old}": f"--{new}" for old, new in old_names(config).items()}
+    options = [word.partition("=")[0] for word in words]
+    warn_old_names(
+        {old.replace("_", "-"): names[old].replace("_", "-") for old in dict.fromkeys(options) if old in names}
+    )
+    return [names.get(option, option) + word[len(option) :] for option, word in zip(options, words, strict=True)]
+
+
 def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[str]:
-    """Words with ``true`` after a switch alone, and lists in brackets: ``--atari``, ``--hidden 64,64``."""
+    """Words with ``true`` after a switch alone, and lists in brackets: ``--atari``, ``--num-cells 64,64``."""
     kinds = {field.name: field.type for field in fields if not field.repeated}
     out: list[str] = []
     for before, word, after in zip(["", *words], words, [*words[1:], "--"], strict=False):
@@ -356,13 +367,16 @@ def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> t
             raise UsageError(unknown("option", option[2:], options, dashed=True))
     try:
         integers = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
-        files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
+        files = {
+            name: _whole(v) if name in integers else v
+            for name, v in _file_values(parser, recipe.config, given, options).items()
+        }
         words = _integer_words(given, integers)
         preset = _preset(recipe, words, files)
         below = {**({} if preset is None else preset.settings), **files}
         namespace = parser.parse_object(below) if below else parser.get_defaults()
         return preset, dict(vars(parser.parse_args(words, namespace=namespace)))
-    except ArgumentError as error:
+    except ParserError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
         raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
@@ -396,7 +410,9 @@ def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -
     return replace(preset, settings=left) if left else None
 
 
-def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+def _file_values(
+    parser: ArgumentParser, config: type[RunConfig], given: Sequence[str], options: Sequence[str]
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option, path in (("--resume", _value_of("--resume", given)), ("--config", _value_of("--config", given))):
         if path is None:
@@ -406,6 +422,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
         mine = parser.prog.rpartition(" ")[2]
         if recipe not in (None, mine):
             raise UsageError(f"{path} is about the recipe {recipe!r}: type rl train {recipe} {option} {path}")
+        part = with_new_names(config, part)
         for name in part:
             if name in _COMMAND_LINE_ONLY:
                 raise UsageError(f"{path} sets {name!r}, which a config file cannot: type --{name}")
@@ -450,14 +467,14 @@ _ELSEWHERE = {
     "algo": (),
     "batch_size": ("minibatch_size",),
     "buffer": ("buffer_size",),
-    "clip_coef": ("clip",),
-    "clip_range": ("clip",),
-    "ent_coef": ("entropy_weight", "alpha_init"),
+    "clip_coef": ("clip_epsilon",),
+    "clip_range": ("clip_epsilon",),
+    "ent_coef": ("entropy_coeff", "alpha_init"),
     "env_id": ("env",),
     "eval_freq": ("eval_every",),
-    "exploration_final_eps": ("epsilon_end",),
-    "exploration_fraction": ("epsilon_frames",),
-    "gradient_steps": ("updates_per_step",),
+    "exploration_final_eps": ("eps_end",),
+    "exploration_fraction": ("annealing_num_steps",),
+    "gradient_steps": ("utd_ratio",),
     "gym_id": ("env",),
     "log_interval": ("log_every",),
     "logdir": ("out",),
@@ -466,18 +483,17 @@ _ELSEWHERE = {
     "n_epochs": ("epochs",),
     "n_eval_episodes": ("eval_episodes",),
     "n_steps": ("frames_per_batch",),
-    "net_arch": ("hidden",),
+    "net_arch": ("num_cells",),
     "num_steps": ("frames_per_batch",),
-    "polyak": ("target_tau",),
+    "polyak": ("tau",),
     "save_freq": ("checkpoint_every",),
     "target_update_interval": ("target_every",),
-    "tau": ("target_tau",),
     "total_steps": ("total_frames",),
     "total_timesteps": ("total_frames",),
     "train_freq": ("frames_per_batch",),
     "update_epochs": ("epochs",),
     "verbose": ("display",),
-    "vf_coef": ("value_weight",),
+    "vf_coef": ("critic_coeff",),
 }
 
 

@@ -26,7 +26,7 @@ from rl.trainers._storage import (
     write_atomic,
 )
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import RunConfig, config_fields
+from rl.trainers.config import RunConfig, config_fields, with_new_names
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ def check_seeds(recipe: Algorithm, config: RunConfig, seeds: Sequence[int], out:
         if not run.config.is_file():
             continue
         usual = settings_of(recipe.reference, recipe.config())  # of a setting that an older version did not have
-        before, now = usual | run.read_config(), settings_of(recipe.reference, replace(config, seed=seed))
+        before = usual | with_new_names(recipe.config, run.read_config())
+        now = settings_of(recipe.reference, replace(config, seed=seed))
         differing = [name for name, value in now.items() if before[name] != value]
         changed = [f"{name}={before[name]!r}, not {now[name]!r}" for name in differing]
         if changed:

@@ -165,10 +165,10 @@ def _read_buffer(
 ) -> list[dict[str, Any]]:
     """Episodes in the replay buffer of the last checkpoint, oldest first. The ones at its ends may be parts."""
     state = load_checkpoint(RunFolder(run).last)
-    if "buffer" not in state or getattr(config, "n_step", 1) > 1 or getattr(config, "policy", "mlp") != "mlp":
+    if "buffer" not in state or getattr(config, "n_steps", 1) > 1 or getattr(config, "policy", "mlp") != "mlp":
         raise RLError(
             f"{run} keeps no replay buffer of single steps; --replay takes runs of recipes such as sac, td3 and dqn,"
-            " with n_step=1 and policy=mlp"
+            " with n_steps=1 and policy=mlp"
         )
     buffer = transitions_buffer(config)
     buffer.load_state_dict(state["buffer"])

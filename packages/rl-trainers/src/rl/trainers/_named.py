@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from rl.core.component import CONTRACTS
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import components, default, load
 
 
@@ -27,7 +27,7 @@ def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
 
     Raises:
         UnknownComponentError: if there is no such component, module or attribute.
-        RLError: if the arguments are no mapping.
+        ArgumentError: If the arguments are no mapping.
 
     Example:
         >>> find_call("transform", "step-counter:{max_steps: 10}")[1]
@@ -39,15 +39,15 @@ def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
         try:
             arguments = yaml.safe_load("{" + rest)
         except (yaml.YAMLError, RecursionError) as error:
-            raise RLError(_bad_arguments(kind, text)) from error
+            raise ArgumentError(_bad_arguments(kind, text)) from error
         if not isinstance(arguments, dict) or not all(map(is_argument, arguments.items())):
-            raise RLError(_bad_arguments(kind, text))
+            raise ArgumentError(_bad_arguments(kind, text))
     try:
         return find(kind, name), arguments
     except UnknownComponentError as error:
         before = name.partition(":")[0]
         if before != name and kind in CONTRACTS and before in {component.name for component in components(kind)}:
-            raise RLError(_bad_arguments(kind, text)) from error
+            raise ArgumentError(_bad_arguments(kind, text)) from error
         raise
 
 
@@ -185,7 +185,7 @@ def named_env(env: Any, env_kwargs: Any = None) -> tuple[Any, Any]:
         env_kwargs: Arguments from the user, which go before those of `env`.
 
     Raises:
-        SpecError: if it is an environment that cannot be rebuilt, or not from settings.
+        ArgumentError: if it is an environment that cannot be rebuilt, or not from settings.
 
     Example:
         >>> named_env(dict)
@@ -220,7 +220,7 @@ def _of_callable(make: Callable[..., Any]) -> tuple[GivenEnv, dict[str, Any]]:
 def _of_gymnasium(env: Any) -> tuple[GivenEnv, dict[str, Any]]:
     spec = getattr(env, "spec", None)
     if spec is None or getattr(spec, "entry_point", None) is None:
-        raise SpecError(
+        raise ArgumentError(
             f"env is a {type(env).__name__}, which cannot be rebuilt, and a run needs several; give the class or a"
             " function that makes it, as in env=MyEnv or env=lambda: MyEnv(size=5)"
         )
@@ -246,7 +246,7 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they are after a file, with lists in place of tuples.
 
     Raises:
-        SpecError: if no settings can hold one.
+        ArgumentError: if no settings can hold one.
     """
     plain: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -257,8 +257,8 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _not_named(what: str) -> SpecError:
-    return SpecError(
+def _not_named(what: str) -> ArgumentError:
+    return ArgumentError(
         f"env {what}, which no settings can hold, so that later commands would make another environment; give a"
         " function of a module that makes all of it, as in env=my_env.make_maze"
     )

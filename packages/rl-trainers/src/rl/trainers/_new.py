@@ -7,7 +7,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from rl.core.errors import RLError
+from rl.core.errors import ArgumentError, RLError
 from rl.trainers.algorithm import Algorithm
 
 __all__ = ["write_page"]
@@ -27,7 +27,8 @@ def write_page(file: str | Path, like: Algorithm) -> Path:
         The path of the file.
 
     Raises:
-        RLError: if the file exists, or its name is none of a module.
+        ArgumentError: If the file has no name of a module.
+        RLError: If the file exists, or the page of `like` is no file.
 
     Example:
         >>> import tempfile
@@ -38,7 +39,7 @@ def write_page(file: str | Path, like: Algorithm) -> Path:
     """
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise RLError(f"{path} is no name of a module: write a name such as my_{like.name.replace('-', '_')}.py")
+        raise ArgumentError(f"{path} is no name of a module: write a name such as my_{like.name.replace('-', '_')}.py")
     if path.exists():
         raise RLError(f"{path} exists: choose another name, or remove it")
     spec = find_spec(like.config.__module__)

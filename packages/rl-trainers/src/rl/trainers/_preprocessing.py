@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import OBSERVATION, REWARD, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.specs import Bounded, Unbounded
 from rl.envs import (
@@ -247,7 +247,7 @@ class TeamReward(Transform):
         chosen = [key for key in keys if not group or as_tuple(key)[0] == group]
         if not chosen:
             groups = ", ".join(as_tuple(key)[0] for key in keys)
-            raise SpecError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
+            raise ArgumentError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
         super().__init__()
         self._keys = chosen
 

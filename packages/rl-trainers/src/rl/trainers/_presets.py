@@ -82,8 +82,8 @@ def described_preset(preset: Preset) -> str:
     """Name and settings in one line, as options.
 
     Example:
-        >>> described_preset(Preset("A-v1", {"gamma": 0.9, "hidden": (64, 64)}, "", (0,), (1.0,)))
-        'preset A-v1: --gamma 0.9 --hidden [64,64]; without it: --preset none'
+        >>> described_preset(Preset("A-v1", {"gamma": 0.9, "num_cells": (64, 64)}, "", (0,), (1.0,)))
+        'preset A-v1: --gamma 0.9 --num-cells [64,64]; without it: --preset none'
     """
     return f"preset {preset.name}: {_options(preset)}; without it: --preset none"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 import numpy as np
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 from rl.trainers._storage import write_atomic
 from rl.trainers.loggers import read_metrics
 
@@ -50,7 +50,7 @@ def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Di
         stream: where to; the standard output if None.
 
     Raises:
-        SpecError: if there is no such mode.
+        ArgumentError: If there is no such mode.
 
     Example:
         >>> type(make_display("none")).__name__
@@ -65,7 +65,7 @@ def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Di
         return PlainDisplay(to)
     if mode == "none":
         return QuietDisplay()
-    raise SpecError(f"display must be one of auto, rich, plain, none, got {mode!r}")
+    raise ArgumentError(f"display must be one of auto, rich, plain, none, got {mode!r}")
 
 
 class QuietDisplay:

@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from rl.core.errors import CheckpointError, MissingExtraError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, MissingExtraError, RLError
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import RunConfig
+from rl.trainers.config import RunConfig, with_new_names
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
@@ -141,13 +141,14 @@ def check_video(out: str | Path) -> Any:
 
     Raises:
         MissingExtraError: if it is not installed.
-        RLError: if there is a file at `out`, no file can be made there, or its name has no known ending.
+        ArgumentError: If there is a file at `out`, or its name has no known ending.
+        RLError: If no file can be made there.
     """
     path = Path(out)
     if path.exists():
-        raise RLError(f"{path} exists already and is not overwritten; name another file with --video")
+        raise ArgumentError(f"{path} exists already and is not overwritten; name another file with --video")
     if path.suffix not in (".mp4", ".gif"):
-        raise RLError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
+        raise ArgumentError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
     imageio = video_library()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,7 +267,7 @@ class RunFolder:
 
         Raises:
             RLError: if the folder is there already, or cannot be made.
-            SpecError: if a setting cannot be written as YAML.
+            ArgumentError: If a setting cannot be written as YAML.
         """
         text = config_yaml(recipe.reference, config)
         candidates = _names(recipe.name, config, config.seed) if path is None else [Path(path)]
@@ -311,7 +312,7 @@ class RunFolder:
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
         if "updates_per_batch" in values:  # dqn of rl-trainers 0.3
-            values["updates_per_step"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
+            values["utd_ratio"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
         return values
 
     def update_config(self, text: str) -> None:
@@ -355,13 +356,13 @@ def check_name(out: str | Path) -> None:
     """Raise unless `out` can be the name of a folder and stand in files of text.
 
     Raises:
-        RLError: if not.
+        ArgumentError: If not.
     """
     text = os.fspath(out)
     if not text.strip():
-        raise RLError("the run folder has an empty name; name one with --out, or leave --out out")
+        raise ArgumentError("the run folder has an empty name; name one with --out, or leave --out out")
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        raise RLError(f"the run folder {text!a} has a byte that is no text; name another one with --out")
+        raise ArgumentError(f"the run folder {text!a} has a byte that is no text; name another one with --out")
 
 
 def runs_in(path: str | Path) -> list[RunFolder]:
@@ -387,12 +388,12 @@ def config_yaml(recipe: str, config: RunConfig) -> str:
         recipe: ppo
 
     Raises:
-        SpecError: if a setting cannot be written as YAML.
+        ArgumentError: If a setting cannot be written as YAML.
     """
     try:
         return yaml.safe_dump(settings_of(recipe, config), sort_keys=False, default_flow_style=None)
     except yaml.YAMLError as error:
-        raise SpecError(
+        raise ArgumentError(
             f"{type(config).__name__} holds {' '.join(str(error).split())}; use numbers, strings, lists and mappings"
         ) from error
 
@@ -499,7 +500,7 @@ def check_resume(folder: RunFolder, recipe: Algorithm, config: RunConfig, saved:
     frames = run.get("frames") if isinstance(run, dict) else None
     if run is None or not isinstance(frames, int):
         raise CheckpointError(f"{folder.last} is not the last checkpoint of a run; train again into a new folder")
-    before = run.get("config") or folder.read_config()
+    before = with_new_names(type(config), run.get("config") or folder.read_config())
     if before["recipe"] != recipe.reference:
         raise CheckpointError(
             f"{folder.path} is a run of {before['recipe']!r}, not of {recipe.reference!r}; resume it with"

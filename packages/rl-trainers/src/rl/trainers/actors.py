@@ -103,7 +103,7 @@ def _on_policy_network(config: OnPolicyConfig, env: Env) -> Callable[..., nn.Mod
     return partial(
         network,
         env,
-        hidden=config.hidden,
+        num_cells=config.num_cells,
         activation=activation_of(config),
         layout=config.observation_layout,
         device=config.device,
@@ -121,13 +121,13 @@ def with_scale(
         action: its distribution.
         gain: scale of the last layer.
     """
-    own, dtype = config.state_independent_scale, action.spec.dtype
+    own, dtype = config.state_independent_std, action.spec.dtype
     kind = OwnScale if own else SplitScale
     width = action.width if own else 2 * action.width
 
     def build(**settings: Any) -> nn.Module:
         body = make(out_features=width, last_gain=gain, **settings)
-        return kind(body, action.width, config.init_log_scale, dtype).to(config.device)
+        return kind(body, action.width, config.log_std_init, dtype).to(config.device)
 
     return build
 
@@ -218,7 +218,7 @@ class Squashed(nn.Module):
 def body(config: OffPolicyConfig | OfflineConfig, env: Env, **settings: Any) -> nn.Module:
     """The network that `config` describes; `settings` are other arguments of `network`."""
     described: dict[str, Any] = {
-        "hidden": config.hidden,
+        "num_cells": config.num_cells,
         "activation": config.activation,
         "last_gain": None,
         "layout": config.observation_layout,
@@ -306,7 +306,7 @@ def value_network(
     return network(
         env,
         out_features=0,
-        hidden=config.hidden,
+        num_cells=config.num_cells,
         activation=config.activation,
         last_gain=None,
         layout=config.observation_layout,
@@ -322,7 +322,7 @@ def _q_body(
     layers: dict[str, Any] = {"activation_class": ACTIVATIONS[config.activation]}
     if config.noisy:
         layers["layer_class"] = partial(NoisyLinear, std_init=NOISE, use_exploration_type=True)
-    hidden = list(config.hidden)
+    hidden = list(config.num_cells)
     if not config.dueling:
         return lambda width: MLP(width, shape, num_cells=hidden, **layers)
     common, own = (hidden[:-1], hidden[-1:]) if len(hidden) > 1 else (hidden, [])
@@ -365,7 +365,7 @@ def categorical_actor(config: OfflineConfig, env: Env) -> ProbabilisticActor:
     net = network(
         env,
         out_features=action.width,
-        hidden=config.hidden,
+        num_cells=config.num_cells,
         activation=config.activation,
         last_gain=None,
         layout=config.observation_layout,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from rl.core.errors import ArgumentError
 from rl.core.registry import components, default, load
 from rl.trainers._presets import Preset, read_presets
-from rl.trainers.config import RunConfig
+from rl.trainers.config import RunConfig, with_new_names
 
 __all__ = ["Algorithm", "Recipe", "TrainResult"]
 
@@ -56,7 +57,7 @@ class Algorithm:
         parts: arguments of the loop, such as ``loss``.
 
     Raises:
-        ValueError: if there is no such loop.
+        ArgumentError: If there is no such loop.
 
     Attributes:
         name: the argument of ``rl train``.
@@ -78,7 +79,7 @@ class Algorithm:
         **parts: Any,
     ) -> None:
         if isinstance(loop, str) and loop not in LOOPS:
-            raise ValueError(
+            raise ArgumentError(
                 f"Algorithm: there is no loop {loop!r}; name one of {', '.join(LOOPS)}, or give a function"
             )
         self.name, self.config = config.recipe, config
@@ -169,7 +170,8 @@ class Algorithm:
             >>> PPOConfig(env="Pendulum-v1", **PPO.load_presets()["Pendulum-v1"].settings).gamma
             0.9
         """
-        return read_presets(self._presets) if self._presets else {}
+        presets = read_presets(self._presets) if self._presets else {}
+        return {name: replace(one, settings=with_new_names(self.config, one.settings)) for name, one in presets.items()}
 
 
 class Recipe(Algorithm):

@@ -6,10 +6,12 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from statistics import median
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from rl.core.errors import RLError
 from rl.core.registry import components, load
@@ -20,10 +22,34 @@ from rl.trainers._presets import described_preset, presets_page
 from rl.trainers._report import DisplayMode
 from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, runs_in
+from rl.trainers.config import OldNameWarning
 
 __all__ = ["benchmark", "dataset", "evaluate", "new", "plot", "presets", "train"]
 
 
+def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
+    """A command that reports each older name of a setting once, in a line."""
+
+    @wraps(command)
+    def run(argv: Sequence[str]) -> int:
+        with warnings.catch_warnings():
+            show, shown = warnings.showwarning, set[str]()
+
+            def note(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+                if not issubclass(category, OldNameWarning):
+                    show(message, category, *rest)
+                elif str(message) not in shown:
+                    shown.add(str(message))
+                    sys.stderr.write(f"note: {message}\n")
+
+            warnings.showwarning = note
+            warnings.simplefilter("always", OldNameWarning)
+            return command(argv)
+
+    return run
+
+
+@_notes
 def train(argv: Sequence[str]) -> int:
     """Run ``rl train ARGUMENTS``.
 
@@ -79,6 +105,7 @@ def _search_current_folder() -> None:
         sys.path.insert(0, "")
 
 
+@_notes
 def dataset(argv: Sequence[str]) -> int:
     """Run ``rl dataset record RUN NAME`` or ``rl dataset info NAME``.
 
@@ -158,6 +185,7 @@ def plot(argv: Sequence[str]) -> int:
     return 0
 
 
+@_notes
 def presets(argv: Sequence[str]) -> int:
     """Run ``rl presets ARGUMENTS``.
 
@@ -209,6 +237,7 @@ def _as_path(path: Path) -> str:
     return str(path) if path.parts[1:] else f"./{path}"
 
 
+@_notes
 def benchmark(argv: Sequence[str]) -> int:
     """Run ``rl benchmark ARGUMENTS``.
 
@@ -241,6 +270,7 @@ def benchmark(argv: Sequence[str]) -> int:
     return 0 if run_cases(cases, Path(out), display=options.display) else 130
 
 
+@_notes
 def evaluate(argv: Sequence[str]) -> int:
     """Run ``rl eval ARGUMENTS``.
 

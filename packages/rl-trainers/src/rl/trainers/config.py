@@ -15,13 +15,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, issue_warning
 from rl.trainers._named import is_argument, named_env
 
 __all__ = [
     "ConfigField",
+    "OldNameWarning",
     "Rule",
     "RunConfig",
     "above",
@@ -29,8 +30,10 @@ __all__ = [
     "checked",
     "config_fields",
     "in_range",
+    "old_names",
     "one_of",
     "where",
+    "with_new_names",
 ]
 
 POLICIES = ("mlp", "lstm", "gru")
@@ -89,7 +92,7 @@ def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
         >>> MyConfig(num_envs=10)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: MyConfig: width must be a multiple of 10, got 64
+        rl.core.errors.ArgumentError: MyConfig: width must be a multiple of 10, got 64
     """
     metadata = {"rules": rules, "repeated": repeated}
     if callable(default):
@@ -112,7 +115,7 @@ def above(low: float, default: Any, *rules: Rule) -> Any:
         >>> MyConfig(learning_rate=0)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: MyConfig: learning_rate must be above 0, got 0
+        rl.core.errors.ArgumentError: MyConfig: learning_rate must be above 0, got 0
     """
     return checked(default, Rule(lambda value: value > low, f"above {low:g}"), *rules)
 
@@ -153,7 +156,7 @@ def check_fields(config: RunConfig) -> None:
     """Raise about every field whose value breaks a rule, in one message.
 
     Raises:
-        SpecError: naming class, field, value and what was expected.
+        ArgumentError: naming class, field, value and what was expected.
     """
     for related in (False, True):  # a rule about other fields may divide by them
         wrong: list[str] = []
@@ -163,7 +166,7 @@ def check_fields(config: RunConfig) -> None:
             if wanted := next(filter(None, broken), ""):
                 wrong.append(f"{name} must be {wanted}, got {value!r}")
         if wrong:
-            raise SpecError(f"{type(config).__name__}: {'; '.join(wrong)}")
+            raise ArgumentError(f"{type(config).__name__}: {'; '.join(wrong)}")
 
 
 @dataclass(frozen=True)
@@ -218,8 +221,81 @@ def _args_section(docstring: str) -> dict[str, str]:
     return docs
 
 
+class OldNameWarning(DeprecationWarning):
+    """A setting is given by a name that it had in an older version."""
+
+
+@cache
+def old_names(config: type) -> Mapping[str, str]:
+    """Names that settings of a config had in older versions, with today's.
+
+    A class lists those of its family in `renamed`.
+
+    Raises:
+        ArgumentError: If the config has a field with an older name, which nothing would read.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> old_names(PPOConfig)["clip"]
+        'clip_epsilon'
+    """
+    listed: dict[str, str] = {}
+    for cls in reversed(config.__mro__):
+        listed |= vars(cls).get("renamed", {})
+    fields = {one.name for one in dataclasses.fields(config)}
+    names = {old: new for old, new in listed.items() if new in fields}
+    if fields & names.keys():
+        clash = "; ".join(f"{old} is now {new}" for old, new in names.items() if old in fields)
+        raise ArgumentError(f"{config.__name__}: {clash}; rename the field")
+    return names
+
+
+def with_new_names(config: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by today's names, and warn about older ones.
+
+    Args:
+        config: Class of the settings.
+        given: Settings by name.
+
+    Raises:
+        ArgumentError: If a setting is given by both names.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> with_new_names(PPOConfig, {"gamma": 0.9, "clip_epsilon": 0.1})
+        {'gamma': 0.9, 'clip_epsilon': 0.1}
+    """
+    names = {old: new for old, new in old_names(config).items() if old in given}
+    both = [f"{new} and its older name {old}" for old, new in names.items() if new in given]
+    if both:
+        raise ArgumentError(f"{config.__name__}: got {'; '.join(both)}; leave the older name out")
+    warn_old_names(names)
+    return {names.get(name, name): value for name, value in given.items()}
+
+
+def warn_old_names(names: Mapping[str, str]) -> None:
+    """Warn about older names, which `names` maps to today's; nothing if there are none."""
+    if names:
+        listed = ", ".join(f"{old} is now {new}" for old, new in names.items())
+        issue_warning(f"{listed}; older names are accepted until rl-trainers 0.6", OldNameWarning)
+
+
+class _ConfigType(type):
+    """Class of configs, whose constructors accept settings by the names of older versions."""
+
+    if not TYPE_CHECKING:  # type checkers read the signature of the dataclass
+
+        def __call__(cls, *args: Any, **given: Any) -> Any:
+            if old_names(cls).keys() & given:
+                # `dataclasses.replace` gives all fields, also the one whose older name it was called with
+                replaced = given.keys() >= {one.name for one in dataclasses.fields(cls)}
+                changed = {old_names(cls)[name] for name in given if name in old_names(cls)} if replaced else set()
+                given = with_new_names(cls, {name: one for name, one in given.items() if name not in changed})
+            return super().__call__(*args, **given)
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(metaclass=_ConfigType):
     """Settings that all recipes share: environment, length of the run, evaluations, checkpoints.
 
     Args:
@@ -280,13 +356,13 @@ class RunConfig:
         loggers: loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> RunConfig(num_envs=0)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: RunConfig: num_envs must be above 0, got 0
+        rl.core.errors.ArgumentError: RunConfig: num_envs must be above 0, got 0
     """
 
     recipe: ClassVar[str] = ""
@@ -298,6 +374,8 @@ class RunConfig:
     """Settings of base classes that the recipe does not have: they keep their defaults, and --help leaves them out."""
     own_transforms: ClassVar[tuple[str, ...]] = ()
     """Transforms whose entries the policy of the recipe reads, after those of the user."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names that settings of the family had in older versions, with today's."""
 
     env: str = checked(
         "CartPole-v1",
@@ -372,11 +450,20 @@ class RunConfig:
     precision: str = one_of(("fp32", "bf16"), "fp32")
     loggers: tuple[str, ...] = ("csv", "tensorboard")
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The setting of an older name."""
+            if name not in old_names(type(self)):
+                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+            warn_old_names({name: old_names(type(self))[name]})
+            return getattr(self, old_names(type(self))[name])
+
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            SpecError: if one breaks a rule of its field.
+            ArgumentError: if one breaks a rule of its field.
         """
         for name, value in zip(("env", "env_kwargs"), named_env(self.env, self.env_kwargs), strict=True):
             object.__setattr__(self, name, value)
@@ -387,5 +474,5 @@ class RunConfig:
                 f"{name} must be left out with {self.recipe}, which does not have it, got {getattr(self, name)!r}"
                 for name in wrong
             )
-            raise SpecError(f"{type(self).__name__}: {listed}")
+            raise ArgumentError(f"{type(self).__name__}: {listed}")
         check_fields(self)

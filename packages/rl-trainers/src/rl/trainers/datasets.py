@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD, NestedKey, key_str, leaf_keys
 from rl.core.specs import Categorical
@@ -87,12 +87,12 @@ def check_entries(recipe: str, dataset: str, row: TensorDictBase, keys: Sequence
         keys: what is read.
 
     Raises:
-        SpecError: if one is missing.
+        ContractError: If one is missing.
     """
     missing = [key for key in keys if row.get(key, None) is None]
     if missing:
         there = ", ".join(key_str(key) for key in leaf_keys(row))
-        raise SpecError(f"{recipe} reads {', '.join(map(key_str, missing))}, which {dataset} lacks; it has {there}")
+        raise ContractError(f"{recipe} reads {', '.join(map(key_str, missing))}, which {dataset} lacks; it has {there}")
 
 
 class Windows:
@@ -172,21 +172,21 @@ def chunk_reader(
 ) -> Callable[[], TensorDictBase]:
     """What samples observations with the chunks of actions that follow.
 
-    A batch ``[minibatch_size]`` has the observation, the chunk, which repeats the last action after the end of an
+    A batch ``[batch_size]`` has the observation, the chunk, which repeats the last action after the end of an
     episode, and ``action_is_pad`` ``[B, chunk_size]``, true there.
 
     Args:
-        config: settings of the recipe: `recipe`, `dataset`, `chunk_size`, `minibatch_size`.
+        config: settings of the recipe: `recipe`, `dataset`, `chunk_size`, `batch_size`.
         data: the data set.
         observation: key of the observation.
         action: key of the action.
         chunk_key: key of the chunk.
 
     Raises:
-        SpecError: if the data set lacks one of these, or the end of episodes.
+        ContractError: If the data set lacks one of these, or the end of episodes.
     """
     check_entries(config.recipe, config.dataset, data[0], [observation, action, (NEXT, DONE)])
-    windows = Windows(data, [observation, action], config.chunk_size, config.minibatch_size)
+    windows = Windows(data, [observation, action], config.chunk_size, config.batch_size)
 
     def read() -> TensorDictBase:
         window = windows.sample()

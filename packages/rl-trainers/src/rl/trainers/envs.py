@@ -14,7 +14,7 @@ import gymnasium
 from tensordict import TensorDictBase
 
 from rl.collectors import Collector, RayCollector
-from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.keys import REWARD, as_tuple, key_str, leaf_keys
 from rl.core.registry import load
@@ -319,7 +319,7 @@ def _transform(text: str) -> Any:
     try:
         return found(*positional, **arguments)
     except TypeError as error:
-        raise RLError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+        raise ArgumentError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
 
 
 def _wrapper(text: str) -> Callable[[Any], Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.collectors import Collector
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
 from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
@@ -165,7 +165,7 @@ def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Algor
     settings: dict[str, Any] = {str(k): tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
         return recipe, recipe.config(**settings)
-    except SpecError as error:
+    except ArgumentError as error:
         raise CheckpointError(f"{folder.config} is damaged: {error}; put back what it held") from error
     except TypeError as error:
         raise CheckpointError(

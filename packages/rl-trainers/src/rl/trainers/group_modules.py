@@ -66,12 +66,12 @@ def layers_of(
     last_gain: float | None,
     more: int = 0,
     width: int | None = None,
-    hidden: Sequence[int] | None = None,
+    num_cells: Sequence[int] | None = None,
 ) -> nn.Module:
     """The multi-layer perceptron of a group that `config` describes.
 
     Args:
-        config: has `hidden` and `share_params`.
+        config: has `num_cells` and `share_params`.
         group: the group.
         out_features: width of the output of one agent.
         centralized: whether each output depends on the inputs of all agents.
@@ -79,7 +79,7 @@ def layers_of(
         last_gain: scale of the last layer's orthogonal initial weights; torch's initial weights if None.
         more: width of further inputs of one agent.
         width: of an input of one agent that takes the place of the observations.
-        hidden: widths of the hidden layers; those of `config` if None.
+        num_cells: widths of the hidden layers; those of `config` if None.
     """
     net = MultiAgentMLP(
         (group.width if width is None else width) + more,
@@ -87,7 +87,7 @@ def layers_of(
         group.n_agents,
         centralized=centralized,
         share_params=config.share_params,
-        num_cells=list(config.hidden if hidden is None else hidden),
+        num_cells=list(config.num_cells if num_cells is None else num_cells),
         activation_class=ACTIVATIONS[activation],
     )
     return net if last_gain is None else orthogonal_init(net, math.sqrt(2), last_gain)
@@ -138,7 +138,7 @@ def group_network(
         return inputs_of(env, group, net, out_keys, config.device)
     size, activation = config.recurrent_size, activation_of(config)
     gain = math.sqrt(2) if config.ortho_init else None
-    dense = layers_of(config, group, size, centralized=centralized, activation=activation, last_gain=gain, hidden=())
+    dense = layers_of(config, group, size, centralized=centralized, activation=activation, last_gain=gain, num_cells=())
     inputs, features = (group.name, state, "inputs"), (group.name, state, "features")
     return TensorDictSequential(
         inputs_of(env, group, nn.Sequential(dense, ACTIVATIONS[activation]()), [inputs], config.device),

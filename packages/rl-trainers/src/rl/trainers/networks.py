@@ -143,7 +143,7 @@ def network(  # noqa: PLR0913  one for each setting
     env: Env,
     *,
     out_features: int,
-    hidden: Sequence[int],
+    num_cells: Sequence[int],
     activation: str,
     last_gain: float | None,
     device: str,
@@ -159,7 +159,7 @@ def network(  # noqa: PLR0913  one for each setting
     Args:
         env: its specs decide the input.
         out_features: width of the output.
-        hidden: widths of the hidden layers.
+        num_cells: widths of the hidden layers.
         activation: a key of `ACTIVATIONS`.
         last_gain: scale of the last layer's orthogonal initial weights; all layers keep torch's initial weights
             if None.
@@ -169,7 +169,7 @@ def network(  # noqa: PLR0913  one for each setting
         action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
         layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
         body: makes the network that takes the place of the MLP from the width of its input; then `out_features`,
-            `hidden`, `activation` and `layer_class` are not read.
+            `num_cells`, `activation` and `layer_class` are not read.
         scale_bytes: divide images of bytes by 255; not for images that come normalized.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
@@ -182,7 +182,7 @@ def network(  # noqa: PLR0913  one for each setting
         parts.append(_Scaled(action.low, action.high))
     width = sum(part.width for part in parts) if in_features is None else in_features
     layers: dict[str, Any] = {"activation_class": ACTIVATIONS[activation], "layer_class": layer_class}
-    mlp = MLP(width, out_features, num_cells=list(hidden), **layers) if body is None else body(width)
+    mlp = MLP(width, out_features, num_cells=list(num_cells), **layers) if body is None else body(width)
     whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
     if last_gain is not None:
         orthogonal_init(whole, math.sqrt(2), last_gain)

@@ -75,7 +75,7 @@ def with_memory(
     dense = network(
         env,
         out_features=size,
-        hidden=(),
+        num_cells=(),
         activation=activation,
         last_gain=math.sqrt(2),
         layout=config.observation_layout,

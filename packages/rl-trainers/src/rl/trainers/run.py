@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD, as_tuple, leaf_keys
 from rl.trainers._checks import check_batch, has_bad_weight
@@ -85,7 +85,7 @@ class Run:
     Raises:
         RLError: if the folder exists already, there is nothing to resume, another process trains in the folder, or
             there is no such device or logger.
-        SpecError: if there are more threads than processors.
+        ArgumentError: If there are more threads than processors, or both `out` and `resume` are given.
 
     Attributes:
         find_bad: says where the data that is learned from is not finite, for the error about a loss that is not.
@@ -104,7 +104,7 @@ class Run:
         should_stop: Callable[[int], bool] | None = None,
     ) -> None:
         if out is not None and resume is not None:
-            raise RLError("out and resume exclude each other: a resumed run continues in its own folder")
+            raise ArgumentError("out and resume exclude each other: a resumed run continues in its own folder")
         check_device(config.device)
         _check_threads(config.threads)
         self.recipe, self.config = recipe, config
@@ -553,11 +553,13 @@ def _check_threads(threads: int) -> None:
     """Raise if `threads` is more than this machine has processors.
 
     Raises:
-        SpecError: if so.
+        ArgumentError: If so.
     """
     processors = os.cpu_count() or 1
     if threads > processors:
-        raise SpecError(f"threads={threads}, but this machine has {processors} processors; set threads to at most that")
+        raise ArgumentError(
+            f"threads={threads}, but this machine has {processors} processors; set threads to at most that"
+        )
 
 
 def _first_line(error: BaseException) -> str:

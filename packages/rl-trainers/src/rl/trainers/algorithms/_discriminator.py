@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, NEXT, OBSERVATION, REWARD, NestedKey
 from rl.core.specs import Bounded, Categorical
@@ -82,19 +82,19 @@ class GAILUpdater(MinibatchUpdater):
 
     def __init__(self, config: Any, env: Env, actor: Any, critic: Any) -> None:
         if not config.dataset:
-            raise SpecError("gail learns from an expert: give --dataset SOURCE:NAME, such as minari:NAME")
+            raise ArgumentError("gail learns from an expert: give --dataset SOURCE:NAME, such as minari:NAME")
         super().__init__(
             config,
             partial(ClipPPOLoss, actor, critic, **config.loss_settings),
-            GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic),
+            GAE(gamma=config.gamma, lmbda=config.lmbda, value_network=critic),
         )
         self._steps = steps = _Steps(config, env)
-        net = MLP(steps.width, 1, num_cells=list(config.discriminator_hidden), activation_class=nn.Tanh)
+        net = MLP(steps.width, 1, num_cells=list(config.discriminator_num_cells), activation_class=nn.Tanh)
         network = TensorDictModule(_Joined(net), [OBSERVATION, ACTION], ["d_logits"]).to(config.device)
         self._imitation = GAILLoss(network, use_grad_penalty=config.gp_lambda > 0, gp_lambda=config.gp_lambda)
         float_outputs(config, network)
         self._discriminator_optimizer = adam(network.parameters(), config.discriminator_learning_rate)
-        self._experts = open_dataset(config.dataset, env, config.discriminator_minibatch_size, config.env)
+        self._experts = open_dataset(config.dataset, env, config.discriminator_batch_size, config.env)
         check_entries("gail", config.dataset, self._experts[0], [steps.observation, steps.action])
         check_rows(self._experts[:].select(steps.observation, steps.action), config.dataset)
         self._of_returns, self.estimate = self.estimate, self._estimated
@@ -114,7 +114,7 @@ class GAILUpdater(MinibatchUpdater):
     def _train_discriminator(self, steps: TensorDictBase) -> Tensor:
         """Gradient steps of the discriminator on steps ``[n]`` of the policy; returns its mean loss."""
         seen: list[Tensor] = []
-        count = self.config.discriminator_minibatch_size
+        count = self.config.discriminator_batch_size
         for _ in range(self.config.discriminator_updates):
             pairs = self._steps(self._experts.sample().to(self.config.device))
             mine = steps[torch.randint(len(steps), (count,)).to(self.config.device)]

@@ -60,13 +60,13 @@ class IntrinsicReward(nn.Module):
                 self._read[key] = norm
                 self.norms.append(norm)
         rnd = partial(make, out_features=config.features, last_gain=2**0.5, scale_bytes=False)
-        hidden = config.hidden
+        hidden = config.num_cells
         networks = [
-            TensorDictModule(rnd(hidden=widths), in_keys=list(self.keys.values()), out_keys=["features"])
+            TensorDictModule(rnd(num_cells=widths), in_keys=list(self.keys.values()), out_keys=["features"])
             for widths in ((*hidden, *hidden[-1:]), hidden)  # the predictor has a layer more
         ]
         self.loss = RNDLoss(*networks)
-        value = make(out_features=1, hidden=hidden, last_gain=1.0)
+        value = make(out_features=1, num_cells=hidden, last_gain=1.0)
         self.critic = TensorDictModule(value, in_keys=list(specs), out_keys=["intrinsic_value"])
         self.register_buffer("returns", torch.zeros(*env.batch_size, 1, device=device))
         for name in ("seen", "mean", "squares"):
@@ -95,7 +95,7 @@ class IntrinsicReward(nn.Module):
         never = torch.zeros_like(reward, dtype=torch.bool)
         return vec_generalized_advantage_estimate(
             self._config.intrinsic_gamma,
-            self._config.gae_lambda,
+            self._config.lmbda,
             value,
             torch.cat((value[..., 1:, :], last), -2),  # the state after a reset follows the last one
             reward,
@@ -125,7 +125,7 @@ class RNDUpdater(MinibatchUpdater):
         super().__init__(
             config,
             partial(ClipPPOLoss, actor, critic, **config.loss_settings),
-            GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic),
+            GAE(gamma=config.gamma, lmbda=config.lmbda, value_network=critic),
             more=rnd.critic.parameters(),
             reads=[TARGET, *((NEXT, *as_tuple(key)) for key in rnd.keys.values())],
         )
@@ -161,7 +161,7 @@ class RNDUpdater(MinibatchUpdater):
 
     def total(self, out: Any) -> Tensor:
         """The loss of PPO and that of the intrinsic critic."""
-        return super().total(out) + self.config.value_weight * out.get("loss_intrinsic")
+        return super().total(out) + self.config.critic_coeff * out.get("loss_intrinsic")
 
     def means(self, seen: Any) -> dict[str, float]:
         """Also the loss of the predictor."""

@@ -19,11 +19,11 @@ class A2CConfig(OnPolicyConfig):
 
     Args:
         optimizer: rmsprop or adam.
-        gae_lambda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
-        entropy_weight: weight of the entropy bonus.
+        lmbda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
+        entropy_coeff: weight of the entropy bonus.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> A2CConfig(num_envs=16, frames_per_batch=80).optimizer
@@ -35,8 +35,8 @@ class A2CConfig(OnPolicyConfig):
     frames_per_batch: int = 40
     learning_rate: float = 7e-4
     optimizer: str = one_of(("rmsprop", "adam"), "rmsprop")
-    gae_lambda: float = in_range(0, 1, 1.0)
-    entropy_weight: float = at_least(0, 0.0)
+    lmbda: float = in_range(0, 1, 1.0)
+    entropy_coeff: float = at_least(0, 0.0)
     eval_every: int = 25_000
     log_every: int = 5_000
 
@@ -60,13 +60,13 @@ def updater(config: A2CConfig, env: Any, actor: Any, critic: Any) -> Any:
     from rl.trainers.loops.updater import optimizer_by_name
 
     del env
-    loss = A2CLoss(actor, critic, entropy_coeff=config.entropy_weight, loss_critic_type="l2")
+    loss = A2CLoss(actor, critic, entropy_coeff=config.entropy_coeff, loss_critic_type="l2")
     return BatchUpdater(
         config,
         loss,
         {"loss_actor": "loss_objective", "loss_critic": "loss_critic", "entropy": "entropy"},
         optimizer=optimizer_by_name(config.optimizer, loss.parameters(), config.learning_rate),
-        estimate=GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic),
+        estimate=GAE(gamma=config.gamma, lmbda=config.lmbda, value_network=critic),
     )
 
 

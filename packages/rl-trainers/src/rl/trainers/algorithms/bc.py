@@ -16,7 +16,7 @@ class BCConfig(OfflineConfig):
     Pomerleau, "ALVINN: An autonomous land vehicle in a neural network", 1989.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> BCConfig(dataset="minari:pendulum/medium-v0").recipe

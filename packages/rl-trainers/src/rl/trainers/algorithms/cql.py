@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import above, at_least
 from rl.trainers.families import OfflineConfig
@@ -27,7 +27,7 @@ class CQLConfig(OfflineConfig):
             values, rounded up to hundreds; for continuous actions.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> CQLConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -68,7 +68,7 @@ def loss(config: CQLConfig, env: Any, policy: Any) -> Any:
     """The loss, with its critics.
 
     Raises:
-        SpecError: if a setting is for continuous actions, and those of the environment are discrete.
+        ArgumentError: If a setting is for continuous actions, and those of the environment are discrete.
     """
     from rl.objectives import CQLLoss, DiscreteCQLLoss
     from rl.trainers.actions import is_choice
@@ -78,7 +78,9 @@ def loss(config: CQLConfig, env: Any, policy: Any) -> Any:
     if is_choice(action_of(env)[1]):
         for name in ("with_lagrange", "actor_bc_frames"):
             if getattr(config, name):
-                raise SpecError(f"cql has {name} for continuous actions only, and these are discrete: leave {name} out")
+                raise ArgumentError(
+                    f"cql has {name} for continuous actions only, and these are discrete: leave {name} out"
+                )
         return DiscreteCQLLoss(policy, min_q_weight=config.min_q_weight, loss_function="l2", gamma=config.gamma)
     return CQLLoss(
         policy,

@@ -17,11 +17,11 @@ class DiffusionBCConfig(ChunkConfig):
     Chi et al., "Diffusion policy: visuomotor policy learning via action diffusion", 2023.
 
     Args:
-        diffusion_steps: steps of the diffusion in training.
+        num_steps: steps of the diffusion in training.
         sampling_steps: steps that denoise when acting, as in Song et al., "Denoising diffusion implicit models", 2021.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> DiffusionBCConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -31,11 +31,11 @@ class DiffusionBCConfig(ChunkConfig):
     recipe: ClassVar[str] = "diffusion-bc"
 
     learning_rate: float = 1e-3
-    minibatch_size: int = 512
+    batch_size: int = 512
     total_frames: int = 5_000
-    diffusion_steps: int = above(0, 20)
+    num_steps: int = above(0, 20)
     sampling_steps: int = checked(
-        10, where(lambda n, config: 0 < n <= config.diffusion_steps, "from 1 to diffusion_steps ({diffusion_steps})")
+        10, where(lambda n, config: 0 < n <= config.num_steps, "from 1 to num_steps ({num_steps})")
     )
 
 
@@ -53,18 +53,18 @@ def policy(config: DiffusionBCConfig, env: Any) -> Any:
     actor = DiffusionActor(
         spec.shape[0],
         width,
-        num_steps=config.diffusion_steps,
-        beta_start=min(0.5, 0.1 / config.diffusion_steps),  # the same noise for each number of steps
-        beta_end=min(0.99, 10 / config.diffusion_steps),
+        num_steps=config.num_steps,
+        beta_start=min(0.5, 0.1 / config.num_steps),  # the same noise for each number of steps
+        beta_end=min(0.99, 10 / config.num_steps),
         in_keys=[observation],
         out_keys=[key],
         spec=spec,
         chunk_size=config.chunk_size,
         sampling_steps=config.sampling_steps,
-        num_cells=config.hidden,
+        num_cells=config.num_cells,
     )
     return MultiStepActorWrapper(
-        actor, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.executed
+        actor, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.replan_interval
     ).to(config.device)
 
 

@@ -21,7 +21,7 @@ class IQLConfig(OfflineConfig):
         temperature: inverse temperature of the weights of actions; 0 imitates all of them alike.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> IQLConfig(dataset="minari:pendulum/medium-v0").recipe

@@ -17,7 +17,7 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     actions. The actor of an agent is improved with the present actions of the others, not with those of the buffer.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> MADDPGConfig(env="vmas/navigation").share_params
@@ -25,14 +25,14 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     """
 
     recipe: ClassVar[str] = "maddpg"
-    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "n_step")
+    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "n_steps")
 
     env: str = "vmas/balance"
     total_frames: int = 500_000
     num_envs: int = 32
     frames_per_batch: int = 320
-    updates_per_step: float = 0.1
-    minibatch_size: int = 256
+    utd_ratio: float = 0.1
+    batch_size: int = 256
     buffer_size: int = 200_000
     learning_starts: int = 5_000
     learning_rate: float = 3e-4

@@ -27,7 +27,7 @@ class PPORNDConfig(PPOConfig):
         predictor_learning_rate: of Adam, for the predictor; constant.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> PPORNDConfig(env="MountainCar-v0").intrinsic_gamma

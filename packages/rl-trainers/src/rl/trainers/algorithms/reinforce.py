@@ -22,7 +22,7 @@ class ReinforceConfig(OnPolicyConfig):
         baseline: subtract the critic's value of the state from the return.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> ReinforceConfig(baseline=False).gamma
@@ -61,7 +61,7 @@ def updater(config: ReinforceConfig, env: Any, actor: Any, critic: Any) -> Any:
         config,
         loss,
         {"loss_actor": "loss_actor", "loss_critic": "loss_value"},
-        weights={"loss_actor": 1.0, "loss_value": config.value_weight},
+        weights={"loss_actor": 1.0, "loss_value": config.critic_coeff},
         estimate=GAE(gamma=config.gamma, lmbda=1.0, value_network=critic),  # the return less the value
     )
 

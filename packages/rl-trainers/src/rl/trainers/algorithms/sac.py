@@ -17,10 +17,10 @@ class SACConfig(SoftConfig):
     Haarnoja et al., "Soft actor-critic algorithms and applications", 2018.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> SACConfig(env="Pendulum-v1").target_tau
+        >>> SACConfig(env="Pendulum-v1").tau
         0.005
     """
 
@@ -35,22 +35,24 @@ class TQCConfig(SoftConfig):
     critics", 2020.
 
     Args:
-        critics: number of critics.
+        num_qvalue_nets: number of critics.
         quantiles: quantiles that each critic writes.
-        dropped: largest quantiles that the target drops for each critic.
+        top_quantiles_to_drop_per_net: largest quantiles that the target drops for each critic.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> TQCConfig(env="Pendulum-v1").target_tau
+        >>> TQCConfig(env="Pendulum-v1").tau
         0.005
     """
 
     recipe: ClassVar[str] = "tqc"
-    critics: int = above(0, 2)
+    num_qvalue_nets: int = above(0, 2)
     quantiles: int = above(0, 25)
-    dropped: int = checked(2, where(lambda n, config: 0 <= n < config.quantiles, "0 or more, and below quantiles"))
+    top_quantiles_to_drop_per_net: int = checked(
+        2, where(lambda n, config: 0 <= n < config.quantiles, "0 or more, and below quantiles")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +60,25 @@ class REDQConfig(SoftConfig):
     """Randomized ensembled double Q-learning; bounded continuous actions only.
 
     Chen et al., "Randomized ensembled double Q-learning: learning fast without a model", 2021; the paper takes 20
-    updates a step (``updates_per_step=20``).
+    updates a step (``utd_ratio=20``).
 
     Args:
-        critics: number of critics.
-        subset: number of critics whose minimum is the target.
+        num_qvalue_nets: number of critics.
+        sub_sample_len: number of critics whose minimum is the target.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> REDQConfig(env="Pendulum-v1").target_tau
+        >>> REDQConfig(env="Pendulum-v1").tau
         0.005
     """
 
     recipe: ClassVar[str] = "redq"
-    critics: int = above(0, 10)
-    subset: int = checked(2, where(lambda n, config: 0 < n <= config.critics, "above 0, and at most critics"))
+    num_qvalue_nets: int = above(0, 10)
+    sub_sample_len: int = checked(
+        2, where(lambda n, config: 0 < n <= config.num_qvalue_nets, "above 0, and at most num_qvalue_nets")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +89,14 @@ class CrossQConfig(SoftConfig):
     simplicity", 2024. Adam has the beta1 0.5 of the paper.
 
     Args:
-        target_tau: 0, as there are no target networks.
-        hidden: widths of the hidden layers of the actor.
-        critic_hidden: widths of the hidden layers of the critics; the paper has [2048,2048], Stable-Baselines3
+        tau: 0, as there are no target networks.
+        num_cells: widths of the hidden layers of the actor.
+        critic_num_cells: widths of the hidden layers of the critics; the paper has [2048,2048], Stable-Baselines3
             [1024,1024], which are slow on a CPU.
         policy_delay: gradient steps of the critics for each of the actor.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> CrossQConfig(env="Pendulum-v1").policy_delay
@@ -101,8 +105,8 @@ class CrossQConfig(SoftConfig):
 
     recipe: ClassVar[str] = "crossq"
     learning_rate: float = 1e-3
-    target_tau: float = checked(0.0, Rule(lambda tau: tau == 0, "0, as crossq has no target networks"))
-    critic_hidden: tuple[int, ...] = widths((256, 256))
+    tau: float = checked(0.0, Rule(lambda tau: tau == 0, "0, as crossq has no target networks"))
+    critic_num_cells: tuple[int, ...] = widths((256, 256))
     policy_delay: int = above(0, 3)
 
 
@@ -118,7 +122,7 @@ class DiscreteSACConfig(SoftConfig):
         target_entropy_weight: share of the largest entropy; the paper has 0.98, which is close to random actions.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> DiscreteSACConfig(env="Acrobot-v1").target_entropy_weight
@@ -128,12 +132,12 @@ class DiscreteSACConfig(SoftConfig):
     recipe: ClassVar[str] = "discrete-sac"
     env: str = "CartPole-v1"
     total_frames: int = 50_000
-    updates_per_step: float = 0.5
-    minibatch_size: int = 128
+    utd_ratio: float = 0.5
+    batch_size: int = 128
     buffer_size: int = 50_000
-    target_tau: float = 0.02
+    tau: float = 0.02
     eval_every: int = 2_500
-    hidden: tuple[int, ...] = (128, 128)
+    num_cells: tuple[int, ...] = (128, 128)
     target_entropy_weight: float = checked(0.7, Rule(lambda share: 0 < share < 1, "above 0 and below 1"))
 
 
@@ -164,8 +168,8 @@ def tqc_loss(config: TQCConfig, env: Any, policy: Any) -> Any:
     return TQCLoss(
         policy,
         critic(config, env, config.quantiles),
-        num_qvalue_nets=config.critics,
-        top_quantiles_to_drop_per_net=config.dropped,
+        num_qvalue_nets=config.num_qvalue_nets,
+        top_quantiles_to_drop_per_net=config.top_quantiles_to_drop_per_net,
         gamma=config.gamma,
         **config.temperature,
     )
@@ -179,8 +183,8 @@ def redq_loss(config: REDQConfig, env: Any, policy: Any) -> Any:
     return REDQLoss(
         policy,
         critic(config, env),
-        num_qvalue_nets=config.critics,
-        sub_sample_len=config.subset,
+        num_qvalue_nets=config.num_qvalue_nets,
+        sub_sample_len=config.sub_sample_len,
         loss_function="l2",
         gamma=config.gamma,
         **config.temperature,
@@ -205,7 +209,7 @@ def crossq_loss(config: CrossQConfig, env: Any, policy: Any) -> Any:
 
     return CrossQLoss(
         policy,
-        critic(config, env, hidden=config.critic_hidden, layer_class=normalized_linear),
+        critic(config, env, num_cells=config.critic_num_cells, layer_class=normalized_linear),
         loss_function="l2",
         gamma=config.gamma,
         **config.temperature,

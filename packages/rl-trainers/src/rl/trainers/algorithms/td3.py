@@ -17,10 +17,10 @@ class DDPGConfig(DeterministicConfig):
     Lillicrap et al., "Continuous control with deep reinforcement learning", 2016.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> DDPGConfig(env="Pendulum-v1").target_tau
+        >>> DDPGConfig(env="Pendulum-v1").tau
         0.005
     """
 
@@ -39,10 +39,10 @@ class TD3Config(DeterministicConfig):
         policy_delay: gradient steps of the critics for each of the actor and the target networks (algorithm 1).
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> TD3Config(env="Pendulum-v1").target_tau
+        >>> TD3Config(env="Pendulum-v1").tau
         0.005
     """
 

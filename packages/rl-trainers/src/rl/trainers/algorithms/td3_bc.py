@@ -22,7 +22,7 @@ class TD3BCConfig(OfflineConfig):
         noise_clip: bound of that noise.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> TD3BCConfig(dataset="minari:pendulum/medium-v0").recipe

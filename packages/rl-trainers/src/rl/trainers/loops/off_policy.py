@@ -92,7 +92,7 @@ def train(
             with run.timed("collect"):
                 batch = collector.collect()
                 stored = batch.select(*keys)
-                buffer.extend(stored if config.n_step > 1 else stored.reshape(-1))
+                buffer.extend(stored if config.n_steps > 1 else stored.reshape(-1))
             run.record_episodes(batch)
             with run.timed("update"):
                 figures = update(run.frames + batch.numel())
@@ -102,9 +102,9 @@ def train(
 
 def _buffer(config: OffPolicyConfig) -> ReplayBuffer:
     buffer = transitions_buffer(config)
-    if config.n_step > 1:
+    if config.n_steps > 1:
         buffer.append_transform(_flat, invert=True)  # after the other one, which needs the order of the steps
-        buffer.append_transform(MultiStepTransform(config.n_step, config.gamma))
+        buffer.append_transform(MultiStepTransform(config.n_steps, config.gamma))
     return buffer
 
 
@@ -138,7 +138,7 @@ class OffPolicyUpdater(Updater):
         self._buffer, self._every = buffer, actor_every
         self._critic_loss, self._actor_loss = self.compiled(loss.critic_loss), self.compiled(loss.actor_loss)
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
-        self._target = SoftUpdate(loss, tau=config.target_tau) if _has_targets(loss) else None
+        self._target = SoftUpdate(loss, tau=config.tau) if _has_targets(loss) else None
 
     def __call__(self, frames: int) -> Callable[[], dict[str, float]]:
         """Take the gradient steps that follow a batch; returns what gives their mean figures.
@@ -147,9 +147,9 @@ class OffPolicyUpdater(Updater):
             frames: collected so far.
         """
         config = self.config
-        if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
+        if frames < config.learning_starts or len(self._buffer) < config.batch_size:
             return dict
-        seen = [self._step() for _ in range(round(config.updates_per_step * config.frames_per_batch))]
+        seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]
         return lambda: self.means(seen)
 
     def _step(self) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Env
 from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate
@@ -56,18 +56,19 @@ def train(
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
 
     Raises:
-        SpecError: if no data set is given, or its rows lack what the loss reads.
+        ArgumentError: If no data set is given.
+        ContractError: If its rows lack what the loss reads.
     """
     name = algorithm.name
     if not config.dataset:
-        raise SpecError(f"{name} learns from a data set: give --dataset SOURCE:NAME, such as minari:NAME")
+        raise ArgumentError(f"{name} learns from a data set: give --dataset SOURCE:NAME, such as minari:NAME")
     run = Run(algorithm, config, **options)
     env = run.make_env(1)
     actor = policy(config, env).eval()  # dropout is for gradient steps alone
     run.note(described_inputs(config, env))
     losses = loss(config, env, actor)
     check_no_clash(name, env, [actor, losses], ADDED)
-    data = open_dataset(config.dataset, env, config.minibatch_size, config.env)
+    data = open_dataset(config.dataset, env, config.batch_size, config.env)
     run.note_origin(origin_of(data), config.dataset)
     read = _rows(config, data, losses) if reader is None else reader(config, env, data, actor)
     update = OfflineUpdater(
@@ -111,7 +112,7 @@ class OfflineUpdater(Updater):
         super().__init__(config, loss, [adam(loss.parameters(), config.learning_rate, eps=1e-8)], outputs)
         self._read, self._call = read, self.compiled(loss)
         targets = any(name.startswith("target_") for name, _ in loss.named_children())
-        self._target = SoftUpdate(loss, tau=config.target_tau) if targets else None
+        self._target = SoftUpdate(loss, tau=config.tau) if targets else None
 
     def __call__(self, steps: int) -> Callable[[], dict[str, float]]:
         """Take gradient steps; returns what gives their mean figures."""

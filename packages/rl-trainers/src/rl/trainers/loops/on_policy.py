@@ -129,7 +129,7 @@ class BatchUpdater(Updater):
 
     def anneal(self, progress: float) -> None:
         """Set the learning rate for the share of the run that is done."""
-        if self.config.anneal:
+        if self.config.anneal_lr:
             self.set_learning_rate(self.config.learning_rate * (1 - progress))
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
@@ -147,8 +147,8 @@ class BatchUpdater(Updater):
 
 def actor_critic_weights(config: Any) -> dict[str, float]:
     """The weights of the outputs of an actor-critic loss with an entropy bonus."""
-    entropy = {"loss_entropy": 1.0} if config.entropy_weight else {}
-    return {"loss_objective": 1.0, "loss_critic": config.value_weight, **entropy}
+    entropy = {"loss_entropy": 1.0} if config.entropy_coeff else {}
+    return {"loss_objective": 1.0, "loss_critic": config.critic_coeff, **entropy}
 
 
 class MinibatchUpdater(BatchUpdater):
@@ -191,8 +191,8 @@ class MinibatchUpdater(BatchUpdater):
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for the share of the run that is done."""
         super().anneal(progress)
-        if self.config.anneal_clip:
-            clip = self.config.clip * (1 - progress)
+        if self.config.anneal_clip_epsilon:
+            clip = self.config.clip_epsilon * (1 - progress)
             for module in (one for loss in self._losses for one in loss.modules()):
                 if isinstance(module, ClipPPOLoss):
                     module.clip_epsilon = clip

@@ -68,7 +68,7 @@ def train(
     collector = run.make_collector(env, TensorDictSequential(greedy, random), frames_per_batch=config.frames_per_batch)
     own = None if sequences is None else sequences(config, greedy)
     buffer, least = (transitions_buffer(config), 0) if own is None else own
-    multi_step = MultiStepTransform(config.n_step, config.gamma) if config.n_step > 1 else None
+    multi_step = MultiStepTransform(config.n_steps, config.gamma) if config.n_steps > 1 else None
     keys = stored_keys(losses, env)
     update = QUpdater(config, losses, buffer, least)
     parts: dict[str, Stateful] = {
@@ -88,7 +88,7 @@ def train(
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
     ):
         while run.going:
-            if config.anneal:
+            if config.anneal_lr:
                 update.set_learning_rate(config.learning_rate * (1 - run.progress))
             with run.timed("collect"):
                 if config.noisy:
@@ -128,9 +128,9 @@ def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
     key, spec = action_of(env)
     return EGreedyModule(
         spec,
-        eps_init=config.epsilon_start,
-        eps_end=config.epsilon_end,
-        annealing_num_steps=config.epsilon_frames,
+        eps_init=config.eps_init,
+        eps_end=config.eps_end,
+        annealing_num_steps=config.annealing_num_steps,
         action_key=key,
         action_mask_key=mask_key(env),
     )
@@ -148,13 +148,13 @@ class QUpdater(Updater):
 
     def __init__(self, config: QLearningConfig, loss: Any, buffer: ReplayBuffer, least: int) -> None:
         outputs = {"loss_critic": "loss", "q_value": "pred_value"}
-        if config.target_tau:
-            self._target: SoftUpdate | HardUpdate = SoftUpdate(loss, tau=config.target_tau)
+        if config.tau:
+            self._target: SoftUpdate | HardUpdate = SoftUpdate(loss, tau=config.tau)
         else:
             self._target = HardUpdate(loss, value_network_update_interval=1)
         super().__init__(config, loss, [adam(loss.parameters(), config.learning_rate)], outputs, {"loss": 1.0})
         self.metrics = (*outputs, "gradient_norm", "epsilon", "learning_rate")
-        self._buffer, self._least = buffer, max(config.minibatch_size, least)
+        self._buffer, self._least = buffer, max(config.batch_size, least)
         self._loss = self.compiled(loss)
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
 
@@ -169,8 +169,8 @@ class QUpdater(Updater):
         if frames < config.learning_starts or len(self._buffer) < self._least:
             return dict
         with set_interaction_type(InteractionType.RANDOM) if config.noisy else nullcontext():
-            seen = [self._step() for _ in range(round(config.updates_per_step * config.frames_per_batch))]
-        if not config.target_tau and frames // config.target_every > before // config.target_every:
+            seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]
+        if not config.tau and frames // config.target_every > before // config.target_every:
             self._target.step()
         return lambda: {
             **self.means([out for out, _ in seen]),
@@ -187,6 +187,6 @@ class QUpdater(Updater):
         if self._has_priorities and batch.get("priority_weight", None) is not None:
             self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
         norm = self.step(out)
-        if self.config.target_tau:
+        if self.config.tau:
             self._target.step()
         return {"loss": out.get("loss").detach(), "pred_value": out.get("pred_value")}, norm
