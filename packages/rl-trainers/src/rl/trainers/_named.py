@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -151,8 +152,16 @@ def import_named(name: str, what: str) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # a module may raise what it likes
         raise RLError(
-            f"{what}: importing the module {name!r} raised {type(error).__name__}: {error}; correct the module"
+            f"{what}: importing the module {name!r} raised {type(error).__name__}: {error}{_line_of(error, name)};"
+            " correct the module"
         ) from error
+
+
+def _line_of(error: BaseException, module: str) -> str:
+    """The line of a module that raised, in brackets; empty if it did not run, as with a syntax error."""
+    steps = reversed(traceback.extract_tb(error.__traceback__))
+    lines = [step for step in steps if Path(step.filename).stem == module.rpartition(".")[2]]
+    return f" ({lines[0].filename}, line {lines[0].lineno})" if lines else ""
 
 
 class GivenEnv(str):

@@ -11,6 +11,7 @@ A subclass that gives a field another default keeps the rules of its bases, and 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -292,6 +293,11 @@ class _ConfigType(type):
                 changed = {old_names(cls)[name] for name in given if name in old_names(cls)} if replaced else set()
                 given = with_new_names(cls, {name: one for name, one in given.items() if name not in changed})
             return super().__call__(*args, **given)
+
+        @property
+        def __signature__(cls) -> inspect.Signature:
+            found = inspect.signature(cls.__init__)
+            return found.replace(parameters=[*found.parameters.values()][1:])
 
 
 @dataclass(frozen=True, kw_only=True)
