@@ -185,7 +185,7 @@ def test_help_names_every_setting_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     text = " ".join(done.stdout.split())
-    for part in ("--total-frames", "--lmbda", "decay of the advantage estimator", "default: 0.95", "--resume"):
+    for part in ("--total-frames", "--lmbda", "Decay of the advantage estimator", "default: 0.95", "--resume"):
         assert part in text
 
 

@@ -37,7 +37,7 @@ class TrainArguments:
     """Parsed arguments of ``rl train``.
 
     Args:
-        preset: the preset that applies, with the settings that it decides: those that nothing else sets.
+        preset: The preset that applies, with the settings that it decides: those that nothing else sets.
     """
 
     recipe: Algorithm
@@ -83,7 +83,7 @@ _COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset", "trust")
 
 
 def usage() -> str:
-    """The page of ``rl train --help``."""
+    """Return the page of ``rl train --help``."""
     lines = ["usage: rl train [RECIPE] [--env ID] [--total-frames N] [--seed S] [--out DIR] ...", "", "Recipes:"]
     recipes = components("recipe")
     width = max(len(component.name) for component in recipes)
@@ -96,8 +96,8 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     """Understand the arguments, or return the help page that they ask for.
 
     Raises:
-        UsageError: if an argument cannot be understood.
-        RLError: if a file that is named cannot be read.
+        UsageError: If an argument cannot be understood.
+        RLError: If a file that is named cannot be read.
 
     Example:
         >>> parse_train(["ppo", "--total-frames", "1000"]).config.total_frames
@@ -137,7 +137,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
 
 
 def _error_without(preset: Preset, recipe: Algorithm, values: Mapping[str, Any]) -> str:
-    """What is wrong with the settings without those of the preset; empty if nothing is."""
+    """Return what is wrong with the settings without those of the preset; empty if nothing is."""
     try:
         recipe.config(**{name: value for name, value in values.items() if name not in preset.settings})
     except ArgumentError as error:
@@ -146,10 +146,10 @@ def _error_without(preset: Preset, recipe: Algorithm, values: Mapping[str, Any])
 
 
 def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
-    """The seeds of ``--seeds``.
+    """Return the seeds of ``--seeds``.
 
     Raises:
-        UsageError: if they are no different integers from 0 to 2147483647, or another option excludes them.
+        UsageError: If they are no different integers from 0 to 2147483647, or another option excludes them.
     """
     if text is None:
         return ()
@@ -164,10 +164,10 @@ def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
 
 
 def find_recipe(name: str) -> Algorithm:
-    """The recipe of that name.
+    """Return the recipe of that name.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: If there is none.
     """
     known = [component.name for component in components("recipe")]
     if name.endswith(".py"):
@@ -188,10 +188,10 @@ def find_recipe(name: str) -> Algorithm:
 
 
 def algorithm_of_file(file: str) -> Algorithm:
-    """The algorithm of a page, which is imported as the module of its name.
+    """Return the algorithm of a page, which is imported as the module of its name.
 
     Raises:
-        UsageError: if there is no such file, its name is none of a module, or it has not one algorithm.
+        UsageError: If there is no such file, its name is none of a module, or it has not one algorithm.
     """
     path = Path(file)
     if not path.is_file():
@@ -216,7 +216,7 @@ def algorithm_of_file(file: str) -> Algorithm:
 
 
 def _recipe_of_files(given: Sequence[str]) -> str:
-    """The recipe that ``--resume`` or ``--config`` implies; ppo without them."""
+    """Return the recipe that ``--resume`` or ``--config`` implies; ppo without them."""
     for option in ("--resume", "--config"):
         value = _value_of(option, given)
         if value is None:
@@ -229,7 +229,7 @@ def _recipe_of_files(given: Sequence[str]) -> str:
 
 
 def _trusted_modules(given: Sequence[str]) -> list[str]:
-    """The modules of ``--trust``, as typed or collected."""
+    """Return the modules of ``--trust``, as typed or collected."""
     values = [_value_of("--trust", given[i : i + 2]) for i, word in enumerate(given) if word.startswith("--trust")]
     found: list[str] = []
     for value in values:
@@ -238,7 +238,7 @@ def _trusted_modules(given: Sequence[str]) -> list[str]:
 
 
 def _value_of(option: str, given: Sequence[str]) -> str | None:
-    """The last value of an option."""
+    """Return the last value of an option."""
     found = None
     for i, word in enumerate(given):
         if word.startswith(option + "="):
@@ -303,7 +303,7 @@ def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[st
 
 
 def _in_brackets(text: str, kind: Any) -> str:
-    """A list that is typed without brackets, with them."""
+    """Put brackets around a list that is typed without them."""
     if get_origin(kind) is not tuple or text.startswith("["):
         return text
     if get_args(kind)[0] is not str:
@@ -359,7 +359,7 @@ def _help_page(parser: ArgumentParser, recipe: Algorithm) -> str:
 
 
 def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> tuple[Preset | None, dict[str, Any]]:
-    """The preset, and values of all options: from the command line, the files it names, the preset, or the defaults."""
+    """Return the preset, and values of all options: from the command line, files, the preset, or the defaults."""
     options = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no other list
     for word in given:
         option = word.partition("=")[0]
@@ -383,10 +383,10 @@ def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> t
 
 
 def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -> Preset | None:
-    """The preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
+    """Return the preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
 
     Raises:
-        UsageError: if there is no preset of that name.
+        UsageError: If there is no preset of that name.
     """
     name = _value_of("--preset", given) or "auto"
     by_file = any(_value_of(option, given) is not None for option in ("--config", "--resume"))
@@ -452,7 +452,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 def unknown(
     what: str, name: str, options: Sequence[str], *, dashed: bool = False, more: str = "rl train RECIPE --help"
 ) -> str:
-    """The message about an option or setting that does not exist, with the nearest one and where all are listed."""
+    """Return the message about an unknown option or setting, with the nearest one and where all are listed."""
     close = get_close_matches(name, options, n=1)
     shown, near = (f"--{name}", f"--{close[0]}") if dashed and close else (name, close[0] if close else "")
     if dashed:
@@ -498,7 +498,7 @@ _ELSEWHERE = {
 
 
 def _elsewhere(name: str, options: Sequence[str], *, dashed: bool) -> str:
-    """What an option of another project is called here; empty if it is none."""
+    """Return what an option of another project is called here; empty if it is none."""
     plain = name.replace("-", "_").lower()
     if plain == "algo":
         return "; the recipe is the first word, as in rl train ppo."
@@ -538,7 +538,7 @@ _WANTED = {
 
 
 def _explained(message: str, prog: str) -> str:
-    """A message of jsonargparse, in terms of the command line."""
+    """Return a message of jsonargparse, in terms of the command line."""
     wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
     if wrong is not None and wrong[2] in _WANTED:
         return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"

@@ -31,10 +31,10 @@ LIMIT = 10.0
 
 
 def normalized_observations(env: Any, layout: str) -> TransformedEnv:
-    """The environment with all vectors of floats that a policy reads normalized by running statistics, and clipped.
+    """Normalize all vectors of floats that a policy reads by running statistics, and clip them.
 
     Raises:
-        SpecError: if there is none.
+        SpecError: If there is none.
     """
     spec = env.observation_spec
     readings = readings_of(env, layout)
@@ -48,10 +48,10 @@ def normalized_observations(env: Any, layout: str) -> TransformedEnv:
 
 
 def stacked_frames(env: Any, count: int, layout: str) -> TransformedEnv:
-    """The environment with the last `count` observations of an episode as one, for all vectors and images.
+    """Stack the last `count` observations of an episode, for all vectors and images.
 
     Raises:
-        SpecError: if there is none, or the stack would be read in another way than one observation.
+        SpecError: If there is none, or the stack would be read in another way than one observation.
     """
     readings = readings_of(env, layout)
     batch = len(env.batch_size)
@@ -82,16 +82,16 @@ def _is_read_as(env: Any, key: NestedKey, how: str, layout: str) -> bool:
 
 
 def training_rewards(env: Any, *, sign: bool, normalize: bool, gamma: float) -> TransformedEnv:
-    """The environment with rewards to learn from, and ``episode_reward``, the sum of its own rewards.
+    """Add rewards to learn from, and ``episode_reward``, the sum of the environment's own rewards.
 
     Args:
-        env: the environment.
-        sign: replace rewards by their sign.
-        normalize: divide rewards by the running standard deviation of the return.
-        gamma: discount of that return.
+        env: The environment.
+        sign: Whether to replace rewards by their sign.
+        normalize: Whether to divide rewards by the running standard deviation of the return.
+        gamma: Discount of that return.
 
     Raises:
-        SpecError: if an observation is called ``episode_reward``.
+        SpecError: If an observation is called ``episode_reward``.
     """
     chain = Compose()
     if EPISODE_REWARD in bookkeeping_names(env):
@@ -109,7 +109,7 @@ def check_no_reward_statistics(transform: Any, env: Any, text: str) -> None:
     """Raise if a transform would normalize the rewards of evaluations, too.
 
     Raises:
-        SpecError: if so.
+        SpecError: If so.
     """
     rewards = set(leaf_keys(env.full_reward_spec))
     if isinstance(transform, RewardNorm) or (isinstance(transform, VecNorm) and rewards & set(transform.out_keys)):
@@ -128,7 +128,7 @@ def set_statistics(env: Any, statistics: Sequence[Any]) -> None:
     """Give the `VecNorm` of an environment the statistics of another one, and stop their updates.
 
     Raises:
-        ValueError: if there are more or fewer of them.
+        ValueError: If there are more or fewer of them.
     """
     for one, state in zip(_normalizers(env), statistics, strict=True):
         one.load_state_dict(state)
@@ -152,12 +152,12 @@ class ObservationIndices(Transform):
     """Some entries of a vector ``observation``; the others are hidden from the policy.
 
     Args:
-        indices: which entries, in this order.
+        indices: Indices of the entries, in this order.
 
     Shapes: ``[*B, n]`` to ``[*B, len(indices)]``.
 
     Raises:
-        SpecError: if the environment has no vector under ``observation``, or it is shorter.
+        SpecError: If the environment has no vector under ``observation``, or it is shorter.
 
     Example:
         >>> from rl.envs import GymEnv, TransformedEnv
@@ -200,7 +200,7 @@ class ClippedAction(Transform):
     batch contains that action.
 
     Raises:
-        SpecError: if the environment has several actions, or one that is no tensor of bounded floats.
+        SpecError: If the environment has several actions, or one that is no tensor of bounded floats.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -236,11 +236,11 @@ class TeamReward(Transform):
     """Writes ``reward`` at the root: the mean of the rewards of all agents, or of those of one group.
 
     Args:
-        group: name of the group; all groups if empty.
-        keys: of the rewards of the environment.
+        group: Name of the group; all groups if empty.
+        keys: Keys of the rewards of the environment.
 
     Raises:
-        SpecError: if there is no such group.
+        SpecError: If there is no such group.
     """
 
     def __init__(self, group: str, keys: Sequence[NestedKey]) -> None:

@@ -43,11 +43,11 @@ class Display(Protocol):
 
 
 def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Display:
-    """The display for a stream.
+    """Return the display for a stream.
 
     Args:
-        mode: ``rich``, ``plain``, ``none``, or ``auto`` for rich on a terminal and plain elsewhere.
-        stream: where to; the standard output if None.
+        mode: Mode: ``rich``, ``plain``, ``none``, or ``auto`` for rich on a terminal and plain elsewhere.
+        stream: Stream to write to; the standard output if None.
 
     Raises:
         ArgumentError: If there is no such mode.
@@ -95,8 +95,8 @@ class PlainDisplay:
     """One line every few seconds, for logs and pipes.
 
     Args:
-        stream: where to.
-        interval: seconds between two lines.
+        stream: Stream to write to.
+        interval: Seconds between two lines.
     """
 
     def __init__(self, stream: TextIO, interval: float = 5.0) -> None:
@@ -130,7 +130,7 @@ class RichDisplay:
     """Panel that is redrawn in place: progress, figures, share of time of each phase.
 
     Args:
-        stream: the terminal.
+        stream: The terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -213,13 +213,13 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     """Draw returns over frames from a ``metrics.csv``.
 
     Args:
-        metrics: the file; its columns ``rollout/return_mean`` and ``eval/return_mean`` are plotted.
-        out: the PNG file to write.
-        title: above the picture.
+        metrics: The file; its columns ``rollout/return_mean`` and ``eval/return_mean`` are plotted.
+        out: The PNG file to write.
+        title: Title above the picture.
 
     Raises:
-        CheckpointError: if the file cannot be read.
-        RLError: if the picture cannot be written.
+        CheckpointError: If the file cannot be read.
+        RLError: If the picture cannot be written.
     """
     columns = read_metrics(metrics)
     figure, axes = _axes(title)
@@ -237,14 +237,14 @@ def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: f
     """Draw the median and the interquartile range of the evaluations of several runs.
 
     Args:
-        metrics: a ``metrics.csv`` of each run; only evaluations after the same frames in all of them are plotted.
-        out: the PNG file to write.
-        title: above the picture.
-        reference: return at which a line is drawn.
+        metrics: A ``metrics.csv`` of each run; only evaluations after the same frames in all of them are plotted.
+        out: The PNG file to write.
+        title: Title above the picture.
+        reference: Return at which a line is drawn.
 
     Raises:
-        CheckpointError: if a file cannot be read.
-        RLError: if the picture cannot be written.
+        CheckpointError: If a file cannot be read.
+        RLError: If the picture cannot be written.
     """
     runs = [read_metrics(path) for path in metrics]
     curves = [

@@ -26,18 +26,18 @@ def record_video(
     """Write one episode as a video, headless.
 
     Args:
-        run: what to show.
-        out: the file, ``.mp4`` or ``.gif``; it must not exist.
-        seed: of the environment.
-        deterministic: take the deterministic action (exploration off); else sample actions as in training.
-        max_steps: largest number of steps.
+        run: Run to show.
+        out: The file, ``.mp4`` or ``.gif``; it must not exist.
+        seed: Seed of the environment.
+        deterministic: Whether to take the deterministic action (exploration off) instead of sampling as in training.
+        max_steps: Largest number of steps.
 
     Returns:
         The number of pictures.
 
     Raises:
-        RLError: if the environment cannot be rendered, or the file exists.
-        MissingExtraError: if imageio is not installed.
+        RLError: If the environment cannot be rendered, or the file exists.
+        MissingExtraError: If imageio is not installed.
     """
     imageio = check_video(out)
     try:
@@ -69,7 +69,7 @@ def record_video(
 
 
 def _begun(td: TensorDictBase, policy: Any) -> TensorDictBase:
-    """The root of a first step, with the start of what a policy carries."""
+    """Return the root of a first step, with the start of what a policy carries."""
     states = states_of(policy)
     for state in states:
         td.set(state.name, state.start(tuple(td.batch_size), td.device))
@@ -77,7 +77,7 @@ def _begun(td: TensorDictBase, policy: Any) -> TensorDictBase:
 
 
 def _going_on(td: TensorDictBase) -> TensorDictBase:
-    """The root of a following step: the policy has written its states under ``next``."""
+    """Return the root of a following step: the policy has written its states under ``next``."""
     return td if td.get(IS_INIT, None) is None else td.set(IS_INIT, torch.zeros_like(td.get(DONE)))
 
 
@@ -89,7 +89,7 @@ def _fps(env: Any) -> float:
 
 
 def _without_screen(error: BaseException) -> str:
-    """The remedy if OpenGL finds no screen, as MuJoCo does on a server."""
+    """Return the remedy if OpenGL finds no screen, as MuJoCo does on a server."""
     said = f"{type(error).__name__} {error}".lower()
     signs = ("mujoco_gl", "opengl", "glfw", "gladload", "egl", "display", "framebuffer", "glcontext")
     if not any(sign in said for sign in signs):

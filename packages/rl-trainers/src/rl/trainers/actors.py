@@ -63,16 +63,16 @@ __all__ = [
 
 
 def on_policy_actor(config: OnPolicyConfig, env: Env) -> ProbabilisticActor:
-    """The untrained actor of an on-policy algorithm: reads observations, writes ``action`` and ``action_log_prob``.
+    """Create the actor of an on-policy algorithm: reads observations, writes ``action`` and ``action_log_prob``.
 
     `rl.trainers.actions.distribution_of` lists the distributions.
 
     Args:
-        config: widths, layers and initial weights.
-        env: decides inputs and distribution.
+        config: Widths, layers and initial weights.
+        env: Environment, which decides inputs and distribution.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     action = distribution_of(env, config.recipe)
     gain = 0.01 if config.ortho_init else None
@@ -93,7 +93,7 @@ def on_policy_actor(config: OnPolicyConfig, env: Env) -> ProbabilisticActor:
 
 
 def on_policy_critic(config: OnPolicyConfig, env: Env) -> TensorDictModuleBase:
-    """The untrained critic of an on-policy algorithm, which shares nothing with the actor; writes ``state_value``."""
+    """Create the critic of an on-policy algorithm, which shares nothing with the actor; writes ``state_value``."""
     gain = 1.0 if config.ortho_init else None
     value = partial(_on_policy_network(config, env), out_features=1, last_gain=gain)
     return with_memory(config, env, value, [STATE_VALUE], state="critic_state")
@@ -113,13 +113,13 @@ def _on_policy_network(config: OnPolicyConfig, env: Env) -> Callable[..., nn.Mod
 def with_scale(
     config: OnPolicyConfig, make: Callable[..., nn.Module], action: ActionDistribution, gain: float | None
 ) -> Callable[..., nn.Module]:
-    """What makes a network of the mean and standard deviation of an action.
+    """Return a constructor of networks of the mean and standard deviation of an action.
 
     Args:
-        config: where the deviation comes from.
-        make: makes the network, from ``out_features`` and ``last_gain``.
-        action: its distribution.
-        gain: scale of the last layer.
+        config: Settings, which decide where the deviation comes from.
+        make: Constructor of the network, called with ``out_features`` and ``last_gain``.
+        action: Distribution of the action.
+        gain: Scale of the last layer.
     """
     own, dtype = config.state_independent_std, action.spec.dtype
     kind = OwnScale if own else SplitScale
@@ -171,7 +171,7 @@ def bounded_action(config: OffPolicyConfig | OfflineConfig, env: Env) -> tuple[N
     """Key and spec of the action.
 
     Raises:
-        SpecError: if it is no vector of bounded floats.
+        SpecError: If it is no vector of bounded floats.
     """
     key, spec = action_of(env)
     if not is_bounded(spec, 1):
@@ -216,7 +216,7 @@ class Squashed(nn.Module):
 
 
 def body(config: OffPolicyConfig | OfflineConfig, env: Env, **settings: Any) -> nn.Module:
-    """The network that `config` describes; `settings` are other arguments of `network`."""
+    """Create the network that `config` describes; `settings` are other arguments of `network`."""
     described: dict[str, Any] = {
         "num_cells": config.num_cells,
         "activation": config.activation,
@@ -231,12 +231,12 @@ def gaussian_actor(config: OffPolicyConfig | OfflineConfig, env: Env, **settings
     """Untrained tanh-normal policy: reads observations, writes ``action``.
 
     Args:
-        config: the settings.
-        env: its specs decide input and output.
-        settings: other arguments of `network`.
+        config: The settings.
+        env: Environment, whose specs decide input and output.
+        settings: Other arguments of `network`.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     key, spec = bounded_action(config, env)
     net = GaussianParams(body(config, env, out_features=2 * spec.shape[0], **settings), spec.dtype).to(config.device)
@@ -254,7 +254,7 @@ def deterministic_actor(config: OffPolicyConfig | OfflineConfig, env: Env) -> Te
     """Untrained deterministic policy: reads observations, writes ``action`` within its bounds.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     key, spec = bounded_action(config, env)
     net = Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
@@ -294,14 +294,14 @@ NOISE = 0.5
 def value_network(
     config: QLearningConfig, env: Env, shape: tuple[int, ...], value_shape: tuple[int, ...], **settings: Any
 ) -> nn.Module:
-    """A network from observations to the values of all actions, or to their distributions.
+    """Create a network from observations to the values of all actions, or to their distributions.
 
     Args:
-        config: width and kind of its layers.
-        env: decides the input.
-        shape: of the output: ``(n,)``, or with atoms or quantiles.
-        value_shape: the same with 1 in the place of the number of actions.
-        settings: other arguments of `rl.trainers.networks.network`.
+        config: Width and kind of its layers.
+        env: Environment, which decides the input.
+        shape: Shape of the output: ``(n,)``, or with atoms or quantiles.
+        value_shape: The same with 1 in the place of the number of actions.
+        settings: Other arguments of `rl.trainers.networks.network`.
     """
     return network(
         env,
@@ -342,7 +342,7 @@ def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
     """Key and width of the observation.
 
     Raises:
-        SpecError: if it is no vector of numbers, or there are several.
+        SpecError: If it is no vector of numbers, or there are several.
     """
     readings, batch = readings_of(env, config.observation_layout), len(env.batch_size)
     specs = observations_of(env)
@@ -356,10 +356,10 @@ def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
 
 
 def categorical_actor(config: OfflineConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy with a distribution of choices.
+    """Create the untrained policy with a distribution of choices.
 
     Raises:
-        SpecError: if the environment's action is of another kind.
+        SpecError: If the environment's action is of another kind.
     """
     action = distribution_of(env, config.recipe)
     net = network(

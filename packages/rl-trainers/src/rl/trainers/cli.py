@@ -28,7 +28,7 @@ __all__ = ["benchmark", "dataset", "evaluate", "new", "plot", "presets", "train"
 
 
 def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
-    """A command that reports each older name of a setting once, in a line."""
+    """Let a command report each older name of a setting once, in a line."""
 
     @wraps(command)
     def run(argv: Sequence[str]) -> int:
@@ -57,8 +57,8 @@ def train(argv: Sequence[str]) -> int:
         The exit status: 0, 2 if the arguments cannot be understood, 130 if the run was interrupted and saved.
 
     Raises:
-        RLError: about everything else; nothing has been overwritten.
-        SavedInterrupt: if a second Ctrl-C ended a run that has a checkpoint.
+        RLError: About everything else; nothing has been overwritten.
+        SavedInterrupt: If a second Ctrl-C ended a run that has a checkpoint.
     """
     _search_current_folder()
     try:
@@ -113,7 +113,7 @@ def dataset(argv: Sequence[str]) -> int:
         The exit status: 0.
 
     Raises:
-        RLError: if there is no such run or data set, or it cannot be written.
+        RLError: If there is no such run or data set, or it cannot be written.
     """
     parser = argparse.ArgumentParser(
         "rl dataset", description="Record data sets of trained policies, and describe them."
@@ -160,7 +160,7 @@ def plot(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: if there is no such run, its metrics cannot be read, or the picture cannot be written.
+        RLError: If there is no such run, its metrics cannot be read, or the picture cannot be written.
     """
     parser = _Parser("rl plot", description="Draw learning_curve.png of a run again, from its metrics.csv.")
     parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed, or the one of --seeds")
@@ -213,7 +213,7 @@ def new(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: if the file exists, or cannot be a module.
+        RLError: If the file exists, or cannot be a module.
     """
     parser = _Parser("rl new", description="Write a file to begin with.")
     parser.add_argument("what", choices=["algorithm"], metavar="algorithm", help="a page of an algorithm")
@@ -245,7 +245,7 @@ def benchmark(argv: Sequence[str]) -> int:
         The exit status: 0, 2 if the arguments or the file cannot be understood, 130 if a run was interrupted.
 
     Raises:
-        RLError: if a run fails, or the folder contains runs with other settings.
+        RLError: If a run fails, or the folder contains runs with other settings.
     """
     _search_current_folder()
     parser = _Parser(
@@ -278,7 +278,7 @@ def evaluate(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments make no sense.
 
     Raises:
-        RLError: if there is no such run, its checkpoint is damaged, its device is not here, or the video cannot
+        RLError: If there is no such run, its checkpoint is damaged, its device is not here, or the video cannot
             be written.
     """
     _search_current_folder()

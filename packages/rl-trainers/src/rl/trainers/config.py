@@ -49,9 +49,9 @@ class Rule:
     """What a value of a field has to be.
 
     Args:
-        accepts: tells whether a value is good; called with the value, and with the config if `related`.
-        wanted: words after "must be"; of a related rule with fields of the config in braces, or made from the config.
-        related: whether the rule is about other fields, too; these have been checked by themselves before.
+        accepts: Function that returns whether a value is good; called with the value, and with the config if `related`.
+        wanted: Words after "must be"; of a related rule with fields of the config in braces, or made from the config.
+        related: Whether the rule is about other fields, too; these have been checked by themselves before.
     """
 
     accepts: Callable[..., Any]
@@ -59,7 +59,7 @@ class Rule:
     related: bool = False
 
     def broken(self, config: Any, value: Any) -> str:
-        """The words for what was wanted if `value` breaks the rule, else an empty string."""
+        """Return the words for what was wanted if `value` breaks the rule, else an empty string."""
         if self.accepts(value, config) if self.related else self.accepts(value):
             return ""
         if not isinstance(self.wanted, str):
@@ -79,12 +79,12 @@ class _Values(dict[str, Any]):
 
 
 def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
-    """A field with rules.
+    """Define a field with rules.
 
     Args:
-        default: value of the field where none is given; a function of no arguments makes it.
-        rules: what a value has to keep.
-        repeated: whether the option may be given several times, once for each entry.
+        default: Value of the field where none is given; a function of no arguments makes it.
+        rules: Rules of the values.
+        repeated: Whether the option may be given several times, once for each entry.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -102,12 +102,12 @@ def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
 
 
 def where(accepts: Callable[[Any, Any], Any], wanted: str | Callable[[Any], str]) -> Rule:
-    """A rule about a value and the other fields: ``accepts(value, config)``."""
+    """Define a rule about a value and the other fields: ``accepts(value, config)``."""
     return Rule(accepts, wanted, related=True)
 
 
 def above(low: float, default: Any, *rules: Rule) -> Any:
-    """A field whose values are above `low`.
+    """Define a field whose values are above `low`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -122,29 +122,29 @@ def above(low: float, default: Any, *rules: Rule) -> Any:
 
 
 def at_least(low: float, default: Any, *rules: Rule) -> Any:
-    """A field whose values are `low` or more."""
+    """Define a field whose values are `low` or more."""
     return checked(default, Rule(lambda value: value >= low, f"{low:g} or more"), *rules)
 
 
 def in_range(low: float, high: float, default: Any, *rules: Rule) -> Any:
-    """A field whose values are in ``[low, high]``."""
+    """Define a field whose values are in ``[low, high]``."""
     return checked(default, Rule(lambda value: low <= value <= high, f"in [{low:g}, {high:g}]"), *rules)
 
 
 def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
-    """A field whose values are among `names`."""
+    """Define a field whose values are among `names`."""
     names = tuple(names)
     return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
 
 
 def widths(default: tuple[int, ...], *rules: Rule) -> Any:
-    """A field of widths of layers."""
+    """Define a field of widths of layers."""
     return checked(default, Rule(lambda sizes: all(n > 0 for n in sizes), "widths above 0"), *rules)
 
 
 @cache
 def _rules_of(config: type) -> dict[str, list[Rule]]:
-    """The rules of each field, those of base classes first."""
+    """Return the rules of each field, those of base classes first."""
     found: dict[str, list[Rule]] = {}
     for cls in reversed(config.__mro__):
         for name, one in getattr(cls, "__dataclass_fields__", {}).items():
@@ -157,7 +157,7 @@ def check_fields(config: RunConfig) -> None:
     """Raise about every field whose value breaks a rule, in one message.
 
     Raises:
-        ArgumentError: naming class, field, value and what was expected.
+        ArgumentError: Naming class, field, value and what was expected.
     """
     for related in (False, True):  # a rule about other fields may divide by them
         wrong: list[str] = []
@@ -182,7 +182,7 @@ class ConfigField:
 
 
 def config_fields(config: type) -> list[ConfigField]:
-    """The fields of a config dataclass, in order, documented by the ``Args`` of its docstrings.
+    """Return the fields of a config dataclass, in order, documented by the ``Args`` of its docstrings.
 
     Example:
         >>> from rl.trainers import PPOConfig
@@ -305,61 +305,62 @@ class RunConfig(metaclass=_ConfigType):
     """Settings that all recipes share: environment, length of the run, evaluations, checkpoints.
 
     Args:
-        env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
+        env: Environment: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
             that takes an id (gym/CartPole-v1), module:Class for an environment class or function of your own, else a
             Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
             searched in the current folder. In Python also a class, a function, or what gymnasium.make returns;
             arguments of the latter, and of a functools.partial, become env_kwargs.
-        env_kwargs: arguments for the environment, as in '{frame_skip: 4}'.
-        wrapper: a Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
+        env_kwargs: Arguments for the environment, as in '{frame_skip: 4}'.
+        wrapper: A Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
             be repeated, the first one is innermost.
-        transform: a transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
+        transform: A transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
             in order.
-        normalize_observation: normalize the vectors of floats that the policy reads with their running mean and
-            standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not change
-            them; checkpoints contain them.
-        normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
-            Metrics and evaluations show the rewards of the environment.
-        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; else
-            they are tanh-normal, within the bounds. For vectors of bounded floats.
-        frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
-            dimension, images in their channels.
-        frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all
-            other settings.
-        atari: the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the maximum of the
-            last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign of the reward,
-            in evaluations whole games and their score.
-        gamma: discount of the return, per step.
-        observation_layout: how observations with two or more dimensions are read. auto takes uint8 with three
+        normalize_observation: Whether to normalize the vectors of floats that the policy reads with their running mean
+            and standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not
+            change them; checkpoints contain them.
+        normalize_reward: Whether to divide the rewards of training by the running standard deviation of their
+            discounted return. Metrics and evaluations show the rewards of the environment.
+        clip_actions: Whether actions of the policy are normal without bounds, and clipped to those of the environment;
+            else they are tanh-normal, within the bounds. For vectors of bounded floats.
+        frame_stack: Number of the last observations of an episode that the policy sees as one: vectors are joined in
+            their last dimension, images in their channels.
+        frame_skip: Number of times that each action is repeated; rewards are added up, and the repetitions are one
+            frame in all other settings.
+        atari: Whether to apply the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the
+            maximum of the last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign
+            of the reward, in evaluations whole games and their score.
+        gamma: Discount of the return, per step.
+        observation_layout: Reading of observations with two or more dimensions. auto takes uint8 with three
             dimensions as an image, whose channels are the smaller of the first and last dimension, and refuses
             others; channels-first and channels-last take all with three dimensions as images; flat takes all as
             vectors.
-        total_frames: environment steps to train for, counted over all parallel environments.
-        seed: of networks, environments and exploration.
-        device: where networks live and learn, for example cpu or cuda:0.
-        num_envs: environments that are stepped together.
-        workers: processes that step them, for simulators that need a millisecond a step or more; 0 for this process.
-        ray: address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
+        total_frames: Number of environment steps to train for, counted over all parallel environments.
+        seed: Seed of networks, environments and exploration.
+        device: Device of networks and gradient steps, for example cpu or cuda:0.
+        num_envs: Number of environments that are stepped together.
+        workers: Number of processes that step them, for simulators that need a millisecond a step or more; 0 for this
+            process.
+        ray: Address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
             workers collect then, each with its share of the environments. Needs rl-trainers[ray].
-        eval_every: frames between two evaluations of the policy on environments of its own; the policy with
+        eval_every: Number of frames between two evaluations of the policy on environments of its own; the policy with
             the best mean return becomes the best checkpoint.
-        eval_episodes: episodes of each of these evaluations.
-        final_eval_episodes: fresh episodes on which the best policy is evaluated at the end; this is the
+        eval_episodes: Number of episodes of each of these evaluations.
+        final_eval_episodes: Number of fresh episodes on which the best policy is evaluated at the end; this is the
             result in summary.json.
-        max_episode_steps: number of steps after which episodes are truncated; 0 for the environment's own
+        max_episode_steps: Number of steps after which episodes are truncated; 0 for the environment's own
             limit, if it has one.
-        observation_indices: entries of a vector observation that the policy may see, as in [0,2], which hides the
+        observation_indices: Entries of a vector observation that the policy may see, as in [0,2], which hides the
             velocities of CartPole-v1; an empty list for all.
-        log_every: frames between two rows of metrics.
-        checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
+        log_every: Number of frames between two rows of metrics.
+        checkpoint_every: Number of frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
-        threads: torch threads while training, at most as many as the machine has processors; small networks are
-            fastest with 1. 0 leaves torch's setting.
-        compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
-            networks. Results are those without it up to rounding.
-        precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights, optimizers
-            and the actions that are collected stay float32. Worth it for large networks on a GPU.
-        loggers: loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
+        threads: Number of torch threads while training, at most as many as the machine has processors; small networks
+            are fastest with 1. 0 leaves torch's setting.
+        compile: Whether to compile the loss with torch.compile after its first call; worth its time in long runs with
+            larger networks. Results are those without it up to rounding.
+        precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
+            optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
+        loggers: Loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -459,7 +460,7 @@ class RunConfig(metaclass=_ConfigType):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """The setting of an older name."""
+            """Return the setting of an older name."""
             if name not in old_names(type(self)):
                 raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
             warn_old_names({name: old_names(type(self))[name]})
@@ -469,7 +470,7 @@ class RunConfig(metaclass=_ConfigType):
         """Check the values.
 
         Raises:
-            ArgumentError: if one breaks a rule of its field.
+            ArgumentError: If one breaks a rule of its field.
         """
         for name, value in zip(("env", "env_kwargs"), named_env(self.env, self.env_kwargs), strict=True):
             object.__setattr__(self, name, value)

@@ -29,14 +29,14 @@ def open_dataset(name: str, env: Env, batch_size: int, env_name: str) -> Any:
     """Open a data set as a replay buffer, if it can be of the environment.
 
     Args:
-        name: ``SOURCE:NAME``.
+        name: Name as ``SOURCE:NAME``.
         env: Environment that the policy is trained for.
-        batch_size: rows of a sample.
-        env_name: name of the environment, for messages.
+        batch_size: Rows of a sample.
+        env_name: Name of the environment, for messages.
 
     Raises:
-        SpecError: if an observation or the action has another shape than in the environment, or more choices.
-        RLError: if there is no such data set; the message has a command that downloads it.
+        SpecError: If an observation or the action has another shape than in the environment, or more choices.
+        RLError: If there is no such data set; the message has a command that downloads it.
     """
     try:
         data = load_dataset(name, batch_size=batch_size)
@@ -81,10 +81,10 @@ def check_entries(recipe: str, dataset: str, row: TensorDictBase, keys: Sequence
     """Raise unless a row of a data set has all entries that a recipe reads.
 
     Args:
-        recipe: its name, for messages.
-        dataset: name of the data set, for messages.
-        row: a row of it.
-        keys: what is read.
+        recipe: Name of the recipe, for messages.
+        dataset: Name of the data set, for messages.
+        row: A row of it.
+        keys: Keys that are read.
 
     Raises:
         ContractError: If one is missing.
@@ -99,10 +99,10 @@ class Windows:
     """Samples windows of steps of one episode; each step of the data set is equally often the first one.
 
     Args:
-        data: a data set whose episodes are in time order, one after the other, as a replay buffer.
-        keys: entries of a step that are read.
-        length: steps of a window.
-        count: windows of a sample.
+        data: A data set whose episodes are in time order, one after the other, as a replay buffer.
+        keys: Entries of a step that are read.
+        length: Steps of a window.
+        count: Windows of a sample.
 
     Example:
         >>> from rl.replay import ReplayBuffer, TensorStorage
@@ -126,7 +126,7 @@ class Windows:
         ``("collector", "mask")`` is false there. Uses torch's generator.
 
         Args:
-            columns: further entries of all steps of the data set, ``[rows, ...]``.
+            columns: Further entries of all steps of the data set, ``[rows, ...]``.
         """
         first = torch.randint(len(self.last_step), (self._count, 1))
         step = first + torch.arange(self._length)
@@ -154,8 +154,8 @@ def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
     """Sum of the rewards from each step to the end of its episode, float32 ``[rows, 1]``.
 
     Args:
-        data: the data set, as a replay buffer.
-        last_step: from `Windows`.
+        data: The data set, as a replay buffer.
+        last_step: Last step of each row's episode, from `Windows`.
 
     Example:
         >>> after = TensorDict(reward=torch.tensor([1.0, 2.0, 3.0]).unsqueeze(-1), batch_size=[3])
@@ -170,17 +170,17 @@ def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
 def chunk_reader(
     config: Any, data: Any, observation: NestedKey, action: NestedKey, chunk_key: NestedKey
 ) -> Callable[[], TensorDictBase]:
-    """What samples observations with the chunks of actions that follow.
+    """Return a sampler of observations with the chunks of actions that follow.
 
     A batch ``[batch_size]`` has the observation, the chunk, which repeats the last action after the end of an
     episode, and ``action_is_pad`` ``[B, chunk_size]``, true there.
 
     Args:
-        config: settings of the recipe: `recipe`, `dataset`, `chunk_size`, `batch_size`.
-        data: the data set.
-        observation: key of the observation.
-        action: key of the action.
-        chunk_key: key of the chunk.
+        config: Settings of the recipe: `recipe`, `dataset`, `chunk_size`, `batch_size`.
+        data: The data set.
+        observation: Key of the observation.
+        action: Key of the action.
+        chunk_key: Key of the chunk.
 
     Raises:
         ContractError: If the data set lacks one of these, or the end of episodes.

@@ -88,39 +88,39 @@ def make_env(  # noqa: PLR0913  one for each setting
     """`num_envs` copies of an environment as one, seeded.
 
     Args:
-        env: in this order: the name of an installed env component; COMPONENT/ID, where the component takes an id;
-            ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's; ``module:ID``, a
-            Gymnasium id that the module registers; a Gymnasium id.
-        num_envs: batch size; an environment with a batch of its own keeps that.
-        seed: of the environment.
-        max_episode_steps: episodes end as truncated after this number of steps, each of `frame_skip` repetitions; 0
+        env: Environment, in this order: the name of an installed env component; COMPONENT/ID, where the component takes
+            an id; ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's;
+            ``module:ID``, a Gymnasium id that the module registers; a Gymnasium id.
+        num_envs: Batch size; an environment with a batch of its own keeps that.
+        seed: Seed of the environment.
+        max_episode_steps: Episodes end as truncated after this number of steps, each of `frame_skip` repetitions; 0
             for the environment's own ``max_episode_steps``, if it has one, which counts repetitions.
-        observation_indices: entries of a vector observation that are kept; all if empty.
-        env_kwargs: arguments for the environment, from the user.
+        observation_indices: Entries of a vector observation that are kept; all if empty.
+        env_kwargs: Arguments for the environment, from the user.
         wrapper: Gymnasium wrappers, ``module:callable`` or ``module:callable:{key: value}``, innermost first.
-        transform: transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
-        normalize_observation: see `RunConfig`, as for the following ones.
-        normalize_reward: of training only.
-        clip_actions: after `transform`.
-        frame_stack: after the normalization.
-        frame_skip: before `transform`.
-        atari: before `transform`.
-        gamma: discount of the return whose scale normalizes rewards.
-        observation_layout: decides what is a vector and what is an image.
-        evaluation: the environment is for an evaluation: rewards are those of the environment, and an Atari game ends
+        transform: Transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
+        normalize_observation: Whether to normalize observations, see `RunConfig`, as for the following ones.
+        normalize_reward: Whether to normalize rewards, of training only.
+        clip_actions: Whether to clip actions, after `transform`.
+        frame_stack: Number of stacked observations, after the normalization.
+        frame_skip: Number of repetitions of an action, before `transform`.
+        atari: Whether to preprocess Atari games, before `transform`.
+        gamma: Discount of the return whose scale normalizes rewards.
+        observation_layout: Reading of observations, which decides what is a vector and what is an image.
+        evaluation: The environment is for an evaluation: rewards are those of the environment, and an Atari game ends
             with its last life. `set_statistics` gives it the statistics of training.
-        workers: processes that step the environments; 0 for this process. Transforms are in this process always.
-        team: the environment has groups of agents; the root gets ``reward``, the mean of this group, or of all if
+        workers: Processes that step the environments; 0 for this process. Transforms are in this process always.
+        team: The environment has groups of agents; the root gets ``reward``, the mean of this group, or of all if
             empty.
-        options: further arguments for the environment, for example ``render_mode="rgb_array"``.
+        options: Further arguments for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
-        UnknownComponentError: if there is no such environment, wrapper or transform; the message names the nearest.
-        MissingExtraError: if a library that the environment needs is not installed.
-        SpecError: if the observation has no such entries, wrappers are given for an environment that is not
+        UnknownComponentError: If there is no such environment, wrapper or transform; the message names the nearest.
+        MissingExtraError: If a library that the environment needs is not installed.
+        SpecError: If the observation has no such entries, wrappers are given for an environment that is not
             Gymnasium's, it has several rewards, or `atari`, `frame_stack` or a normalization does not fit the
             environment.
-        RLError: if the environment does not take `env_kwargs`.
+        RLError: If the environment does not take `env_kwargs`.
 
     Example:
         >>> make_env("CartPole-v1", 2, seed=0).batch_size
@@ -171,7 +171,7 @@ def make_env(  # noqa: PLR0913  one for each setting
 def _observed(
     made: Env, indices: Sequence[int], layout: str, *, clip_actions: bool, normalize: bool, frame_stack: int
 ) -> Env:
-    """The environment with the observations and the actions of the settings."""
+    """Give an environment the observations and the actions of the settings."""
     if indices:
         made = TransformedEnv(made, ObservationIndices(indices))
     if clip_actions:
@@ -224,7 +224,7 @@ def _check_one_reward(env: Any) -> None:
 
 
 def _with_legal_actions(env: Any) -> Any:
-    """The environment with a mask of booleans, by which random actions are legal, if it has a mask that fits."""
+    """Convert a mask that fits to booleans, by which random actions are legal."""
     keys = leaf_keys(env.full_action_spec)
     if mask_key(env) is None or len(keys) != 1 or not is_choice(action_of(env)[1]):
         return env
@@ -232,7 +232,7 @@ def _with_legal_actions(env: Any) -> Any:
 
 
 def _with_team_reward(env: Any, group: str) -> Any:
-    """The environment with a reward of all agents at the root."""
+    """Add a reward of all agents at the root."""
     rewards, flags = leaf_keys(env.full_reward_spec), leaf_keys(env.full_done_spec)
     if "done" not in flags or not rewards:
         listed = ", ".join(key_str(key) for key in [*rewards, *flags])
@@ -241,7 +241,7 @@ def _with_team_reward(env: Any, group: str) -> Any:
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:
-    """The arguments of `make_env` that a config holds, besides the name of the environment."""
+    """Return the arguments of `make_env` that a config holds, besides the name of the environment."""
     return {
         "max_episode_steps": config.max_episode_steps,
         "observation_indices": config.observation_indices,
@@ -273,7 +273,7 @@ def _exclusive(name: str, given: Mapping[str, Any], arguments: dict[str, Any]) -
     """`arguments`, if none of them is given.
 
     Raises:
-        SpecError: if one is.
+        SpecError: If one is.
     """
     both = sorted(given.keys() & arguments.keys())
     if both:
@@ -284,7 +284,7 @@ def _exclusive(name: str, given: Mapping[str, Any], arguments: dict[str, Any]) -
 
 
 def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
-    """The environment with repeated actions, its own step limit before and that of the user after the repetition."""
+    """Repeat actions, with the environment's own step limit before and that of the user after the repetition."""
     own = int(getattr(type(env), "max_episode_steps", 0)) if isinstance(env, EnvBase) and not max_episode_steps else 0
     if own:
         env = TransformedEnv(env, StepCounter(max_steps=own))
@@ -310,7 +310,7 @@ def _transformed(env: Any, text: str) -> Any:
 
 
 def _transform(text: str) -> Any:
-    """A class is called with the arguments; a function from TensorDict to TensorDict is taken as it is."""
+    """Call a class with the arguments; a function from TensorDict to TensorDict is used as it is."""
     found, arguments = find_call("transform", text)
     if not isinstance(found, type):
         return partial(found, **arguments) if arguments else found
@@ -340,7 +340,7 @@ def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -
 
 
 def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
-    """The callable that makes the environment, and its positional arguments."""
+    """Return the callable that makes the environment, and its positional arguments."""
     if isinstance(env, GivenEnv):
         return env.make, ()
     _check_form(env)
@@ -387,7 +387,7 @@ def _check_form(env: str) -> None:
 
 
 def _no_component(env: str) -> str:
-    """The message of the module or the registry: the nearest name, and plugins that are left out."""
+    """Return the message of the module or the registry: the nearest name, and plugins that are left out."""
     module, colon, name = env.partition(":")
     if colon:
         return f"And the module {module!r} has no {name!r}."
@@ -518,7 +518,7 @@ def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
 
 
 def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
-    """What `make` returns; with the mask of legal actions, if it is in ``info``."""
+    """Create an environment with `make`; with the mask of legal actions, if it is in ``info``."""
     made = make(*arguments, **options)
     found = {} if options.get("info_keys") is not None else mask_in_info(made, seed)
     if not found:
@@ -551,14 +551,14 @@ def make_collector(config: RunConfig, env: Env, policy: Any, seed: int, **settin
     """Return what collects ``[num_envs, T]``.
 
     Args:
-        config: settings of the run; with `ray` as many actors as `workers`, each with its share of the environments.
-        env: environment of training. With `ray` the actors make their own, and this one is closed.
-        policy: that collects.
-        seed: of the first environment.
-        settings: arguments of the collector.
+        config: Settings of the run; with `ray` as many actors as `workers`, each with its share of the environments.
+        env: Environment of training. With `ray` the actors make their own, and this one is closed.
+        policy: Policy that collects.
+        seed: Seed of the first environment.
+        settings: Arguments of the collector.
 
     Raises:
-        MissingExtraError: if `ray` is set and Ray is not installed.
+        MissingExtraError: If `ray` is set and Ray is not installed.
     """
     if not config.ray:
         return Collector(env, policy, storing_device=storing_device(config.device), **settings)

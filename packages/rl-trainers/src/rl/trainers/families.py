@@ -31,23 +31,23 @@ class OnPolicyConfig(RunConfig):
     """On-policy algorithm with an actor and a critic, for all kinds of actions.
 
     Args:
-        frames_per_batch: frames collected for each update; `num_envs` divides it.
-        learning_rate: of the optimizer.
-        anneal_lr: let the learning rate fall linearly to 0 at `total_frames`.
-        critic_coeff: weight of the critic's loss.
-        max_grad_norm: gradients of actor and critic together are scaled down to this norm.
-        num_cells: widths of the hidden layers of actor and critic, as in [64,64].
-        activation: tanh, relu, or auto for tanh without and relu with recurrent layers.
-        ortho_init: begin with orthogonal weights, with a gain of sqrt(2) in hidden layers, 0.01 in the last one of the
-            actor and 1 in that of the critic; otherwise with torch's.
-        log_std_init: logarithm of the standard deviation with which actions of floats are sampled at the beginning.
-        state_independent_std: these standard deviations are parameters of their own; otherwise outputs of the actor's
-            network.
-        policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state. Actor and critic
-            have one each.
-        recurrent_size: width of that memory.
-        recurrent_layers: its layers, one on the other.
-        recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
+        frames_per_batch: Number of frames collected for each update; `num_envs` divides it.
+        learning_rate: Learning rate of the optimizer.
+        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
+        critic_coeff: Weight of the critic's loss.
+        max_grad_norm: Gradients of actor and critic together are scaled down to this norm.
+        num_cells: Widths of the hidden layers of actor and critic, as in [64,64].
+        activation: Activation of hidden layers: tanh, relu, or auto for tanh without and relu with recurrent layers.
+        ortho_init: Whether to begin with orthogonal weights, with a gain of sqrt(2) in hidden layers, 0.01 in the last
+            one of the actor and 1 in that of the critic; otherwise with torch's.
+        log_std_init: Logarithm of the standard deviation with which actions of floats are sampled at the beginning.
+        state_independent_std: Whether these standard deviations are parameters of their own; otherwise outputs of the
+            actor's network.
+        policy: Kind of network: mlp, or with a memory lstm or gru, for environments that hide a part of their state.
+            Actor and critic have one each.
+        recurrent_size: Width of that memory.
+        recurrent_layers: Number of its layers, one on the other.
+        recurrent_horizon: Largest initial memory span of a unit, in steps; the units are spread between 1 and this
             number. Above 1 for tasks with long delays.
 
     Raises:
@@ -94,23 +94,24 @@ class OffPolicyConfig(RunConfig):
     """Off-policy actor-critic.
 
     Args:
-        frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
-        utd_ratio: gradient steps for each collected frame; a round has utd_ratio * frames_per_batch,
+        frames_per_batch: Number of frames collected between two rounds of updates; `num_envs` divides it.
+        utd_ratio: Number of gradient steps for each collected frame; a round has utd_ratio * frames_per_batch,
             rounded.
-        batch_size: transitions of one gradient step.
-        buffer_size: transitions that the replay buffer keeps.
-        sampler: how the replay buffer chooses transitions, as for dqn; for example
+        batch_size: Number of transitions of one gradient step.
+        buffer_size: Number of transitions that the replay buffer keeps.
+        sampler: Sampler of the replay buffer, as for dqn; for example
             'prioritized:{alpha: 0.6, beta: 0.4}'.
-        n_steps: steps whose rewards are added up in the target.
-        learning_starts: frames before the first update, with random actions, or those of the policy of `init`.
-        learning_rate: of Adam, for actor and critics.
-        tau: the target networks move this far towards the trained ones after each gradient step of the actor.
-        num_cells: widths of the hidden layers of all networks.
-        activation: relu or tanh.
-        max_grad_norm: gradients of actor and critics are scaled down to this norm; 0 leaves them.
-        dataset: a data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
-        offline_fraction: part of each minibatch that is taken from it.
-        init: folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
+        n_steps: Number of steps whose rewards are added up in the target.
+        learning_starts: Number of frames before the first update, with random actions, or those of the policy of
+            `init`.
+        learning_rate: Learning rate of Adam, for actor and critics.
+        tau: Share by which the target networks move towards the trained ones after each gradient step of the actor.
+        num_cells: Widths of the hidden layers of all networks.
+        activation: Activation of hidden layers: relu or tanh.
+        max_grad_norm: Gradients of actor and critics are scaled down to this norm; 0 leaves them.
+        dataset: A data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
+        offline_fraction: Part of each minibatch that is taken from it.
+        init: Folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -164,9 +165,9 @@ class SoftConfig(OffPolicyConfig):
     """Off-policy actor-critic with an entropy bonus, whose temperature is learned.
 
     Args:
-        alpha_init: first temperature.
-        fixed_alpha: keep it.
-        target_entropy: entropy of the policy in nats that the temperature is learned for; auto is minus the number of
+        alpha_init: Temperature at the beginning.
+        fixed_alpha: Whether the temperature stays what it is.
+        target_entropy: Entropy of the policy in nats that the temperature is learned for; auto is minus the number of
             action dimensions.
 
     Raises:
@@ -190,9 +191,9 @@ class DeterministicConfig(OffPolicyConfig):
     """Off-policy actor-critic with a deterministic policy, which explores by noise on its actions.
 
     Args:
-        noise: normal, or ou for an Ornstein-Uhlenbeck process with theta 0.15 and time step 0.01, which is correlated
-            from step to step.
-        exploration_noise: standard deviation of the noise (ou: volatility of the process), in half widths of the
+        noise: Kind of noise: normal, or ou for an Ornstein-Uhlenbeck process with theta 0.15 and time step 0.01, which
+            is correlated from step to step.
+        exploration_noise: Standard deviation of the noise (ou: volatility of the process), in half widths of the
             action's bounds.
 
     Raises:
@@ -209,30 +210,30 @@ class QLearningConfig(RunConfig):
     """Deep Q-learning: replay buffer, target network, exploration; discrete actions only.
 
     Args:
-        frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
-        utd_ratio: gradient steps for each collected frame; a round has utd_ratio * frames_per_batch,
+        frames_per_batch: Number of frames collected between two rounds of updates; `num_envs` divides it.
+        utd_ratio: Number of gradient steps for each collected frame; a round has utd_ratio * frames_per_batch,
             rounded.
-        n_steps: steps whose rewards a target adds up before it takes the value of a state.
-        batch_size: transitions of one gradient step.
-        buffer_size: transitions that the replay buffer keeps.
-        sampler: how the replay buffer chooses transitions: NAME, 'NAME:{key: value}' or module:callable, for example
+        n_steps: Number of steps whose rewards a target adds up before it takes the value of a state.
+        batch_size: Number of transitions of one gradient step.
+        buffer_size: Number of transitions that the replay buffer keeps.
+        sampler: Sampler of the replay buffer: NAME, 'NAME:{key: value}' or module:callable, for example
             'prioritized:{alpha: 0.6, beta: 0.4}'.
-        learning_starts: frames before the first update.
-        learning_rate: of Adam.
-        anneal_lr: let the learning rate fall linearly to 0 at `total_frames`.
-        double_dqn: choose the next action with the online network (double Q-learning).
-        dueling: separate the value of a state from the advantages of the actions (Wang et al., 2016).
-        noisy: explore by learned noise on the weights (Fortunato et al., 2018), with which no random actions are
-            needed: set eps_init and eps_end to 0.
-        tau: the target network moves this far towards the online one after every gradient step; 0
-            copies it whole every `target_every` frames instead.
-        target_every: frames between two copies, if `tau` is 0.
-        eps_init: share of random actions at the beginning.
-        eps_end: share of random actions after annealing.
-        annealing_num_steps: frames over which it falls linearly.
-        max_grad_norm: gradients are scaled down to this norm.
-        num_cells: widths of the hidden layers, as in [128,128].
-        activation: tanh or relu.
+        learning_starts: Number of frames before the first update.
+        learning_rate: Learning rate of Adam.
+        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
+        double_dqn: Whether the online network chooses the next action (double Q-learning).
+        dueling: Whether to separate the value of a state from the advantages of the actions (Wang et al., 2016).
+        noisy: Whether to explore by learned noise on the weights (Fortunato et al., 2018), with which no random actions
+            are needed: set eps_init and eps_end to 0.
+        tau: Share by which the target network moves towards the online one after every gradient step; 0
+            copies it every `target_every` frames instead.
+        target_every: Number of frames between two copies, if `tau` is 0.
+        eps_init: Share of random actions at the beginning.
+        eps_end: Share of random actions after annealing.
+        annealing_num_steps: Number of frames over which it falls linearly.
+        max_grad_norm: Gradients are scaled down to this norm.
+        num_cells: Widths of the hidden layers, as in [128,128].
+        activation: Activation of hidden layers: tanh or relu.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -297,15 +298,15 @@ class OfflineConfig(RunConfig):
     """Learning from a data set; the environment is used for evaluations alone.
 
     Args:
-        dataset: what to learn from, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
-        total_frames: gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every) are also those
-            of gradient steps.
-        batch_size: transitions of one gradient step.
-        learning_rate: of Adam.
-        num_cells: widths of the hidden layers of all networks.
-        activation: relu or tanh.
-        tau: the target networks move this far towards the trained ones after each gradient step.
-        max_grad_norm: gradients are scaled down to this norm; 0 leaves them.
+        dataset: Data set to learn from, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
+        total_frames: Number of gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every) are
+            also those of gradient steps.
+        batch_size: Number of transitions of one gradient step.
+        learning_rate: Learning rate of Adam.
+        num_cells: Widths of the hidden layers of all networks.
+        activation: Activation of hidden layers: relu or tanh.
+        tau: Share by which the target networks move towards the trained ones after each gradient step.
+        max_grad_norm: Gradients are scaled down to this norm; 0 leaves them.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -347,8 +348,8 @@ class ChunkConfig(OfflineConfig):
     """A policy that plans chunks of actions.
 
     Args:
-        chunk_size: number of actions that are planned at once.
-        replan_interval: number of actions of a plan that are executed before the next plan.
+        chunk_size: Number of actions that are planned at once.
+        replan_interval: Number of actions of a plan that are executed before the next plan.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -381,15 +382,15 @@ class GroupFields:
     """Settings of groups of agents.
 
     Args:
-        share_params: the agents of a group have the same parameters; else each has its own.
-        report_group: group whose mean reward is the reported return, in metrics and evaluations; the mean of all agents
+        share_params: Whether the agents of a group have the same parameters; else each has its own.
+        report_group: Group whose mean reward is the reported return, in metrics and evaluations; the mean of all agents
             if empty.
-        max_episode_steps: number of steps after which episodes are truncated; 0 for the environment's own limit, if it
+        max_episode_steps: Number of steps after which episodes are truncated; 0 for the environment's own limit, if it
             has one.
 
     Attributes:
-        multi_agent: the environment has groups of agents.
-        absent: settings of one agent, which recipes of groups do not have.
+        multi_agent: The environment has groups of agents.
+        absent: Settings of one agent, which recipes of groups do not have.
     """
 
     multi_agent: ClassVar[bool] = True

@@ -44,8 +44,8 @@ class _Joined(nn.Module):
     """Entries ``[*B, n_agents, ...]`` as one vector of float32 for each agent, before a network.
 
     Args:
-        net: the network.
-        dims: number of dimensions of each entry of one agent.
+        net: The network.
+        dims: Number of dimensions of each entry of one agent.
     """
 
     def __init__(self, net: nn.Module, dims: Sequence[int]) -> None:
@@ -68,18 +68,18 @@ def layers_of(
     width: int | None = None,
     num_cells: Sequence[int] | None = None,
 ) -> nn.Module:
-    """The multi-layer perceptron of a group that `config` describes.
+    """Create the multi-layer perceptron of a group that `config` describes.
 
     Args:
-        config: has `num_cells` and `share_params`.
-        group: the group.
-        out_features: width of the output of one agent.
-        centralized: whether each output depends on the inputs of all agents.
-        activation: a key of `ACTIVATIONS`.
-        last_gain: scale of the last layer's orthogonal initial weights; torch's initial weights if None.
-        more: width of further inputs of one agent.
-        width: of an input of one agent that takes the place of the observations.
-        num_cells: widths of the hidden layers; those of `config` if None.
+        config: Settings, with `num_cells` and `share_params`.
+        group: The group.
+        out_features: Width of the output of one agent.
+        centralized: Whether each output depends on the inputs of all agents.
+        activation: A key of `ACTIVATIONS`.
+        last_gain: Scale of the last layer's orthogonal initial weights; torch's initial weights if None.
+        more: Width of further inputs of one agent.
+        width: Width of an input of one agent that takes the place of the observations.
+        num_cells: Widths of the hidden layers; those of `config` if None.
     """
     net = MultiAgentMLP(
         (group.width if width is None else width) + more,
@@ -96,15 +96,15 @@ def layers_of(
 def inputs_of(
     env: Env, group: Group, net: nn.Module, out_keys: Sequence[NestedKey], device: str, more: Sequence[NestedKey] = ()
 ) -> TensorDictModule:
-    """A network that reads the observations of a group.
+    """Create a network that reads the observations of a group.
 
     Args:
-        env: for their shapes.
-        group: the group.
-        net: from ``[*B, n_agents, width]``.
-        out_keys: what it writes.
-        device: where it is.
-        more: further entries that it reads, vectors of each agent.
+        env: Environment, for the shapes of its observations.
+        group: The group.
+        net: Network of ``[*B, n_agents, width]``.
+        out_keys: Keys that it writes.
+        device: Device of its parameters.
+        more: Further entries that it reads, vectors of each agent.
     """
     batch = len(env.batch_size)
     dims = [len(env.observation_spec[key].shape) - batch - 1 for key in group.observations]
@@ -122,16 +122,17 @@ def group_network(
     centralized: bool,
     state: str = "recurrent_state",
 ) -> TensorDictModuleBase:
-    """A network from the observations of a group; with recurrent layers in front if the policy is so.
+    """Create a network from the observations of a group; with recurrent layers in front if the policy is so.
 
     Args:
-        config: which layers.
-        env: for the shapes of the observations.
-        group: the group.
-        make: called with ``centralized`` and ``width``, returns the network; a width of None is for observations.
-        out_keys: what it writes.
-        centralized: whether it sees the observations of all agents.
-        state: where states are, ``(group, state, "h")``.
+        config: Settings, which decide the layers.
+        env: Environment, for the shapes of the observations.
+        group: The group.
+        make: Constructor of the network, called with ``centralized`` and ``width``; a width of None is for
+            observations.
+        out_keys: Keys that it writes.
+        centralized: Whether it sees the observations of all agents.
+        state: First key of the recurrent states, as in ``(group, state, "h")``.
     """
     if config.policy == "mlp":
         net = make(centralized=centralized, width=None)
@@ -164,7 +165,7 @@ class RandomActions(TensorDictSequential):
     """Random actions of several groups, with one probability.
 
     Args:
-        parts: those of each group.
+        parts: Modules of the groups.
     """
 
     def __init__(self, parts: Sequence[EGreedyModule]) -> None:
@@ -188,7 +189,7 @@ class GroupLosses(nn.Module):
     Priorities ``td_error`` in a batch are the largest of the groups.
 
     Args:
-        losses: one for each group.
+        losses: Losses, one for each group.
     """
 
     def __init__(self, losses: Sequence[Any]) -> None:
@@ -213,12 +214,12 @@ class GroupLosses(nn.Module):
         return nn.ModuleList([loss.actor_network for loss in self._parts])
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of all critics."""
+        """Yield the parameters of all critics."""
         for loss in self._parts:
             yield from loss.critic_parameters()
 
     def forward(self, batch: TensorDictBase) -> TensorDict:
-        """The outputs of all losses."""
+        """Compute the outputs of all losses."""
         return self._sum(batch, self._parts)
 
     def critic_loss(self, batch: TensorDictBase) -> TensorDict:

@@ -50,10 +50,10 @@ GOALS = ("achieved_goal", "desired_goal")
 
 
 def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
-    """What a policy can read, by key: ``observation`` if there is one, with the goals beside it, else all entries.
+    """List what a policy can read, by key: ``observation`` if there is one, with the goals, else all entries.
 
     Raises:
-        SpecError: if there is nothing to read, or something that is no tensor.
+        SpecError: If there is nothing to read, or something that is no tensor.
     """
     spec = env.observation_spec
     keys = leaf_keys(spec)
@@ -98,7 +98,7 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
     """Key of the one action, and its spec without the environment's batch.
 
     Raises:
-        SpecError: if there are several.
+        SpecError: If there are several.
     """
     spec = env.full_action_spec
     keys = leaf_keys(spec)
@@ -114,7 +114,7 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
 
 
 def yaml_key(key: NestedKey) -> str:
-    """A key as the arguments of ``--transform`` have it.
+    """Write a key as the arguments of ``--transform`` have it.
 
     Example:
         >>> yaml_key(("agents", "action"))
@@ -124,7 +124,7 @@ def yaml_key(key: NestedKey) -> str:
 
 
 def described(spec: Any) -> str:
-    """A spec in a few words, for messages.
+    """Describe a spec in a few words, for messages.
 
     Example:
         >>> described(Categorical(3))
@@ -154,28 +154,28 @@ def network(  # noqa: PLR0913  one for each setting
     body: Callable[[int], nn.Module] | None = None,
     scale_bytes: bool = True,
 ) -> nn.Module:
-    """An MLP from an environment's observations, which first go through convolutions if they are images.
+    """Create an MLP from an environment's observations, which first go through convolutions if they are images.
 
     Args:
-        env: its specs decide the input.
-        out_features: width of the output.
-        num_cells: widths of the hidden layers.
-        activation: a key of `ACTIVATIONS`.
-        last_gain: scale of the last layer's orthogonal initial weights; all layers keep torch's initial weights
+        env: Environment, whose specs decide the input.
+        out_features: Width of the output.
+        num_cells: Widths of the hidden layers.
+        activation: A key of `ACTIVATIONS`.
+        last_gain: Scale of the last layer's orthogonal initial weights; all layers keep torch's initial weights
             if None.
-        device: where the parameters are.
-        in_features: width of an input that takes the place of the observations.
-        layout: how observations with two or more dimensions are read; a name of `rl.trainers.config.LAYOUTS`.
-        action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
-        layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
-        body: makes the network that takes the place of the MLP from the width of its input; then `out_features`,
-            `num_cells`, `activation` and `layer_class` are not read.
-        scale_bytes: divide images of bytes by 255; not for images that come normalized.
+        device: Device of the parameters.
+        in_features: Width of an input that takes the place of the observations.
+        layout: Reading of observations with two or more dimensions, a name of `rl.trainers.config.LAYOUTS`.
+        action: Spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
+        layer_class: Constructor of the layers of the MLP, called like `torch.nn.Linear`.
+        body: Constructor of the network that takes the place of the MLP, from the width of its input; then
+            `out_features`, `num_cells`, `activation` and `layer_class` are not read.
+        scale_bytes: Whether to divide images of bytes by 255; not for images that come normalized.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
 
     Raises:
-        SpecError: if `layout` does not say how to read an observation.
+        SpecError: If `layout` does not say how to read an observation.
     """
     parts = [] if in_features is not None else _parts(env, layout, scale_bytes=scale_bytes)
     if action is not None:
@@ -203,7 +203,7 @@ class _Network(nn.Module):
 
 
 def described_observations(env: Env, layout: str = "auto") -> str:
-    """A line that states how each observation is read.
+    """Describe in a line how each observation is read.
 
     Example:
         >>> from rl.envs import GymEnv
@@ -233,7 +233,7 @@ def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:
     """How a policy reads each observation: ``vector``, ``index``, or an image ``channels-first`` or ``channels-last``.
 
     Raises:
-        SpecError: if `layout` does not say how to read one.
+        SpecError: If `layout` does not say how to read one.
     """
     batch = len(env.batch_size)
     return {key: _reading(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()}
@@ -323,7 +323,7 @@ class _Image(nn.Module):
 
 
 def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str, *, scale_bytes: bool) -> Any:
-    """The encoder of one observation."""
+    """Create the encoder of one observation."""
     reading = _reading(key, spec, shape, layout)
     if reading == "index":
         assert isinstance(spec, Categorical)
@@ -337,7 +337,7 @@ def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: s
     """How one observation is read, by the rule that `RunConfig` documents.
 
     Raises:
-        SpecError: if the rule does not say how to read it.
+        SpecError: If the rule does not say how to read it.
     """
     if type(spec) is Categorical and not shape:
         return "index"

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def replay_sampler(config: Any) -> Any:
-    """The sampler by name; one that takes `max_capacity` gets the size of the buffer.
+    """Create the sampler by name; one that takes `max_capacity` gets the size of the buffer.
 
     Raises:
         ArgumentError: If it does not take the arguments.
@@ -53,7 +53,7 @@ def replay_sampler(config: Any) -> Any:
 
 
 def transitions_buffer(config: Any) -> ReplayBuffer:
-    """An empty buffer of single steps, as the settings have it."""
+    """Create an empty buffer of single steps, as the settings have it."""
     kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
     storage = LazyTensorStorage(config.buffer_size, device=config.device)
     return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.batch_size)
@@ -68,8 +68,8 @@ def stored_keys(loss: Any, env: Env) -> list[NestedKey]:
     """Keys of a batch that a replay buffer keeps: those that the loss needs, and optional ones that there are.
 
     Args:
-        loss: has a contract.
-        env: writes observations and flags.
+        loss: Loss with a contract.
+        env: Environment, which writes observations and flags.
     """
     written = {as_tuple(key) for spec in (env.observation_spec, env.full_done_spec) for key in leaf_keys(spec)}
     optional = [key.name for key in loss.contract.reads if key.optional]
@@ -81,13 +81,13 @@ def stored_keys(loss: Any, env: Env) -> list[NestedKey]:
 def buffer_with_dataset(
     config: OffPolicyConfig, env: Env, reads: Sequence[NestedKey], keys: Sequence[NestedKey]
 ) -> tuple[OfflineToOnlineReplayBuffer, list[NestedKey]]:
-    """A buffer of a data set and new experience, and the keys that both have.
+    """Create a buffer of a data set and new experience, and the keys that both have.
 
     Args:
-        config: `dataset`, `offline_fraction`, `buffer_size`, `batch_size` and `device`.
+        config: Settings: `dataset`, `offline_fraction`, `buffer_size`, `batch_size` and `device`.
         env: Environment of the training, which the data set has to fit.
-        reads: keys that the loss needs.
-        keys: these and optional ones, which the environment writes.
+        reads: Keys that the loss needs.
+        keys: Keys of these and of optional entries, which the environment writes.
 
     Raises:
         ContractError: If the data set lacks a key that the loss needs.

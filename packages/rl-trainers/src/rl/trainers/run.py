@@ -75,20 +75,22 @@ class Run:
     folder or restores the checkpoint.
 
     Args:
-        recipe: the recipe.
-        config: its settings.
-        out: the run folder, which must not exist; the next free one under ``runs/`` if None.
-        resume: the folder of an earlier run, which is continued.
-        display: how progress is shown.
-        should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
+        recipe: The recipe.
+        config: Settings.
+        out: The run folder, which must not exist; the next free one under ``runs/`` if None.
+        resume: The folder of an earlier run, which is continued.
+        display: Mode of the display, as of `Algorithm.train`.
+        should_stop: Function that is called with the frames so far after each iteration; true ends the run as Ctrl-C
+            does.
 
     Raises:
-        RLError: if the folder exists already, there is nothing to resume, another process trains in the folder, or
+        RLError: If the folder exists already, there is nothing to resume, another process trains in the folder, or
             there is no such device or logger.
         ArgumentError: If there are more threads than processors, or both `out` and `resume` are given.
 
     Attributes:
-        find_bad: says where the data that is learned from is not finite, for the error about a loss that is not.
+        find_bad: Function that names non-finite data that is learned from, for the error about a loss that is not
+            finite.
     """
 
     find_bad: Callable[[], str] | None = None
@@ -147,13 +149,13 @@ class Run:
     def training(
         self, *, evaluator: Evaluator, parts: Mapping[str, Stateful], metrics: tuple[str, ...], phases: tuple[str, ...]
     ) -> Generator[Run]:
-        """The time between the first and the last iteration: folder, loggers, display, signals are there.
+        """Open folder, loggers, display and signals for the time between the first and the last iteration.
 
         Args:
-            evaluator: holds the policy that is trained; ``parts["policy"]`` is its state.
-            parts: everything whose state an exact continuation needs, by name.
-            metrics: names of the figures that `end_iteration` gets; metrics.csv has them with ``train/`` before.
-            phases: what `timed` is called with, in the order in which it is shown.
+            evaluator: Evaluator with the policy that is trained; ``parts["policy"]`` is its state.
+            parts: Parts whose state an exact continuation needs, by name.
+            metrics: Names of the figures that `end_iteration` gets; metrics.csv has them with ``train/`` before.
+            phases: Names with which `timed` is called, in the order in which they are shown.
         """
         self._evaluator, self._parts = evaluator, parts
         self._columns = (*ROLLOUT, "eval/return_mean", *(f"train/{name}" for name in metrics))
@@ -202,7 +204,7 @@ class Run:
         """After an error: which checkpoint the run can be resumed from.
 
         Raises:
-            SavedInterrupt: in place of a KeyboardInterrupt, if there is one.
+            SavedInterrupt: In place of a KeyboardInterrupt, if there is one.
         """
         if kind is None or self.folder is None or not self.folder.path.exists() or self._is_failed_start:
             return
@@ -231,11 +233,11 @@ class Run:
             )
 
     def make_env(self, num_envs: int, seed: int | None = None) -> Env:
-        """The environment of training, or one for evaluations.
+        """Create the environment of training, or one for evaluations.
 
         Args:
-            num_envs: batch size.
-            seed: of an environment for evaluations, which gives the rewards of the environment, and normalizes
+            num_envs: Batch size.
+            seed: Seed of an environment for evaluations, which gives the rewards of the environment, and normalizes
                 observations with the statistics of training (`Evaluator.statistics`); None for that of training.
         """
         config, evaluation = self.config, seed is not None
@@ -255,12 +257,12 @@ class Run:
         return env
 
     def make_collector(self, env: Env, policy: Any, **settings: Any) -> Any:
-        """The collector of training, in this process or in actors of Ray.
+        """Create the collector of training, in this process or in actors of Ray.
 
         Args:
-            env: what `make_env` returned.
-            policy: that collects.
-            settings: arguments of `rl.collectors.Collector`.
+            env: Environment that `make_env` returned.
+            policy: Policy that collects.
+            settings: Arguments of `rl.collectors.Collector`.
         """
         return make_collector(self.config, env, policy, self.seeds.environment, **settings)
 
@@ -271,7 +273,7 @@ class Run:
         ``episode_reward`` instead, at the root and under ``next``.
 
         Raises:
-            RLError: if a reward or an observation that the policy reads is not finite.
+            RLError: If a reward or an observation that the policy reads is not finite.
         """
         observed = getattr(self._parts["policy"], "in_keys", ())
         rewards = [REWARD] if self._env is None else leaf_keys(self._env.full_reward_spec)
@@ -306,12 +308,12 @@ class Run:
         """Count frames; log, evaluate and save where it is time to.
 
         Args:
-            frames: that this iteration added.
-            values: gives the iteration's figures; called only when a row is written, so that nothing waits
-                for the device before.
+            frames: Number of frames that this iteration added.
+            values: Function that returns the iteration's metrics; called only when a row is written, so that nothing
+                waits for the device before.
 
         Raises:
-            RLError: if a loss or the mean return of an evaluation is not finite.
+            RLError: If a loss or the mean return of an evaluation is not finite.
         """
         self.frames += frames
         self._figures = values
@@ -377,7 +379,7 @@ class Run:
         return f"rl train {self.recipe.reference} --resume {self.folder.path}"
 
     def _command(self, before: str, command: str) -> str:
-        """A command of a later process; or why none can do that."""
+        """Return a command of a later process; or why none can do that."""
         lost = unimportable(settings_of(self.recipe.reference, self.config))
         if lost:
             code = ", ".join(lost)
@@ -420,7 +422,7 @@ class Run:
         return self._cpu_seconds + time.process_time() - self._cpu_since
 
     def _finite_figures(self) -> Mapping[str, float]:
-        """The latest figures; raises if a loss, a gradient or a weight is not finite."""
+        """Return the latest metrics; raises if a loss, a gradient or a weight is not finite."""
         values = self._figures()
         bad = [
             f"{name} became {value}"
@@ -505,7 +507,7 @@ class Run:
         """Put the saved state into every part; returns the frames at which it was saved.
 
         Raises:
-            CheckpointError: if the checkpoint does not fit.
+            CheckpointError: If the checkpoint does not fit.
         """
         assert self.folder is not None
         missing = {"run", *self._parts} - saved.keys()

@@ -32,11 +32,11 @@ class _Steps:
     """Steps as the discriminator reads them: the observation, and the action in [-1, 1] or one-hot; floats.
 
     Args:
-        config: settings.
-        env: its specs decide how.
+        config: Settings.
+        env: Environment, whose specs decide how.
 
     Raises:
-        SpecError: if the observation is no vector, or the action neither bounded floats nor one choice.
+        SpecError: If the observation is no vector, or the action neither bounded floats nor one choice.
     """
 
     def __init__(self, config: Any, env: Env) -> None:
@@ -74,10 +74,10 @@ class GAILUpdater(MinibatchUpdater):
     """PPO on the rewards of a discriminator, which is trained on each batch before.
 
     Args:
-        config: settings.
-        env: decides what the discriminator reads.
-        actor: the policy.
-        critic: of the discriminator's rewards.
+        config: Settings.
+        env: Environment, which decides what the discriminator reads.
+        actor: The policy.
+        critic: Critic of the discriminator's rewards.
     """
 
     def __init__(self, config: Any, env: Env, actor: Any, critic: Any) -> None:

@@ -35,8 +35,8 @@ class IntrinsicReward(nn.Module):
     Its state has everything that a resumed run needs.
 
     Args:
-        config: widths, weights and discount.
-        env: decides the inputs.
+        config: Widths, weights and discount.
+        env: Environment, which decides the inputs.
     """
 
     returns: Tensor
@@ -112,10 +112,10 @@ class RNDUpdater(MinibatchUpdater):
     """PPO on the sum of extrinsic and intrinsic advantages; each step also trains predictor and intrinsic critic.
 
     Args:
-        config: settings.
-        env: decides the inputs of the predictor.
-        actor: the policy.
-        critic: of the environment's rewards.
+        config: Settings.
+        env: Environment, which decides the inputs of the predictor.
+        actor: The policy.
+        critic: Critic of the environment's rewards.
     """
 
     adds = (TARGET, "normalized")
@@ -160,7 +160,7 @@ class RNDUpdater(MinibatchUpdater):
         return super().learn(out, minibatch)
 
     def total(self, out: Any) -> Tensor:
-        """The loss of PPO and that of the intrinsic critic."""
+        """Add the loss of the intrinsic critic to that of PPO."""
         return super().total(out) + self.config.critic_coeff * out.get("loss_intrinsic")
 
     def means(self, seen: Any) -> dict[str, float]:
@@ -168,6 +168,6 @@ class RNDUpdater(MinibatchUpdater):
         return {**super().means(seen), **self._predictor.means(seen)}
 
     def diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
-        """The mean intrinsic reward."""
+        """Return the mean intrinsic reward."""
         del rows
         return {"intrinsic_reward": float(self._reward.mean())}

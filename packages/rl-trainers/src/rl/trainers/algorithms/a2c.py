@@ -18,9 +18,9 @@ class A2CConfig(OnPolicyConfig):
     together. Gradients of a recurrent policy flow through the steps of an environment in a batch.
 
     Args:
-        optimizer: rmsprop or adam.
-        lmbda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
-        entropy_coeff: weight of the entropy bonus.
+        optimizer: Name of the optimizer: rmsprop or adam.
+        lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
+        entropy_coeff: Weight of the entropy bonus.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -42,10 +42,10 @@ class A2CConfig(OnPolicyConfig):
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 
@@ -53,7 +53,7 @@ def policy(config: OnPolicyConfig, env: Any) -> Any:
 
 
 def updater(config: A2CConfig, env: Any, actor: Any, critic: Any) -> Any:
-    """A gradient step on each batch, with generalized advantage estimation."""
+    """Create gradient steps, one on each batch, with generalized advantage estimation."""
     from rl.objectives import A2CLoss
     from rl.objectives.value import GAE
     from rl.trainers.loops.on_policy import BatchUpdater

@@ -17,14 +17,14 @@ class ACTConfig(ChunkConfig):
     Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", 2023.
 
     Args:
-        kl_weight: weight of the divergence of the style from its prior.
-        hidden_dim: of a token, an even multiple of nheads.
-        nheads: of each attention.
-        num_encoder_layers: of the encoder, which is used in training only.
-        num_decoder_layers: of the decoder.
-        latent_dim: width of the style.
-        dropout: in training.
-        num_cells: left out; the hidden layers of the transformer are four times as wide as a token.
+        kl_weight: Weight of the divergence of the style from its prior.
+        hidden_dim: Width of a token, an even multiple of nheads.
+        nheads: Number of heads of each attention.
+        num_encoder_layers: Number of layers of the encoder, which is used in training only.
+        num_decoder_layers: Number of layers of the decoder.
+        latent_dim: Width of the style.
+        dropout: Share of activations that are dropped in training.
+        num_cells: No setting of act: the hidden layers of the transformer are four times as wide as a token.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -58,10 +58,10 @@ class ACTConfig(ChunkConfig):
 
 
 def policy(config: ACTConfig, env: Any) -> Any:
-    """The untrained policy, which executes the first actions of each plan.
+    """Create the untrained policy, which executes the first actions of each plan.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+        SpecError: If the environment's action is no vector of bounded floats, or its observation no vector.
     """
     from tensordict.nn import TensorDictModule
 
@@ -89,7 +89,7 @@ def policy(config: ACTConfig, env: Any) -> Any:
 
 
 def loss(config: ACTConfig, env: Any, policy: Any) -> Any:
-    """The loss of the transformer."""
+    """Create the loss of the transformer."""
     from tensordict.nn import TensorDictModule
 
     from rl.objectives import ACTLoss
@@ -101,7 +101,7 @@ def loss(config: ACTConfig, env: Any, policy: Any) -> Any:
 
 
 def reader(config: ACTConfig, env: Any, data: Any, policy: Any) -> Any:
-    """Samples observations with the chunks of actions that follow."""
+    """Return a sampler of observations with the chunks of actions that follow."""
     from rl.trainers.actors import vector_of
     from rl.trainers.datasets import chunk_reader
 

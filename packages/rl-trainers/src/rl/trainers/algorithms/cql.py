@@ -18,13 +18,13 @@ class CQLConfig(OfflineConfig):
     Kumar et al., "Conservative Q-learning for offline reinforcement learning", 2020.
 
     Args:
-        min_q_weight: weight of the penalty on values of actions that are not in the data.
-        num_random: continuous actions of each kind that stand for all actions.
-        with_lagrange: learn the weight of the penalty, such that it is lagrange_thresh; for
+        min_q_weight: Weight of the penalty on values of actions that are not in the data.
+        num_random: Number of continuous actions of each kind that stand for all actions.
+        with_lagrange: Whether to learn the weight of the penalty, such that it is lagrange_thresh; for
             continuous actions.
-        lagrange_thresh: see there, units of return.
-        actor_bc_frames: gradient steps at the start in which the policy imitates the data instead of maximizing the
-            values, rounded up to hundreds; for continuous actions.
+        lagrange_thresh: Penalty that is aimed at with with_lagrange, units of return.
+        actor_bc_frames: Number of gradient steps at the start in which the policy imitates the data instead of
+            maximizing the values, rounded up to hundreds; for continuous actions.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -44,10 +44,10 @@ class CQLConfig(OfflineConfig):
 
 
 def policy(config: CQLConfig, env: Any) -> Any:
-    """The untrained tanh-normal policy, or for one choice the greedy one of action values.
+    """Create the untrained tanh-normal policy, or for one choice the greedy one of action values.
 
     Raises:
-        SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
+        SpecError: If the environment's action is neither one choice nor a vector of bounded floats.
     """
     from tensordict.nn import TensorDictModule
 
@@ -65,7 +65,7 @@ def policy(config: CQLConfig, env: Any) -> Any:
 
 
 def loss(config: CQLConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics.
+    """Create the loss, with its critics.
 
     Raises:
         ArgumentError: If a setting is for continuous actions, and those of the environment are discrete.

@@ -17,8 +17,9 @@ class DiffusionBCConfig(ChunkConfig):
     Chi et al., "Diffusion policy: visuomotor policy learning via action diffusion", 2023.
 
     Args:
-        num_steps: steps of the diffusion in training.
-        sampling_steps: steps that denoise when acting, as in Song et al., "Denoising diffusion implicit models", 2021.
+        num_steps: Number of steps of the diffusion in training.
+        sampling_steps: Number of steps that denoise when acting, as in Song et al., "Denoising diffusion implicit
+            models", 2021.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -40,10 +41,10 @@ class DiffusionBCConfig(ChunkConfig):
 
 
 def policy(config: DiffusionBCConfig, env: Any) -> Any:
-    """The untrained policy, which executes the first actions of each plan.
+    """Create the untrained policy, which executes the first actions of each plan.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+        SpecError: If the environment's action is no vector of bounded floats, or its observation no vector.
     """
     from rl.modules import DiffusionActor, MultiStepActorWrapper
     from rl.trainers.actors import bounded_action, vector_of
@@ -69,7 +70,7 @@ def policy(config: DiffusionBCConfig, env: Any) -> Any:
 
 
 def loss(config: DiffusionBCConfig, env: Any, policy: Any) -> Any:
-    """The loss of the model."""
+    """Create the loss of the model."""
     from rl.objectives import DiffusionBCLoss
 
     del config, env
@@ -79,7 +80,7 @@ def loss(config: DiffusionBCConfig, env: Any, policy: Any) -> Any:
 
 
 def reader(config: DiffusionBCConfig, env: Any, data: Any, policy: Any) -> Any:
-    """Samples observations with the chunks of actions that follow."""
+    """Return a sampler of observations with the chunks of actions that follow."""
     from rl.trainers.actors import vector_of
     from rl.trainers.datasets import chunk_reader
 

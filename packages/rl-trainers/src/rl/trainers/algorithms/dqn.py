@@ -19,20 +19,20 @@ class DQNConfig(QLearningConfig):
     Experience Replay in Distributed Reinforcement Learning", 2019. The defaults solve CartPole-v1.
 
     Args:
-        n_steps: steps whose rewards a target adds up before it takes the value of a state; 1 with a recurrent policy,
-            which has lmbda.
-        batch_size: transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
-        buffer_size: transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
-        sampler: how the replay buffer chooses transitions: NAME, 'NAME:{key: value}' or module:callable, for example
+        n_steps: Number of steps whose rewards a target adds up before it takes the value of a state; 1 with a recurrent
+            policy, which has lmbda.
+        batch_size: Number of transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
+        buffer_size: Number of transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
+        sampler: Sampler of the replay buffer: NAME, 'NAME:{key: value}' or module:callable, for example
             'prioritized:{alpha: 0.6, beta: 0.4}'; random with a recurrent policy.
-        policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state.
-        recurrent_size: width of that memory.
-        recurrent_layers: its layers, one on the other.
-        recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
+        policy: Kind of network: mlp, or with a memory lstm or gru, for environments that hide a part of their state.
+        recurrent_size: Width of that memory.
+        recurrent_layers: Number of its layers, one on the other.
+        recurrent_horizon: Largest initial memory span of a unit, in steps; the units are spread between 1 and this
             number. Above 1 for tasks with long delays.
-        sequence_length: steps of a sampled sequence that a recurrent policy learns from.
-        burn_in: steps before these, used only to update the stored recurrent state.
-        lmbda: weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
+        sequence_length: Number of steps of a sampled sequence that a recurrent policy learns from.
+        burn_in: Number of steps before these, used only to update the stored recurrent state.
+        lmbda: Weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
             of the sequence.
 
     Raises:
@@ -96,9 +96,9 @@ class C51Config(QLearningConfig):
     for Atari games with clipped rewards the paper has ``v_min=-10, v_max=10, atoms=51``.
 
     Args:
-        v_min: smallest return that the atoms stand for; smaller ones count as this.
-        v_max: largest return that the atoms stand for.
-        atoms: number of atoms.
+        v_min: Smallest return that the atoms stand for; smaller ones count as this.
+        v_max: Largest return that the atoms stand for.
+        atoms: Number of atoms.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -123,8 +123,8 @@ class QRDQNConfig(QLearningConfig):
     CartPole-v1; for Atari games the paper has 200 quantiles.
 
     Args:
-        quantiles: number of quantiles of each action.
-        kappa: error up to which the loss is quadratic, units of return.
+        quantiles: Number of quantiles of each action.
+        kappa: Error up to which the loss is quadratic, units of return.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -168,10 +168,10 @@ class RainbowConfig(C51Config):
 
 
 def dqn_policy(config: DQNConfig, env: Any) -> Any:
-    """The untrained greedy policy: reads observations, writes action values and ``action``.
+    """Create the untrained greedy policy: reads observations, writes action values and ``action``.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     from functools import partial
 
@@ -203,7 +203,7 @@ def dqn_loss(config: DQNConfig, env: Any, policy: Any) -> Any:
 
 
 def sequences(config: DQNConfig, policy: Any) -> Any:
-    """A buffer of sequences ``[slices, sequence_length]`` with burned-in states, for a recurrent policy.
+    """Create a buffer of sequences ``[slices, sequence_length]`` with burned-in states, for a recurrent policy.
 
     Sequences continue over the ends of episodes; the state is reset where ``is_init`` is true. Every step is therefore
     sampled with the same probability, also in episodes shorter than a sequence.
@@ -225,10 +225,10 @@ def sequences(config: DQNConfig, policy: Any) -> Any:
 
 
 def c51_policy(config: C51Config, env: Any) -> Any:
-    """The untrained greedy policy: reads observations, writes log-probabilities of the atoms and ``action``.
+    """Create the untrained greedy policy: reads observations, writes log-probabilities of the atoms and ``action``.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     import torch
     from tensordict.nn import TensorDictModule
@@ -246,7 +246,7 @@ def c51_policy(config: C51Config, env: Any) -> Any:
 
 
 def c51_loss(config: C51Config, env: Any, policy: Any) -> Any:
-    """The loss, with the support of the policy."""
+    """Create the loss, with the support of the policy."""
     from rl.objectives import DistributionalDQNLoss
 
     del env
@@ -254,10 +254,10 @@ def c51_loss(config: C51Config, env: Any, policy: Any) -> Any:
 
 
 def qrdqn_policy(config: QRDQNConfig, env: Any) -> Any:
-    """The untrained greedy policy: reads observations, writes quantiles and ``action``.
+    """Create the untrained greedy policy: reads observations, writes quantiles and ``action``.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     from tensordict.nn import TensorDictModule
 
@@ -273,7 +273,7 @@ def qrdqn_policy(config: QRDQNConfig, env: Any) -> Any:
 
 
 def qrdqn_loss(config: QRDQNConfig, env: Any, policy: Any) -> Any:
-    """The loss."""
+    """Create the loss."""
     from rl.objectives import QRDQNLoss
 
     del env

@@ -18,15 +18,15 @@ class DTConfig(OfflineConfig):
     al., "Online decision transformer", 2022, before its online phase.
 
     Args:
-        inference_context: steps that the policy sees.
-        target_return: wanted return of an episode; the best one of the data set if left out.
-        n_embd: of a token, a multiple of n_head.
-        n_layer: of the transformer.
-        n_head: of each attention.
-        dropout: of attentions and hidden layers, in training.
-        stochastic: a tanh-normal policy that maximizes the likelihood of actions, with an entropy bonus.
-        batch_size: windows of one gradient step.
-        num_cells: left out; the hidden layer of the transformer is four times as wide as a token.
+        inference_context: Number of steps that the policy sees.
+        target_return: Return of an episode that is aimed at; the best one of the data set if left out.
+        n_embd: Width of a token, a multiple of n_head.
+        n_layer: Number of layers of the transformer.
+        n_head: Number of heads of each attention.
+        dropout: Share of attentions and hidden activations that are dropped in training.
+        stochastic: Whether the policy is tanh-normal and maximizes the likelihood of actions, with an entropy bonus.
+        batch_size: Number of windows of one gradient step.
+        num_cells: No setting of dt: the hidden layer of the transformer is four times as wide as a token.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -60,10 +60,10 @@ RETURN_TO_GO = "return_to_go"
 
 
 def policy(config: DTConfig, env: Any) -> Any:
-    """The untrained policy: the return that is still to come, and the decision transformer that acts for it.
+    """Create the untrained policy: the return that is still to come, and the decision transformer that acts for it.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+        SpecError: If the environment's action is no vector of bounded floats, or its observation no vector.
     """
     from tensordict.nn import TensorDictModule, TensorDictSequential
 
@@ -107,7 +107,7 @@ def policy(config: DTConfig, env: Any) -> Any:
 
 
 def loss(config: DTConfig, env: Any, policy: Any) -> Any:
-    """The loss of the transformer."""
+    """Create the loss of the transformer."""
     from rl.objectives import DTLoss, OnlineDTLoss
 
     del env
@@ -116,7 +116,7 @@ def loss(config: DTConfig, env: Any, policy: Any) -> Any:
 
 
 def reader(config: DTConfig, env: Any, data: Any, policy: Any) -> Any:
-    """Samples windows with returns-to-go; sets the target and the scale of the policy."""
+    """Return a sampler of windows with returns-to-go; sets the target and the scale of the policy."""
     import torch
 
     from rl.trainers.actors import bounded_action, vector_of

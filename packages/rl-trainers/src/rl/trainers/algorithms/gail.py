@@ -21,12 +21,12 @@ class GAILConfig(PPOConfig):
     reported. For one choice and vectors of bounded floats, from vectors.
 
     Args:
-        dataset: steps of the expert, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
-        discriminator_updates: gradient steps of the discriminator for each batch.
-        discriminator_batch_size: steps of the policy, and of the expert, in each of them.
-        discriminator_learning_rate: of Adam, for the discriminator; constant.
-        discriminator_num_cells: widths of its hidden layers.
-        gp_lambda: weight of the gradient penalty; 0 for none.
+        dataset: Steps of the expert, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
+        discriminator_updates: Number of gradient steps of the discriminator for each batch.
+        discriminator_batch_size: Number of steps of the policy, and of the expert, in each of them.
+        discriminator_learning_rate: Learning rate of Adam for the discriminator; constant.
+        discriminator_num_cells: Widths of its hidden layers.
+        gp_lambda: Weight of the gradient penalty; 0 for none.
 
     Raises:
         ArgumentError: If a value is out of its range.

@@ -20,11 +20,11 @@ class ImpalaConfig(OnPolicyConfig):
     the steps of an environment in a batch.
 
     Args:
-        epochs: gradient steps on each batch; before the last one it is epochs - 1 updates old.
-        optimizer: rmsprop or adam.
-        entropy_coeff: weight of the entropy bonus.
-        rho_thresh: largest weight of a temporal difference.
-        c_thresh: largest weight of what follows, at most `rho_thresh`.
+        epochs: Number of gradient steps on each batch; before the last one it is epochs - 1 updates old.
+        optimizer: Name of the optimizer: rmsprop or adam.
+        entropy_coeff: Weight of the entropy bonus.
+        rho_thresh: Largest weight of a temporal difference.
+        c_thresh: Largest weight of what follows, at most `rho_thresh`.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -47,10 +47,10 @@ class ImpalaConfig(OnPolicyConfig):
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 

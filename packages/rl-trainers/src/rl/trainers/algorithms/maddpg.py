@@ -41,10 +41,10 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
 
 
 def policy(config: MADDPGConfig, env: Any) -> Any:
-    """The untrained policy of all groups: each agent reads its own observation.
+    """Create the untrained policy of all groups: each agent reads its own observation.
 
     Raises:
-        SpecError: if the environment has no groups of agents, or their actions are no bounded floats.
+        SpecError: If the environment has no groups of agents, or their actions are no bounded floats.
     """
     from tensordict.nn import TensorDictSequential
 
@@ -73,7 +73,7 @@ def explore(config: MADDPGConfig, env: Any) -> Any:
 
 
 def loss(config: MADDPGConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, with critics of the observations and actions of a group."""
+    """Create the losses of all groups, with critics of the observations and actions of a group."""
     from rl.objectives import DDPGLoss
     from rl.trainers.group_modules import GroupLosses, inputs_of, layers_of
     from rl.trainers.groups import bounded_groups

@@ -19,9 +19,9 @@ class MAPPOConfig(GroupFields, PPOConfig):
     of VMAS.
 
     Args:
-        centralized_critic: the critic of an agent sees the observations of its group; else its own alone, which is
-            ippo.
-        value_norm: the critic learns targets that are normalized by their running mean and deviation.
+        centralized_critic: Whether the critic of an agent sees the observations of its group; else its own alone, which
+            is ippo.
+        value_norm: Whether the critic learns targets that are normalized by their running mean and deviation.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -76,12 +76,12 @@ class IPPOConfig(MAPPOConfig):
 
 
 def policy(config: MAPPOConfig, env: Any) -> Any:
-    """The untrained actors of all groups.
+    """Create the untrained actors of all groups.
 
     The actor of a group reads its observations, and writes ``(group, "action")`` and ``(group, "action_log_prob")``.
 
     Raises:
-        SpecError: if the environment has no groups, or an action of a kind that is not trained.
+        SpecError: If the environment has no groups, or an action of a kind that is not trained.
     """
     from functools import partial
 
@@ -119,7 +119,7 @@ def policy(config: MAPPOConfig, env: Any) -> Any:
 
 
 def critic(config: MAPPOConfig, env: Any) -> Any:
-    """The untrained critics of all groups, which write ``(group, "state_value")``."""
+    """Create the untrained critics of all groups, which write ``(group, "state_value")``."""
     from functools import partial
 
     from tensordict.nn import TensorDictSequential

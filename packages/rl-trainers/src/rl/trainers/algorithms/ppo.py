@@ -21,20 +21,20 @@ class PPOConfig(OnPolicyConfig):
     lmbda=0.8``.
 
     Args:
-        epochs: passes over each batch.
-        minibatch_size: frames of one gradient step; with a recurrent policy a multiple of sequence_length.
-        anneal_clip_epsilon: let `clip_epsilon` fall linearly to 0 as well.
-        lmbda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
-        clip_epsilon: how far the probability ratio may move from 1 before its gain is cut.
-        clip_value: how far a value may move from the one of the collected batch before its loss is cut; 0 for any
-            distance.
-        entropy_coeff: weight of the entropy bonus.
-        target_kl: the epochs of a batch stop at a minibatch whose approximate KL divergence is above 1.5 times this,
-            without its gradient step, as in Stable-Baselines3; 0 for all epochs.
-        normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
-        sequence_length: steps through which gradients of a recurrent policy flow; minibatches are made of such
-            sequences, each from the state on that was stored with its first step. Divides the steps of an environment
-            in a batch, frames_per_batch / num_envs.
+        epochs: Number of passes over each batch.
+        minibatch_size: Number of frames of one gradient step; with a recurrent policy a multiple of sequence_length.
+        anneal_clip_epsilon: Whether `clip_epsilon` falls linearly to 0 as well.
+        lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
+        clip_epsilon: Distance from 1 to which the probability ratio may move before its gain is cut.
+        clip_value: Distance to which a value may move from the one of the collected batch before its loss is cut; 0 for
+            any distance.
+        entropy_coeff: Weight of the entropy bonus.
+        target_kl: Approximate KL divergence that ends the epochs of a batch at a minibatch above 1.5 times it, without
+            its gradient step, as in Stable-Baselines3; 0 for all epochs.
+        normalize_advantage: Whether to shift and scale the advantages of each minibatch to mean 0 and deviation 1.
+        sequence_length: Number of steps through which gradients of a recurrent policy flow; minibatches are made of
+            such sequences, each from the state on that was stored with its first step. Divides the steps of an
+            environment in a batch, frames_per_batch / num_envs.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -93,10 +93,10 @@ class PPOConfig(OnPolicyConfig):
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 

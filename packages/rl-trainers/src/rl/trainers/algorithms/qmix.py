@@ -43,7 +43,7 @@ class QMIXConfig(TeamQConfig):
     state that the mixing network reads is that of the environment (``state``), else the observations of all agents.
 
     Args:
-        mixing_embed_dim: width of the mixing network.
+        mixing_embed_dim: Width of the mixing network.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -96,10 +96,10 @@ class IQLMAConfig(TeamQConfig):
 
 
 def policy(config: TeamQConfig, env: Any) -> Any:
-    """The untrained greedy policy of all groups: each agent takes the action of the largest value of its own.
+    """Create the untrained greedy policy of all groups: each agent takes the action of the largest value of its own.
 
     Raises:
-        SpecError: if the environment has no group of agents, or actions that are not discrete.
+        SpecError: If the environment has no group of agents, or actions that are not discrete.
     """
     from tensordict.nn import TensorDictSequential
 
@@ -144,7 +144,7 @@ def explore(config: TeamQConfig, env: Any) -> Any:
 
 
 def qmix_loss(config: QMIXConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, with mixers of the environment's state or of all observations of the group."""
+    """Create the losses of all groups, with mixers of the environment's state or of all observations of the group."""
     import math
 
     from rl.core.keys import leaf_keys
@@ -163,7 +163,7 @@ def qmix_loss(config: QMIXConfig, env: Any, policy: Any) -> Any:
 
 
 def vdn_loss(config: VDNConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, with mixers that add."""
+    """Create the losses of all groups, with mixers that add."""
     from rl.modules import VDNMixer
     from rl.trainers.group_modules import GroupLosses
     from rl.trainers.groups import groups_of
@@ -173,7 +173,7 @@ def vdn_loss(config: VDNConfig, env: Any, policy: Any) -> Any:
 
 
 def _team_loss(config: TeamQConfig, env: Any, group: Any, policy: Any, mixer: Any, keys: list[Any]) -> Any:
-    """The loss of a team, whose mixer is called with the values and what is under `keys`."""
+    """Create the loss of a team, whose mixer is called with the values and what is under `keys`."""
     from tensordict.nn import TensorDictModule
 
     from rl.objectives import QMixerLoss
@@ -191,7 +191,7 @@ def _team_loss(config: TeamQConfig, env: Any, group: Any, policy: Any, mixer: An
 
 
 def iql_ma_loss(config: IQLMAConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, in which each agent learns by itself."""
+    """Create the losses of all groups, in which each agent learns by itself."""
     from rl.objectives import DQNLoss
     from rl.trainers.group_modules import GroupLosses
     from rl.trainers.groups import groups_of

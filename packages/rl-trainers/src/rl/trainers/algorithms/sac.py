@@ -35,9 +35,9 @@ class TQCConfig(SoftConfig):
     critics", 2020.
 
     Args:
-        num_qvalue_nets: number of critics.
-        quantiles: quantiles that each critic writes.
-        top_quantiles_to_drop_per_net: largest quantiles that the target drops for each critic.
+        num_qvalue_nets: Number of critics.
+        quantiles: Number of quantiles that each critic writes.
+        top_quantiles_to_drop_per_net: Number of the largest quantiles that the target drops for each critic.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -63,8 +63,8 @@ class REDQConfig(SoftConfig):
     updates a step (``utd_ratio=20``).
 
     Args:
-        num_qvalue_nets: number of critics.
-        sub_sample_len: number of critics whose minimum is the target.
+        num_qvalue_nets: Number of critics.
+        sub_sample_len: Number of critics whose minimum is the target.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -89,11 +89,11 @@ class CrossQConfig(SoftConfig):
     simplicity", 2024. Adam has the beta1 0.5 of the paper.
 
     Args:
-        tau: 0, as there are no target networks.
-        num_cells: widths of the hidden layers of the actor.
-        critic_num_cells: widths of the hidden layers of the critics; the paper has [2048,2048], Stable-Baselines3
+        tau: Always 0, as there are no target networks.
+        num_cells: Widths of the hidden layers of the actor.
+        critic_num_cells: Widths of the hidden layers of the critics; the paper has [2048,2048], Stable-Baselines3
             [1024,1024], which are slow on a CPU.
-        policy_delay: gradient steps of the critics for each of the actor.
+        policy_delay: Number of gradient steps of the critics for each of the actor.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -117,9 +117,9 @@ class DiscreteSACConfig(SoftConfig):
     Christodoulou, "Soft actor-critic for discrete action settings", 2019. The defaults solve CartPole-v1.
 
     Args:
-        target_entropy: entropy of the policy in nats that the temperature is learned for; auto is
+        target_entropy: Entropy of the policy in nats that the temperature is learned for; auto is
             target_entropy_weight * log(number of actions).
-        target_entropy_weight: share of the largest entropy; the paper has 0.98, which is close to random actions.
+        target_entropy_weight: Share of the largest entropy; the paper has 0.98, which is close to random actions.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -142,10 +142,10 @@ class DiscreteSACConfig(SoftConfig):
 
 
 def policy(config: SoftConfig, env: Any) -> Any:
-    """The untrained tanh-normal policy.
+    """Create the untrained tanh-normal policy.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     from rl.trainers.actors import gaussian_actor
 
@@ -153,7 +153,7 @@ def policy(config: SoftConfig, env: Any) -> Any:
 
 
 def sac_loss(config: SACConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics."""
+    """Create the loss, with its critics."""
     from rl.objectives import SACLoss
     from rl.trainers.actors import critic
 
@@ -161,7 +161,7 @@ def sac_loss(config: SACConfig, env: Any, policy: Any) -> Any:
 
 
 def tqc_loss(config: TQCConfig, env: Any, policy: Any) -> Any:
-    """The loss, with critics of quantiles."""
+    """Create the loss, with critics of quantiles."""
     from rl.objectives import TQCLoss
     from rl.trainers.actors import critic
 
@@ -176,7 +176,7 @@ def tqc_loss(config: TQCConfig, env: Any, policy: Any) -> Any:
 
 
 def redq_loss(config: REDQConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics."""
+    """Create the loss, with its critics."""
     from rl.objectives import REDQLoss
     from rl.trainers.actors import critic
 
@@ -192,10 +192,10 @@ def redq_loss(config: REDQConfig, env: Any, policy: Any) -> Any:
 
 
 def crossq_policy(config: CrossQConfig, env: Any) -> Any:
-    """The untrained policy, in evaluation mode: acts with the running statistics and leaves them.
+    """Create the untrained policy, in evaluation mode: acts with the running statistics and leaves them.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     from rl.trainers.actors import gaussian_actor
 
@@ -203,7 +203,7 @@ def crossq_policy(config: CrossQConfig, env: Any) -> Any:
 
 
 def crossq_loss(config: CrossQConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics; next actions are those of the policy in evaluation mode."""
+    """Create the loss, with its critics; next actions are those of the policy in evaluation mode."""
     from rl.objectives import CrossQLoss
     from rl.trainers.actors import critic
 
@@ -217,7 +217,7 @@ def crossq_loss(config: CrossQConfig, env: Any, policy: Any) -> Any:
 
 
 def normalized_linear(in_features: int, out_features: int, **options: Any) -> Any:
-    """A linear layer of normalized inputs; the first 100,000 batches by their own statistics (appendix of CrossQ)."""
+    """Create a linear layer of normalized inputs; 100,000 batches by their own statistics first (appendix of CrossQ)."""
     from torch import nn
 
     from rl.modules import BatchRenorm1d
@@ -227,10 +227,10 @@ def normalized_linear(in_features: int, out_features: int, **options: Any) -> An
 
 
 def discrete_policy(config: DiscreteSACConfig, env: Any) -> Any:
-    """The untrained policy of one choice.
+    """Create the untrained policy of one choice.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     from rl.modules import ProbabilisticActor
     from rl.trainers.actions import distribution_of, single_choice
@@ -247,7 +247,7 @@ def discrete_policy(config: DiscreteSACConfig, env: Any) -> Any:
 
 
 def discrete_loss(config: DiscreteSACConfig, env: Any, policy: Any) -> Any:
-    """The loss, with critics of all actions."""
+    """Create the loss, with critics of all actions."""
     from rl.objectives import DiscreteSACLoss
 
     return DiscreteSACLoss(
@@ -261,7 +261,7 @@ def discrete_loss(config: DiscreteSACConfig, env: Any, policy: Any) -> Any:
 
 
 def _numbers_of_actions(config: DiscreteSACConfig, env: Any, out_keys: list[Any]) -> Any:
-    """A network from observations to a number for each action."""
+    """Create a network from observations to a number for each action."""
     from tensordict.nn import TensorDictModule
 
     from rl.trainers.actions import single_choice

@@ -48,16 +48,16 @@ def train(
     """Train an actor and critics from a replay buffer.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the policy that is trained and evaluated, for settings and environment. It stays in the mode
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The policy that is trained and evaluated, for settings and environment. It stays in the mode
             (training or evaluation) that it has, except for the losses of the actor.
-        loss: the loss, for settings, environment and policy.
-        explore: noise that follows the policy, for settings and environment; the policy explores by itself if None.
-        actor_every: setting with the number of gradient steps of the critics for each of the actor, with which the
+        loss: The loss, for settings, environment and policy.
+        explore: Noise that follows the policy, for settings and environment; the policy explores by itself if None.
+        actor_every: Setting with the number of gradient steps of the critics for each of the actor, with which the
             targets move; 1 if empty.
-        betas: of Adam.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        betas: Coefficients of Adam.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(algorithm, config, **options)
     env = run.make_env(config.num_envs)
@@ -116,11 +116,11 @@ class OffPolicyUpdater(Updater):
     """Gradient steps of critics and actor on what the replay buffer gives.
 
     Args:
-        config: settings.
-        loss: has `critic_loss`, `actor_loss`, `critic_parameters` and `actor_network`.
-        buffer: the replay buffer.
-        actor_every: gradient steps of the critics for each of the actor.
-        betas: of Adam.
+        config: Settings.
+        loss: Loss with `critic_loss`, `actor_loss`, `critic_parameters` and `actor_network`.
+        buffer: The replay buffer.
+        actor_every: Gradient steps of the critics for each of the actor.
+        betas: Coefficients of Adam.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class OffPolicyUpdater(Updater):
         """Take the gradient steps that follow a batch; returns what gives their mean figures.
 
         Args:
-            frames: collected so far.
+            frames: Number of frames that were collected so far.
         """
         config = self.config
         if frames < config.learning_starts or len(self._buffer) < config.batch_size:
@@ -164,7 +164,7 @@ class OffPolicyUpdater(Updater):
         return {name: value.detach() for name, value in out.items()}
 
     def _losses(self, batch: TensorDictBase, *, both: bool) -> dict[str, Tensor]:
-        """The losses of the critics, and those of the actor, which is in training mode for these alone."""
+        """Compute the losses of the critics, and those of the actor, which is in training mode for these alone."""
         out = dict(self.forward(self._critic_loss, batch).items())
         if both:
             actor = self.loss.actor_network

@@ -45,15 +45,16 @@ def train(
     """Train a policy on a data set.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the policy that is trained and evaluated, for settings and environment.
-        loss: the loss, for settings, environment and policy.
-        outputs: names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
-        reader: gives what samples a batch, for settings, environment, data set and policy; rows of the data set if
-            None.
-        before: called with settings, loss and the number of completed gradient steps, before each hundred of them.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The policy that is trained and evaluated, for settings and environment.
+        loss: The loss, for settings, environment and policy.
+        outputs: Names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
+        reader: Function that returns a sampler of batches, for settings, environment, data set and policy; rows of the
+            data set if None.
+        before: Function that is called with settings, loss and the number of completed gradient steps, before each
+            hundred of them.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
 
     Raises:
         ArgumentError: If no data set is given.
@@ -90,7 +91,7 @@ def train(
 
 
 def _rows(config: OfflineConfig, data: Any, loss: Any) -> Callable[[], TensorDictBase]:
-    """Samples rows of a data set, with what the loss reads."""
+    """Return a sampler of rows of a data set, with what the loss reads."""
     check_entries(config.recipe, config.dataset, data[0], loss.in_keys)
     keys = [*loss.in_keys, ("next", "terminated")]
     return lambda: masked_rows(data.sample().select(*keys, strict=False))
@@ -100,10 +101,10 @@ class OfflineUpdater(Updater):
     """Gradient steps on samples of a data set.
 
     Args:
-        config: settings.
-        loss: the loss.
-        read: samples a batch.
-        outputs: names of the outputs of the loss that are logged, by metric.
+        config: Settings.
+        loss: The loss.
+        read: Function that samples a batch.
+        outputs: Names of the outputs of the loss that are logged, by metric.
     """
 
     def __init__(

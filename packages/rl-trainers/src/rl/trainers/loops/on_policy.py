@@ -50,12 +50,12 @@ def train(
     """Train an actor and a critic on batches that the actor collects.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the actor, for settings and environment.
-        updater: gradient steps on a batch, for settings, environment, actor and critic; it has the loss.
-        critic: the critic, for settings and environment.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The actor, for settings and environment.
+        updater: Gradient steps on a batch, for settings, environment, actor and critic; it has the loss.
+        critic: The critic, for settings and environment.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(algorithm, config, **options)
     env = run.make_env(config.num_envs)
@@ -90,18 +90,18 @@ class BatchUpdater(Updater):
     """Gradient steps on whole batches.
 
     Args:
-        config: settings.
-        loss: the loss.
-        outputs: names of the outputs of the loss that are logged, by metric.
-        optimizer: of the parameters of the loss; Adam if None.
-        weights: of the outputs of the loss that are added up.
-        estimate: writes advantages into a batch; None if the loss computes them.
-        epochs: gradient steps on each batch.
+        config: Settings.
+        loss: The loss.
+        outputs: Names of the outputs of the loss that are logged, by metric.
+        optimizer: Optimizer of the parameters of the loss; Adam if None.
+        weights: Weights of the outputs of the loss that are added up.
+        estimate: Function that writes advantages into a batch; None if the loss computes them.
+        epochs: Gradient steps on each batch.
 
     Attributes:
-        adds: keys that it writes into a batch besides those of its networks.
-        parts: what a checkpoint holds of it.
-        pipeline: what reads a batch, in order.
+        adds: Keys that it writes into a batch besides those of its networks.
+        parts: Parts that a checkpoint contains.
+        pipeline: Modules that read a batch, in order.
     """
 
     adds: tuple[NestedKey, ...] = ()
@@ -146,7 +146,7 @@ class BatchUpdater(Updater):
 
 
 def actor_critic_weights(config: Any) -> dict[str, float]:
-    """The weights of the outputs of an actor-critic loss with an entropy bonus."""
+    """Return the weights of the outputs of an actor-critic loss with an entropy bonus."""
     entropy = {"loss_entropy": 1.0} if config.entropy_coeff else {}
     return {"loss_objective": 1.0, "loss_critic": config.critic_coeff, **entropy}
 
@@ -155,13 +155,14 @@ class MinibatchUpdater(BatchUpdater):
     """Epochs of minibatches over a batch, as PPO has them: of steps, or of sequences for a recurrent policy.
 
     Args:
-        config: settings, those of `PPOConfig`.
-        loss: called with ``diagnostics``, returns a loss: with figures, which the last epoch has, or without.
-        estimate: writes advantages into a batch.
-        more: parameters that are trained with those of the loss.
-        reads: keys that the minibatches have besides those that the loss needs.
-        advantages: keys of advantages and value targets whose explained variance is logged.
-        parts: what a checkpoint holds besides the optimizer.
+        config: Settings, those of `PPOConfig`.
+        loss: Function that returns a loss, called with ``diagnostics``: with metrics, which the last epoch has, or
+            without.
+        estimate: Function that writes advantages into a batch.
+        more: Parameters that are trained with those of the loss.
+        reads: Keys that the minibatches have besides those that the loss needs.
+        advantages: Keys of advantages and value targets whose explained variance is logged.
+        parts: Parts that a checkpoint contains besides the optimizer.
     """
 
     def __init__(

@@ -47,14 +47,14 @@ def train(
     """Train a network of action values from a replay buffer.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the greedy policy that is trained and evaluated, for settings and environment.
-        loss: the loss, for settings, environment and policy.
-        sequences: a buffer of sequences for a recurrent policy, and the frames in it that the first update needs, for
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The greedy policy that is trained and evaluated, for settings and environment.
+        loss: The loss, for settings, environment and policy.
+        sequences: A buffer of sequences for a recurrent policy, and the frames in it that the first update needs, for
             settings and policy; None, or a function that returns None, for a buffer of single transitions.
-        explore: the random actions, for settings and environment, with `eps` and `step`; of the only action if None.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        explore: The random actions, for settings and environment, with `eps` and `step`; of the only action if None.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(algorithm, config, **options)
     env = run.make_env(config.num_envs)
@@ -140,10 +140,10 @@ class QUpdater(Updater):
     """Gradient steps of action values on what the replay buffer gives.
 
     Args:
-        config: settings.
-        loss: the loss.
-        buffer: the replay buffer.
-        least: frames in it that the first update needs, besides a batch.
+        config: Settings.
+        loss: The loss.
+        buffer: The replay buffer.
+        least: Frames in it that the first update needs, besides a batch.
     """
 
     def __init__(self, config: QLearningConfig, loss: Any, buffer: ReplayBuffer, least: int) -> None:
@@ -162,8 +162,8 @@ class QUpdater(Updater):
         """Take the gradient steps that follow a batch; returns what gives their mean figures.
 
         Args:
-            before: frames before the batch.
-            frames: and with it.
+            before: Frames before the batch.
+            frames: Number of frames with the batch.
         """
         config = self.config
         if frames < config.learning_starts or len(self._buffer) < self._least:
