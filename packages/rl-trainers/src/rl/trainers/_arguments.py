@@ -115,7 +115,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
     parser = _parser(recipe)
     fields = [*_CONTROL, *config_fields(recipe.config)]
-    given = _collected(given, {field.name for field in fields if field.repeated})
+    given = _collect_repeated(given, {field.name for field in fields if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
     preset, values = _parse(parser, recipe, given)
@@ -311,7 +311,7 @@ def _in_brackets(text: str, kind: Any) -> str:
     return json.dumps([part.strip() for part in text.split(",") if part.strip()])
 
 
-def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:
+def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
     """Each repeated option once, with the list of its values at the place of the first."""
     out: list[str] = []
     places: dict[str, int] = {}
@@ -340,13 +340,13 @@ _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     names = {"metavar": _METAVARS.get(field.type, "VALUE")}
-    help_text = SUPPRESS if hidden else _escaped(field.doc)
+    help_text = SUPPRESS if hidden else _escape(field.doc)
     # of values of any type jsonargparse imports what a key class_path names; of a plain dict it reads none
     kind = dict if get_origin(field.type) is Mapping else field.type
     group.add_argument(f"--{field.name}", type=kind, default=field.default, help=help_text, **names)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%%")
 
 
@@ -377,7 +377,7 @@ def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> t
         namespace = parser.parse_object(below) if below else parser.get_defaults()
         return preset, dict(vars(parser.parse_args(words, namespace=namespace)))
     except ParserError as error:
-        raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
+        raise UsageError(_explain(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
         raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
 
@@ -537,7 +537,7 @@ _WANTED = {
 }
 
 
-def _explained(message: str, prog: str) -> str:
+def _explain(message: str, prog: str) -> str:
     """Return a message of jsonargparse, in terms of the command line."""
     wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
     if wrong is not None and wrong[2] in _WANTED:

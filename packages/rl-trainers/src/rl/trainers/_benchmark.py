@@ -122,7 +122,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 #: entries of a summary of which that of several runs has median and range
-FIGURES = ("best/return_mean", "last/return_mean", "time/seconds", "time/cpu_seconds")
+SPREAD_METRICS = ("best/return_mean", "last/return_mean", "time/seconds", "time/cpu_seconds")
 
 
 def train_seeds(
@@ -228,7 +228,7 @@ def _summary(
     recipe: Algorithm, config: RunConfig, seeds: Sequence[int], runs: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     spread: dict[str, Any] = {}
-    for name in FIGURES:
+    for name in SPREAD_METRICS:
         values = [run[name] for run in runs]
         spread[name] = {"median": median(values), "min": min(values), "max": max(values), "values": values}
     return {"recipe": recipe.name, "env": config.env, "seeds": [*seeds], "frames": runs[0]["frames"], **spread}

@@ -43,10 +43,10 @@ def check_no_clash(recipe: str, env: Env, parts: Sequence[Any], more: Sequence[N
         if any(as_tuple(key)[: len(one)] == one or one[: len(as_tuple(key))] == as_tuple(key) for one in own)
     ]
     if clashes:
-        refuse_clash(recipe, clashes)
+        reject_clash(recipe, clashes)
 
 
-def refuse_clash(owner: str, clashes: Sequence[NestedKey]) -> NoReturn:
+def reject_clash(owner: str, clashes: Sequence[NestedKey]) -> NoReturn:
     """Raise about observations that have the names of entries of `owner`.
 
     Raises:

@@ -262,7 +262,7 @@ def _stack_episode(episode: dict[str, list[Any]], seen: Sequence[str]) -> dict[s
     return {**episode, "observations": observations, "actions": np.stack(episode["actions"])}
 
 
-def described_dataset(name: str) -> str:
+def describe_dataset(name: str) -> str:
     """Describe what a data set contains, as text.
 
     Args:

@@ -66,7 +66,7 @@ def _page(text: str, like: Algorithm, name: str) -> str:
     nodes = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     imports = [line for node in nodes if (line := _needed_import(node, read))]
     body = re.sub(rf'(recipe: ClassVar\[str\] = )"{re.escape(like.name)}"', rf'\1"{name}"', body)
-    return f'"""{name}: begins as {like.name}."""\n\n' + _grouped(imports) + f"\n\n\n{body}\n"
+    return f'"""{name}: begins as {like.name}."""\n\n' + _group_imports(imports) + f"\n\n\n{body}\n"
 
 
 def _names_of(node: ast.stmt) -> set[str]:
@@ -103,7 +103,7 @@ def _needed_import(node: ast.Import | ast.ImportFrom, read: set[str]) -> str:
     return ast.unparse(node) if node.names else ""
 
 
-def _grouped(imports: list[str]) -> str:
+def _group_imports(imports: list[str]) -> str:
     """Group imports as a formatter does: the future, the standard library, the others."""
     future = [one for one in imports if one.startswith("from __future__")]
     ours = [one for one in imports if one.startswith(("from rl", "import rl"))]

@@ -23,7 +23,7 @@ from rl.envs import (
     VecNorm,
 )
 from rl.envs.transforms import Specs
-from rl.trainers._checks import refuse_clash
+from rl.trainers._checks import reject_clash
 from rl.trainers.networks import EPISODE_REWARD, bookkeeping_names, described, observations_of, readings_of
 
 #: limit of normalized observations; Engstrom et al., "Implementation matters in deep policy gradients", 2020, section 2
@@ -42,7 +42,7 @@ def normalized_observations(env: Any, layout: str) -> TransformedEnv:
     if not keys:
         raise SpecError(
             f"normalize_observation (--normalize-observation) is for vectors of floats; {type(env).__name__} has"
-            f" {_listed(env, readings)}: leave it out"
+            f" {_list_readings(env, readings)}: leave it out"
         )
     return TransformedEnv(env, Compose(VecNorm(keys, decay=1.0), ClipTransform(keys, low=-LIMIT, high=LIMIT)))
 
@@ -62,7 +62,7 @@ def stacked_frames(env: Any, count: int, layout: str) -> TransformedEnv:
     if not transforms:
         raise SpecError(
             f"frame_stack={count} (--frame-stack) is for vectors and images; {type(env).__name__} has"
-            f" {_listed(env, readings)}: leave it out"
+            f" {_list_readings(env, readings)}: leave it out"
         )
     stacked = TransformedEnv(env, Compose(*transforms))
     for key, how in readings.items():
@@ -95,7 +95,7 @@ def training_rewards(env: Any, *, sign: bool, normalize: bool, gamma: float) -> 
     """
     chain = Compose()
     if EPISODE_REWARD in bookkeeping_names(env):
-        refuse_clash("atari (--atari)" if sign else "normalize_reward (--normalize-reward)", [EPISODE_REWARD])
+        reject_clash("atari (--atari)" if sign else "normalize_reward (--normalize-reward)", [EPISODE_REWARD])
     if env.observation_spec.get(EPISODE_REWARD, None) is None:
         chain.append(RewardSum([REWARD], [EPISODE_REWARD]))
     if sign:
@@ -109,11 +109,11 @@ def check_no_reward_statistics(transform: Any, env: Any, text: str) -> None:
     """Raise if a transform would normalize the rewards of evaluations, too.
 
     Raises:
-        SpecError: If so.
+        ArgumentError: If so.
     """
     rewards = set(leaf_keys(env.full_reward_spec))
     if isinstance(transform, RewardNorm) or (isinstance(transform, VecNorm) and rewards & set(transform.out_keys)):
-        raise SpecError(
+        raise ArgumentError(
             f"the transform {text!r} would also normalize the rewards of evaluations; use --normalize-reward true for"
             " rewards, and in_keys of a VecNorm for observations"
         )
@@ -142,7 +142,7 @@ def _normalizers(env: Any) -> list[VecNorm]:
     return [one for one in chain if isinstance(one, VecNorm)]
 
 
-def _listed(env: Any, readings: dict[NestedKey, str]) -> str:
+def _list_readings(env: Any, readings: dict[NestedKey, str]) -> str:
     first = (0,) * len(env.batch_size)
     specs = {key: spec[first] if first else spec for key, spec in observations_of(env).items()}
     return ", ".join(f"{key_str(key)}, {described(specs[key])} read as {how}" for key, how in readings.items())
@@ -240,7 +240,7 @@ class TeamReward(Transform):
         keys: Keys of the rewards of the environment.
 
     Raises:
-        SpecError: If there is no such group.
+        ArgumentError: If there is no such group.
     """
 
     def __init__(self, group: str, keys: Sequence[NestedKey]) -> None:

@@ -78,11 +78,11 @@ def preset_for(presets: Mapping[str, Preset], env: str) -> Preset | None:
     return presets.get(env.removeprefix("gym/"))
 
 
-def described_preset(preset: Preset) -> str:
+def describe_preset(preset: Preset) -> str:
     """Name and settings in one line, as options.
 
     Example:
-        >>> described_preset(Preset("A-v1", {"gamma": 0.9, "num_cells": (64, 64)}, "", (0,), (1.0,)))
+        >>> describe_preset(Preset("A-v1", {"gamma": 0.9, "num_cells": (64, 64)}, "", (0,), (1.0,)))
         'preset A-v1: --gamma 0.9 --num-cells [64,64]; without it: --preset none'
     """
     return f"preset {preset.name}: {_options(preset)}; without it: --preset none"

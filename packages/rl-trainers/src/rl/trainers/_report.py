@@ -30,7 +30,7 @@ class Display(Protocol):
         ...
 
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None:
-        """Show the latest figures, and the seconds of each phase, after an iteration."""
+        """Show the latest metrics, and the seconds of each phase, after an iteration."""
         ...
 
     def note(self, text: str) -> None:
@@ -115,7 +115,9 @@ class PlainDisplay:
         self._next = time.monotonic() + self._interval
         fps, left = self._pace.read(frames)
         parts = [f"{frames}/{self._pace.total} frames", f"{fps:.0f} frames/s"]
-        parts += [f"{_label(name)} {text}" for name, text in _figures(values) if "return" in name or "loss" in name]
+        parts += [
+            f"{_label(name)} {text}" for name, text in _format_metrics(values) if "return" in name or "loss" in name
+        ]
         parts += [_split(times), f"{_clock(left)} left"]
         self.note(" | ".join(part for part in parts if part))
 
@@ -127,7 +129,7 @@ class PlainDisplay:
 
 
 class RichDisplay:
-    """Panel that is redrawn in place: progress, figures, share of time of each phase.
+    """Panel that is redrawn in place: progress, metrics, share of time of each phase.
 
     Args:
         stream: The terminal.
@@ -149,7 +151,7 @@ class RichDisplay:
 
         self._live.start()
         table = self._table(done, {}, {})
-        table.add_row("now", Spinner("dots", "first batch"))  # moves until there are figures
+        table.add_row("now", Spinner("dots", "first batch"))  # moves until there are metrics
         self._live.update(table)
 
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None:
@@ -176,7 +178,7 @@ class RichDisplay:
             ("frames", f"{frames} of {self._pace.total}"),
             ("frames/s", f"{fps:.0f}"),
             ("time left", _clock(left)),
-            *((_label(name), text) for name, text in _figures(values)),
+            *((_label(name), text) for name, text in _format_metrics(values)),
         ]
         if times:
             rows.append(("time", _split(times)))
@@ -190,7 +192,7 @@ def _label(name: str) -> str:
     return name.removeprefix("train/").replace("/", " ").replace("_", " ")
 
 
-def _figures(values: Mapping[str, float]) -> list[tuple[str, str]]:
+def _format_metrics(values: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, f"{value:.4g}") for name, value in values.items() if not math.isnan(value)]
 
 

@@ -271,7 +271,7 @@ class RunFolder:
         """
         text = config_yaml(recipe.reference, config)
         candidates = _names(recipe.name, config, config.seed) if path is None else [Path(path)]
-        folder = next((cls(name) for name in candidates if _made(name)), None)
+        folder = next((cls(name) for name in candidates if _create_folder(name)), None)
         if folder is None:
             raise RLError(
                 f"the run folder {path} exists already and is not overwritten; name another one with"
@@ -413,7 +413,7 @@ def new_folder_of_runs(recipe: str, config: RunConfig) -> Path:
     Raises:
         RLError: If it cannot be made.
     """
-    return next(path for path in _names(recipe, config, "seeds") if _made(path))
+    return next(path for path in _names(recipe, config, "seeds") if _create_folder(path))
 
 
 def file_name(text: str) -> str:
@@ -433,7 +433,7 @@ def _names(recipe: str, config: RunConfig, label: object) -> Iterator[Path]:
     )
 
 
-def _made(path: Path) -> bool:
+def _create_folder(path: Path) -> bool:
     """Whether the folder is new; another run may take a name at any moment.
 
     Raises:

@@ -18,7 +18,7 @@ from rl.core.registry import components, load
 from rl.trainers._arguments import UsageError, find_recipe, parse_train, unknown
 from rl.trainers._benchmark import read_cases
 from rl.trainers._new import write_page
-from rl.trainers._presets import described_preset, presets_page
+from rl.trainers._presets import describe_preset, presets_page
 from rl.trainers._report import DisplayMode
 from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, runs_in
@@ -86,7 +86,7 @@ def _train(argv: Sequence[str]) -> int:
     if arguments.display != "none":
         sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
         if arguments.preset is not None:
-            sys.stdout.write(f"{described_preset(arguments.preset)}\n")
+            sys.stdout.write(f"{describe_preset(arguments.preset)}\n")
         sys.stdout.flush()
     if arguments.seeds:
         from rl.trainers._benchmark import train_seeds
@@ -132,10 +132,10 @@ def dataset(argv: Sequence[str]) -> int:
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
     _search_current_folder()
-    from rl.trainers._dataset_command import described_dataset, record_dataset
+    from rl.trainers._dataset_command import describe_dataset, record_dataset
 
     if options.command == "info":
-        sys.stdout.write(described_dataset(options.name))
+        sys.stdout.write(describe_dataset(options.name))
         return 0
     if options.frames < 1 or not 0 <= options.random <= 1:
         parser.error("--frames is above 0, and --random in [0, 1]")

@@ -117,9 +117,10 @@ def make_env(  # noqa: PLR0913  one for each setting
     Raises:
         UnknownComponentError: If there is no such environment, wrapper or transform; the message names the nearest.
         MissingExtraError: If a library that the environment needs is not installed.
-        SpecError: If the observation has no such entries, wrappers are given for an environment that is not
-            Gymnasium's, it has several rewards, or `atari`, `frame_stack` or a normalization does not fit the
-            environment.
+        ArgumentError: If wrappers are given for an environment that is not Gymnasium's, or `atari` or `workers` for
+            one that they are not for.
+        SpecError: If the observation has no such entries, there are several rewards, or `frame_stack` or a
+            normalization does not fit the environment.
         RLError: If the environment does not take `env_kwargs`.
 
     Example:
@@ -138,19 +139,19 @@ def make_env(  # noqa: PLR0913  one for each setting
     elif frame_skip > 1 and by_id:
         given |= _exclusive("frame_skip", given, {"frame_skip": frame_skip})
     wrappers = [_wrapper(text) for text in wrapper]
-    with _explained(env, arguments, env_kwargs, atari=atari):
+    with _explain(env, arguments, env_kwargs, atari=atari):
         if workers:
             made = _in_processes(make, arguments, num_envs, given, wrappers, workers, seed)
         else:
-            made = _batched(make, arguments, num_envs, given, wrappers, seed)
+            made = _create_batch(make, arguments, num_envs, given, wrappers, seed)
         if atari:
             made = TransformedEnv(made, transforms.atari(episodic_life=not evaluation, clip_reward=False))
-    made = _limited(made, max_episode_steps, 1 if by_id else frame_skip)
+    made = _limit_steps(made, max_episode_steps, 1 if by_id else frame_skip)
     for text in transform:
-        made = _transformed(made, text)
+        made = _transform(made, text)
     if team is None:
         made = _with_legal_actions(made)
-    made = _observed(
+    made = _observe(
         made,
         observation_indices,
         observation_layout,
@@ -168,7 +169,7 @@ def make_env(  # noqa: PLR0913  one for each setting
     return made
 
 
-def _observed(
+def _observe(
     made: Env, indices: Sequence[int], layout: str, *, clip_actions: bool, normalize: bool, frame_stack: int
 ) -> Env:
     """Give an environment the observations and the actions of the settings."""
@@ -184,7 +185,7 @@ def _observed(
 
 
 @contextmanager
-def _explained(
+def _explain(
     env: str, arguments: tuple[Any, ...], env_kwargs: Mapping[str, Any] | None, *, atari: bool
 ) -> Generator[None]:
     """Errors of the making of an environment, with what to do about them."""
@@ -198,13 +199,13 @@ def _explained(
     except gymnasium.error.Error as error:  # of a malformed id, and what else Gymnasium refuses
         said = " ".join(str(error).split()).removesuffix(".")
         raise RLError(f"{env!r} cannot be made, Gymnasium says: {said}. Write an id as in CartPole-v1") from error
-    except (TypeError, SpecError) as error:
+    except (TypeError, ArgumentError, SpecError) as error:
         if atari:
-            raise SpecError(
+            raise ArgumentError(
                 f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r}"
                 f" does not work with it: {error}"
             ) from error
-        if isinstance(error, SpecError):
+        if not isinstance(error, TypeError):
             raise
         given_kwargs = f" with env_kwargs={dict(env_kwargs)}" if env_kwargs else ""
         raise RLError(
@@ -263,7 +264,7 @@ def env_options(config: RunConfig) -> dict[str, Any]:
 def _atari_arguments(env: str, given: Mapping[str, Any], *, by_id: bool) -> dict[str, Any]:
     """Arguments of a game whose frames the preset processes."""
     if not by_id:
-        raise SpecError(
+        raise ArgumentError(
             f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r} is none"
         )
     return _exclusive("atari", given, {"frameskip": 1, "obs_type": "grayscale", "info_keys": ["lives"]})
@@ -273,17 +274,17 @@ def _exclusive(name: str, given: Mapping[str, Any], arguments: dict[str, Any]) -
     """`arguments`, if none of them is given.
 
     Raises:
-        SpecError: If one is.
+        ArgumentError: If one is.
     """
     both = sorted(given.keys() & arguments.keys())
     if both:
-        raise SpecError(
+        raise ArgumentError(
             f"env_kwargs has {', '.join(both)}, which {name} (--{name.replace('_', '-')}) sets: leave one of them out"
         )
     return arguments
 
 
-def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
+def _limit_steps(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
     """Repeat actions, with the environment's own step limit before and that of the user after the repetition."""
     own = int(getattr(type(env), "max_episode_steps", 0)) if isinstance(env, EnvBase) and not max_episode_steps else 0
     if own:
@@ -295,7 +296,7 @@ def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
     return env
 
 
-def _transformed(env: Any, text: str) -> Any:
+def _transform(env: Any, text: str) -> Any:
     transform = _transform(text)
     try:
         made = TransformedEnv(env, transform)
@@ -327,10 +328,10 @@ def _wrapper(text: str) -> Callable[[Any], Any]:
     if ":" not in name:
         raise UnknownComponentError(f"the wrapper {text!r} names no module; write module:callable")
     found, arguments = find_call("wrapper", text)
-    return partial(_wrapped, found, arguments, text)
+    return partial(_wrap, found, arguments, text)
 
 
-def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> Any:
+def _wrap(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> Any:
     try:
         return wrapper(env, **arguments)
     except TypeError as error:
@@ -425,7 +426,7 @@ def _parameters(make: Make) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _batched(
+def _create_batch(
     make: Make,
     arguments: tuple[str, ...],
     num_envs: int,
@@ -441,14 +442,14 @@ def _batched(
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
     if "num_envs" in names:
-        return _unwrapped(_made(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
+        return _check_no_wrappers(_create(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
     if "batch_size" in names:
-        return _unwrapped(_made(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
-    first = _made(make, arguments, options, seed)
+        return _check_no_wrappers(_create(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
+    first = _create(make, arguments, options, seed)
     if isinstance(first, gymnasium.Env):
         envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
         return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs], seed)
-    first = _unwrapped(first, wrappers)
+    first = _check_no_wrappers(first, wrappers)
     if not hasattr(first, "batch_size"):
         raise RLError(
             f"{getattr(make, '__name__', make)} made a {type(first).__name__}, which is neither an environment of"
@@ -484,32 +485,34 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
     names = _parameters(make)
     size = names.get("num_envs")
     if size is not None and size.default is size.empty and "num_envs" not in options:
-        _refuse_workers(make, "makes a batch of environments itself")
+        _reject_workers(make, "makes a batch of environments itself")
     options = {name: value for name, value in options.items() if name != "device"}
     if "categorical_action_encoding" in names:
         options.setdefault("categorical_action_encoding", True)
     if "wrappers" in names:
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
-    made = _made(make, arguments, options, seed)
+    made = _create(make, arguments, options, seed)
     if isinstance(made, gymnasium.Env):
         return _gym_wrapper(reduce(_apply, wrappers, made), seed)
-    made = _unwrapped(made, wrappers)
+    made = _check_no_wrappers(made, wrappers)
     if getattr(made, "batch_size", None) != ():
-        _refuse_workers(make, "makes a batch or no environment of ours")
+        _reject_workers(make, "makes a batch or no environment of ours")
     return made
 
 
-def _refuse_workers(make: Make, why: str) -> NoReturn:
-    raise SpecError(
+def _reject_workers(make: Make, why: str) -> NoReturn:
+    raise ArgumentError(
         f"workers (--workers) puts single environments into processes, and {getattr(make, '__name__', make)} {why}:"
         " leave it out"
     )
 
 
-def _unwrapped(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
+def _check_no_wrappers(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
     if wrappers:
-        raise SpecError(f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform")
+        raise ArgumentError(
+            f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform"
+        )
     return env
 
 
@@ -517,7 +520,7 @@ def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
     return wrapper(env)
 
 
-def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
+def _create(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
     """Create an environment with `make`; with the mask of legal actions, if it is in ``info``."""
     made = make(*arguments, **options)
     found = {} if options.get("info_keys") is not None else mask_in_info(made, seed)

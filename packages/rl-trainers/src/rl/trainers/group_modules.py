@@ -184,7 +184,7 @@ class RandomActions(TensorDictSequential):
 
 
 class GroupLosses(nn.Module):
-    """The losses of several groups as one: losses are added up, other figures averaged.
+    """The losses of several groups as one: losses are added up, other metrics averaged.
 
     Priorities ``td_error`` in a batch are the largest of the groups.
 

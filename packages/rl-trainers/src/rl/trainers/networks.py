@@ -130,10 +130,10 @@ def described(spec: Any) -> str:
         >>> described(Categorical(3))
         'a Categorical int64 []'
     """
-    return _described(spec, tuple(spec.shape))
+    return _describe(spec, tuple(spec.shape))
 
 
-def _described(spec: Any, shape: tuple[int, ...]) -> str:
+def _describe(spec: Any, shape: tuple[int, ...]) -> str:
     name = type(spec).__name__
     article = "an" if name[0] in "AEIOU" else "a"
     return f"{article} {name} {str(spec.dtype).removeprefix('torch.')} {list(shape)}"
@@ -352,7 +352,7 @@ def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: s
             if other != layout and len(shape) == 3 and min(sides) >= SMALLEST_IMAGE
         ]
         raise SpecError(
-            f"the observation {key_str(key)} is {_described(spec, shape)}, and"
+            f"the observation {key_str(key)} is {_describe(spec, shape)}, and"
             f" observation_layout={layout!r} does not say how to read it: auto takes uint8 with three dimensions as an"
             " image whose channels are the smaller of the first and last dimension, of at least"
             f" {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, and channels-first and channels-last take three dimensions. Set"

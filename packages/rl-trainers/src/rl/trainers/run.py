@@ -129,8 +129,8 @@ class Run:
         self._checkpoint = Every(config.checkpoint_every)
         self._saved: dict[str, Any] | None = None
         self._saved_at: int | None = None
-        self._figures: Callable[[], Mapping[str, float]] = dict
-        self._said: set[str] = set()
+        self._latest_metrics: Callable[[], Mapping[str, float]] = dict
+        self._logged: set[str] = set()
         self._shown: dict[str, float] = {}
         self._env: Env | None = None
         self.folder: RunFolder | None = None
@@ -154,7 +154,7 @@ class Run:
         Args:
             evaluator: Evaluator with the policy that is trained; ``parts["policy"]`` is its state.
             parts: Parts whose state an exact continuation needs, by name.
-            metrics: Names of the figures that `end_iteration` gets; metrics.csv has them with ``train/`` before.
+            metrics: Names of the metrics that `end_iteration` gets; metrics.csv has them with ``train/`` before.
             phases: Names with which `timed` is called, in the order in which they are shown.
         """
         self._evaluator, self._parts = evaluator, parts
@@ -167,7 +167,7 @@ class Run:
                 stack.push(self._leave_no_failed_start)
             stack.enter_context(folder.locked())
             resume_step = self._restore(self._saved) if self._saved is not None else None
-            stack.push(self._say_what_is_left)
+            stack.push(self._report_checkpoint)
             stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
@@ -200,7 +200,7 @@ class Run:
         """Whether no iteration has ended and nothing is saved."""
         return self.frames == 0 and self._saved_at is None
 
-    def _say_what_is_left(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _report_checkpoint(self, kind: type[BaseException] | None, *_: object) -> None:
         """After an error: which checkpoint the run can be resumed from.
 
         Raises:
@@ -219,8 +219,8 @@ class Run:
 
     def note(self, text: str) -> None:
         """Show a line that stays; the same line only once."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             self._display.note(text)
 
     def note_origin(self, origin: str, dataset: str) -> None:
@@ -316,7 +316,7 @@ class Run:
             RLError: If a loss or the mean return of an evaluation is not finite.
         """
         self.frames += frames
-        self._figures = values
+        self._latest_metrics = values
         last = self.frames >= self.config.total_frames  # an interrupted run does no more than an uninterrupted one
         log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
         if log or evaluate:
@@ -421,9 +421,9 @@ class Run:
         """CPU seconds of this run's processes, without those of their child processes."""
         return self._cpu_seconds + time.process_time() - self._cpu_since
 
-    def _finite_figures(self) -> Mapping[str, float]:
+    def _finite_metrics(self) -> Mapping[str, float]:
         """Return the latest metrics; raises if a loss, a gradient or a weight is not finite."""
-        values = self._figures()
+        values = self._latest_metrics()
         bad = [
             f"{name} became {value}"
             for name, value in values.items()
@@ -443,7 +443,7 @@ class Run:
     def _write_row(self, *, evaluate: bool) -> None:
         assert self.folder is not None
         self.folder.check_present()
-        values = self._finite_figures()
+        values = self._finite_metrics()
         row = dict.fromkeys(self._columns, math.nan)
         stats = self.episodes
         row |= dict(zip(ROLLOUT, (stats.return_mean, stats.length_mean, stats.episodes), strict=True))
@@ -482,7 +482,7 @@ class Run:
     def _save_last(self) -> None:
         assert self.folder is not None
         self.folder.check_present()
-        self._finite_figures()  # never save a run that cannot be resumed
+        self._finite_metrics()  # never save a run that cannot be resumed
         with warnings.catch_warnings(record=True) as caught:  # parts that cannot be restored exactly, reported once
             warnings.simplefilter("always")
             state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}

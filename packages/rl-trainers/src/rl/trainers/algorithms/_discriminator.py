@@ -97,17 +97,17 @@ class GAILUpdater(MinibatchUpdater):
         self._experts = open_dataset(config.dataset, env, config.discriminator_batch_size, config.env)
         check_entries("gail", config.dataset, self._experts[0], [steps.observation, steps.action])
         check_rows(self._experts[:].select(steps.observation, steps.action), config.dataset)
-        self._of_returns, self.estimate = self.estimate, self._estimated
-        self._imitation_figures: dict[str, Tensor] = {}
+        self._of_returns, self.estimate = self.estimate, self._estimate_advantages
+        self._imitation_metrics: dict[str, Tensor] = {}
         self.parts |= {"discriminator": network, "discriminator_optimizer": self._discriminator_optimizer}
         self.metrics = (*self.metrics, "loss_discriminator", "imitation_reward")
 
-    def _estimated(self, batch: TensorDictBase) -> TensorDictBase:
+    def _estimate_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         steps = self._steps(batch)
         with torch.enable_grad():
             loss = self._train_discriminator(steps.reshape(-1))
         reward = self._imitation.reward(steps)
-        self._imitation_figures = {"loss_discriminator": loss, "imitation_reward": reward.mean()}
+        self._imitation_metrics = {"loss_discriminator": loss, "imitation_reward": reward.mean()}
         assert self._of_returns is not None
         return self._of_returns(batch.set((NEXT, REWARD), reward))
 
@@ -128,4 +128,4 @@ class GAILUpdater(MinibatchUpdater):
 
     def diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
         """Also the loss of the discriminator, and the mean of its rewards."""
-        return {**super().diagnostics(rows), **{name: float(one) for name, one in self._imitation_figures.items()}}
+        return {**super().diagnostics(rows), **{name: float(one) for name, one in self._imitation_metrics.items()}}

@@ -132,7 +132,7 @@ class RNDUpdater(MinibatchUpdater):
         float_outputs(config, rnd)
         optimizer = adam(rnd.loss.parameters(), config.predictor_learning_rate)
         self._predictor = Updater(config, rnd.loss, [optimizer], {"loss_predictor": "loss_predictor"})
-        self._extrinsic, self.estimate = self.estimate, self._estimated
+        self._extrinsic, self.estimate = self.estimate, self._estimate_advantages
         self._reward: Any = None
         self.parts |= {"rnd": rnd, "predictor_optimizer": optimizer}
         self.metrics = (
@@ -141,7 +141,7 @@ class RNDUpdater(MinibatchUpdater):
             "intrinsic_reward",
         )
 
-    def _estimated(self, batch: TensorDictBase) -> TensorDictBase:
+    def _estimate_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         assert self._extrinsic is not None
         batch = self._extrinsic(batch)
         self._reward = self._rnd.reward(batch)

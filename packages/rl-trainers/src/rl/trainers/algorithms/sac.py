@@ -217,7 +217,7 @@ def crossq_loss(config: CrossQConfig, env: Any, policy: Any) -> Any:
 
 
 def normalized_linear(in_features: int, out_features: int, **options: Any) -> Any:
-    """Create a linear layer of normalized inputs; 100,000 batches by their own statistics first (appendix of CrossQ)."""
+    """Create a linear layer of normalized inputs, the first 100,000 batches by their own statistics (CrossQ)."""
     from torch import nn
 
     from rl.modules import BatchRenorm1d

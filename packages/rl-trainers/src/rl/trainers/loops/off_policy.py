@@ -95,8 +95,8 @@ def train(
                 buffer.extend(stored if config.n_steps > 1 else stored.reshape(-1))
             run.record_episodes(batch)
             with run.timed("update"):
-                figures = update(run.frames + batch.numel())
-            run.end_iteration(batch.numel(), figures)
+                metrics = update(run.frames + batch.numel())
+            run.end_iteration(batch.numel(), metrics)
         return run.finish()
 
 
@@ -141,7 +141,7 @@ class OffPolicyUpdater(Updater):
         self._target = SoftUpdate(loss, tau=config.tau) if _has_targets(loss) else None
 
     def __call__(self, frames: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that follow a batch; returns what gives their mean figures.
+        """Take the gradient steps that follow a batch; returns what gives their mean metrics.
 
         Args:
             frames: Number of frames that were collected so far.

@@ -85,8 +85,8 @@ def train(
             if before is not None:
                 before(config, losses, run.frames)
             with run.timed("update"):
-                figures = update(steps)
-            run.end_iteration(steps, figures)
+                metrics = update(steps)
+            run.end_iteration(steps, metrics)
         return run.finish()
 
 
@@ -116,7 +116,7 @@ class OfflineUpdater(Updater):
         self._target = SoftUpdate(loss, tau=config.tau) if targets else None
 
     def __call__(self, steps: int) -> Callable[[], dict[str, float]]:
-        """Take gradient steps; returns what gives their mean figures."""
+        """Take gradient steps; returns what gives their mean metrics."""
         seen: list[dict[str, Tensor]] = []
         self.loss.train()
         for _ in range(steps):

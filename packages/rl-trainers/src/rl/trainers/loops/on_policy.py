@@ -81,8 +81,8 @@ def train(
                 with run.timed("estimate"), torch.no_grad():
                     batch = update.estimate(batch)
             with run.timed("update"):
-                figures = update(batch)
-            run.end_iteration(batch.numel(), figures)
+                metrics = update(batch)
+            run.end_iteration(batch.numel(), metrics)
         return run.finish()
 
 
@@ -133,14 +133,14 @@ class BatchUpdater(Updater):
             self.set_learning_rate(self.config.learning_rate * (1 - progress))
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives their mean figures."""
+        """Take all gradient steps; returns what gives their mean metrics."""
         seen: list[tuple[Any, Tensor | None]] = []
         for _ in range(self._epochs):
             out = self.forward(self._call, batch)
             seen.append((out, self.step(out)))
-        return lambda: self._figures(seen)
+        return lambda: self._mean_metrics(seen)
 
-    def _figures(self, seen: Sequence[tuple[Any, Tensor | None]]) -> dict[str, float]:
+    def _mean_metrics(self, seen: Sequence[tuple[Any, Tensor | None]]) -> dict[str, float]:
         means = self.means([out for out, _ in seen])
         return {**means, **mean_norm([norm for _, norm in seen]), "learning_rate": self.learning_rate}
 
@@ -199,7 +199,7 @@ class MinibatchUpdater(BatchUpdater):
                     module.clip_epsilon = clip
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives the mean figures of the last epoch."""
+        """Take all gradient steps; returns what gives the mean metrics of the last epoch."""
         rows = {key: self._rows(batch.get(key), batch.ndim) for key in self._keys}
         seen: list[tuple[Any, Tensor | None]] = []
         for epoch in range(1, self.config.epochs + 1):
@@ -218,7 +218,7 @@ class MinibatchUpdater(BatchUpdater):
             seen = steps or seen
             if stopped:
                 break
-        return lambda: self._figures(seen) | self.diagnostics(rows)
+        return lambda: self._mean_metrics(seen) | self.diagnostics(rows)
 
     def learn(self, out: Any, minibatch: TensorDict) -> tuple[Any, Tensor | None]:  # noqa: ARG002  of subclasses
         """One gradient step; returns the outputs of the loss and the norm of the gradient."""

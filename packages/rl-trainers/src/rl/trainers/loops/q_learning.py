@@ -98,8 +98,8 @@ def train(
                 _store(batch, buffer, keys, multi_step, sequences=own is not None)
             run.record_episodes(batch)
             with run.timed("update"):
-                figures = update(run.frames, run.frames + batch.numel())
-            run.end_iteration(batch.numel(), lambda: {"epsilon": float(random.eps), **figures()})  # noqa: B023
+                metrics = update(run.frames, run.frames + batch.numel())
+            run.end_iteration(batch.numel(), lambda: {"epsilon": float(random.eps), **metrics()})  # noqa: B023
         return run.finish()
 
 
@@ -159,7 +159,7 @@ class QUpdater(Updater):
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
 
     def __call__(self, before: int, frames: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that follow a batch; returns what gives their mean figures.
+        """Take the gradient steps that follow a batch; returns what gives their mean metrics.
 
         Args:
             before: Frames before the batch.

@@ -1,4 +1,4 @@
-"""Gradient steps: one class for the loss, its optimizers, clipping and figures. Small networks need little else."""
+"""Gradient steps: one class for the loss, its optimizers, clipping and metrics. Small networks need little else."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Updater:
 
     Attributes:
         count: Gradient steps.
-        metrics: Names of the figures.
+        metrics: Names of the metrics.
     """
 
     def __init__(
