@@ -15,7 +15,7 @@ from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
 from rl.core.component import Component
-from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import Registry, default, load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, evaluate, load_checkpoint, make_env, train_ppo
@@ -132,7 +132,7 @@ def test_arguments_of_any_number_are_given_as_a_list():
     [
         pytest.param({"wrapper": ["ImageOnly"]}, UnknownComponentError, "write module:callable", id="bare-wrapper"),
         pytest.param({"wrapper": ["MAZE:Image"]}, UnknownComponentError, "no attribute 'Image'", id="no-attribute"),
-        pytest.param({"env": "pendulum", "wrapper": ["MAZE:ImageOnly"]}, SpecError, "use a transform", id="not-gym"),
+        pytest.param({"env": "pendulum", "wrapper": ["MAZE:ImageOnly"]}, ArgumentError, "use a transform", id="not-gym"),
         pytest.param({"env": "MAZE:nothing"}, RLError, "made a int, which is neither", id="no-environment"),
         pytest.param({"env_kwargs": {"sise": 2}}, RLError, r"env_kwargs={'sise': 2}: .*sise", id="unknown-argument"),
         pytest.param({"env": "pendulum", "transform": ["step-countr"]}, UnknownComponentError,
@@ -151,7 +151,7 @@ def test_arguments_of_any_number_are_given_as_a_list():
         pytest.param({"env": "json:dumps"}, RLError, "json:dumps' cannot be made: .*; give what", id="no-env"),
         pytest.param({"env": "MAZE:Nope"}, UnknownComponentError, r"[.?] And the module 'maze_.*' has no 'Nope'\.$",
                      id="no-class"),
-        pytest.param({"env": "MAZE:Batch", "workers": 1}, SpecError,
+        pytest.param({"env": "MAZE:Batch", "workers": 1}, ArgumentError,
                      "Batch makes a batch of environments itself: leave it out", id="workers-of-a-batch"),
         pytest.param({"env": "gymnax"}, UnknownComponentError, "takes an id: write gymnax/ID$", id="no-example"),
         pytest.param({"env": "Nope-v7"}, UnknownComponentError, r"[.?] And no installed plugin offers", id="full-stop"),
@@ -252,7 +252,7 @@ def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
 
 
 def test_what_processes_cannot_run_is_refused():
-    with pytest.raises(SpecError, match=r"--workers.*makes a batch"):
+    with pytest.raises(ArgumentError, match=r"--workers.*makes a batch"):
         make_env("test/guess", 4, seed=0, workers=2)
     with pytest.raises(UnknownComponentError, match="Did you mean"):
         make_env("CartPole-v11", 4, seed=0, workers=2)

@@ -148,7 +148,7 @@ def make_env(  # noqa: PLR0913  one for each setting
             made = TransformedEnv(made, transforms.atari(episodic_life=not evaluation, clip_reward=False))
     made = _limit_steps(made, max_episode_steps, 1 if by_id else frame_skip)
     for text in transform:
-        made = _transform(made, text)
+        made = _add_transform(made, text)
     if team is None:
         made = _with_legal_actions(made)
     made = _observe(
@@ -296,7 +296,7 @@ def _limit_steps(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
     return env
 
 
-def _transform(env: Any, text: str) -> Any:
+def _add_transform(env: Any, text: str) -> Any:
     transform = _transform(text)
     try:
         made = TransformedEnv(env, transform)
