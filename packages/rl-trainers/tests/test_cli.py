@@ -121,7 +121,7 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--out", "a", "--resume", "old"], "remove --out", id="out-and-resume"),
     ],
 )
-def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys, tmp_path):
+def test_what_cannot_be_understood_is_reported_with_status_2(words, message, capsys, tmp_path):
     files = {
         "bad.yaml": "a: [",
         "list.yaml": "- 1",

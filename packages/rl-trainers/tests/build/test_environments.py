@@ -251,7 +251,7 @@ def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_what_processes_cannot_run_is_refused():
+def test_what_processes_cannot_run_is_rejected():
     with pytest.raises(ArgumentError, match=r"--workers.*makes a batch"):
         make_env("test/guess", 4, seed=0, workers=2)
     with pytest.raises(UnknownComponentError, match="Did you mean"):
@@ -363,12 +363,12 @@ def test_arguments_of_an_environment_that_is_given_as_an_object_are_settings():
         (partial(small_goal, size=np.arange(3)), "the argument size of type ndarray"),
     ],
 )
-def test_an_environment_that_no_settings_can_hold_is_refused(env, words):
+def test_an_environment_that_no_settings_can_hold_is_rejected(env, words):
     with pytest.raises(ArgumentError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
         PPOConfig(env=env)
 
 
-def test_an_environment_that_cannot_be_rebuilt_is_refused():
+def test_an_environment_that_cannot_be_rebuilt_is_rejected():
     class Own(gymnasium.Env):
         pass
 

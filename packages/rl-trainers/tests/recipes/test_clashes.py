@@ -59,7 +59,7 @@ CLASHES += [("td3-bc", "gamma", False), ("act", "action_chunk", False), ("dt", "
 
 
 @pytest.mark.parametrize(("recipe", "name", "choice"), CLASHES)
-def test_a_clash_is_refused_before_the_first_step(recipe, name, choice, tmp_path):
+def test_a_clash_is_rejected_before_the_first_step(recipe, name, choice, tmp_path):
     found = load("recipe", recipe)
     more = {"dataset": "none:read"} if hasattr(found.config, "dataset") else {"num_envs": 2}
     config = found.config(env="Named-v0", env_kwargs={"name": name, "choice": choice}, **more)
@@ -74,7 +74,7 @@ BOOKKEEPING = ["is_init", "step_count", "episode_reward"]
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
 @pytest.mark.parametrize("recipe", ["ppo", "dqn"])
-def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_refused(recipe, dtype, tmp_path):
+def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_rejected(recipe, dtype, tmp_path):
     found, asked = load("recipe", recipe), {"name": "x", "also": "is_init", "choice": True, "dtype": dtype}
     message = rf"{recipe} has entries 'is_init' of its own.*--transform 'rename:\{{in_keys: \[is_init\]"
     with pytest.raises(SpecError, match=message):
@@ -123,7 +123,7 @@ def test_an_observation_called_episode_reward_is_not_taken_for_the_return():
 
 
 @pytest.mark.parametrize("recipe", ["mappo", "qmix", "maddpg"])
-def test_a_clash_in_a_group_is_refused(recipe, tmp_path):
+def test_a_clash_in_a_group_is_rejected(recipe, tmp_path):
     name = {"mappo": "state_value", "qmix": "action_value", "maddpg": "state_action_value"}[recipe]
     found = load("recipe", recipe)
     renamed = f"rename:{{in_keys: [[pair, observation]], out_keys: [[pair, {name}]]}}"

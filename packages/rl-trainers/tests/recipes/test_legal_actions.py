@@ -233,7 +233,7 @@ def shifted(loss, action, name):
         one.bias.data.copy_(old)
 
 
-def test_a_mask_that_fits_no_choice_is_refused_by_name(tmp_path):
+def test_a_mask_that_fits_no_choice_is_rejected_by_name(tmp_path):
     class Two(Rooms):
         action_space = spaces.MultiDiscrete([2, 2])
 

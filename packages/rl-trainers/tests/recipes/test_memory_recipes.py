@@ -29,19 +29,19 @@ DQN = DQNConfig(
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_ppo_remembers(policy, tmp_path):
+def test_recurrent_ppo_solves_a_task_of_memory(policy, tmp_path):
     config = dataclasses.replace(PPO, policy=policy)
     assert train_ppo(config, out=tmp_path / "run", display="none").eval_return_mean == 4.0
     assert torch.equal(evaluate(tmp_path / "run", episodes=5), torch.full((5,), 4.0, dtype=torch.float64))
 
 
-def test_a_policy_without_memory_does_not(tmp_path):
+def test_a_feedforward_policy_does_not_solve_a_task_of_memory(tmp_path):
     config = dataclasses.replace(PPO, policy="mlp")
     assert train_ppo(config, out=tmp_path / "run", display="none").eval_return_mean < 3.5
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_dqn_remembers(policy, tmp_path):
+def test_recurrent_dqn_solves_a_task_of_memory(policy, tmp_path):
     config = dataclasses.replace(DQN, policy=policy)
     assert train_dqn(config, out=tmp_path / "run", display="none").eval_return_mean == 4.0
     policy = load_policy(tmp_path / "run")
@@ -96,7 +96,7 @@ def test_n_plus_n_frames_equal_2n_frames(train, config, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_the_command_line_knows_memory(policy, capsys):
+def test_the_command_line_trains_recurrent_policies(policy, capsys):
     words = ["--env", "test/recall", "--total-frames", "512", "--num-envs", "4", "--frames-per-batch", "128",
              "--minibatch-size", "64", "--eval-episodes", "1", "--final-eval-episodes", "2", "--loggers", "[csv]",
              "--display", "plain", "--recurrent-size", "8", "--recurrent-layers", "2", "--out", "run"]  # fmt: skip
@@ -133,7 +133,7 @@ def test_settings_that_do_not_fit_sequences_are_named(config, settings, message)
         pytest.param(OneHot(5), Bounded(0, 255, (40, 40, 3), dtype=torch.uint8), id="one-hot-pixels"),
     ],
 )
-def test_memory_stands_before_every_kind_of_head(kind, action, observation):
+def test_recurrent_layers_precede_every_kind_of_head(kind, action, observation):
     env = FakeEnv(action, observation)
     config = PPOConfig(policy=kind, recurrent_size=8)
     actor, critic = on_policy_actor(config, env), on_policy_critic(config, env)
@@ -177,7 +177,7 @@ def test_velocities_can_be_hidden(tmp_path):
         pytest.param((-1,), "different numbers of 0 or more", id="negative"),
     ],
 )  # fmt: skip
-def test_entries_that_are_not_there_are_refused(indices, message, tmp_path):
+def test_entries_that_are_not_there_are_rejected(indices, message, tmp_path):
     with pytest.raises(SpecError, match=message):
         train_ppo(PPOConfig(observation_indices=indices), out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()

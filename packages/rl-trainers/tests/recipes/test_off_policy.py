@@ -109,13 +109,13 @@ def test_targets_move_with_the_actor(name, expected, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_discrete_actions_are_refused(name, tmp_path):
+def test_discrete_actions_are_rejected(name, tmp_path):
     _, kind, train = RECIPES[name]
     with pytest.raises(SpecError, match=f"{name} trains vectors of bounded floats.*dqn or ppo"):
         train(kind(**DISCRETE), out=tmp_path / "run", display="none")
 
 
-def test_discrete_sac_refuses_continuous_actions(tmp_path):
+def test_discrete_sac_rejects_continuous_actions(tmp_path):
     with pytest.raises(SpecError, match=r"discrete-sac trains one choice.*ppo"):
         train_discrete_sac(DiscreteSACConfig(**SMALL), out=tmp_path / "run", display="none")
 
@@ -192,7 +192,7 @@ def test_the_target_entropy_is_that_of_the_loss(name, tmp_path):
         assert (alpha > 0) == rises
 
 
-def test_correlated_noise():
+def test_noise_ou_is_correlated_from_step_to_step():
     """Steps of an Ornstein-Uhlenbeck process move its noise by sigma * sqrt(dt), which is a tenth of sigma."""
     env = make_env("pendulum", 1, seed=0)
     noise = exploration_noise(DDPGConfig(env="pendulum", noise="ou", exploration_noise=0.3), env)
@@ -218,14 +218,14 @@ def test_correlated_noise():
         (SACConfig, {"n_steps": 0}),
     ],
 )
-def test_settings_out_of_range(kind, wrong):
+def test_settings_out_of_range_are_rejected(kind, wrong):
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         kind(**wrong)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_they_learn_to_swing_up_a_pendulum(name, tmp_path):
+def test_each_recipe_swings_up_a_pendulum(name, tmp_path):
     _, kind, train = RECIPES[name]
     more = {"critics": 3} if name == "redq" else {}
     config = kind(env="pendulum", num_envs=4, total_frames=8000, num_cells=(64, 64), loggers=("csv",), **more)

@@ -101,7 +101,7 @@ def train(name, config, **options):
 
 
 @pytest.mark.parametrize("name", ["td3-bc", "iql", "cql"])
-def test_they_are_better_than_the_policy_of_the_data(name, tmp_path):
+def test_offline_recipes_exceed_the_policy_of_the_data(name, tmp_path):
     data = targets("random", 1)[:]
     of_data = 8 * float(data["next", "reward"].mean())
     found = train(name, config_of(name, total_frames=1500), out=tmp_path / "run").eval_return_mean
@@ -285,7 +285,7 @@ def test_a_data_set_is_part_of_each_minibatch(tmp_path):
         SAC.train(replace(config, init=str(tmp_path / "other")), out=tmp_path / "run", display="none")
 
 
-def test_what_does_not_fit_is_refused(tmp_path):
+def test_what_does_not_fit_is_rejected(tmp_path):
     with pytest.raises(ArgumentError, match="iql learns from a data set: give --dataset"):
         train("iql", config_of("iql", dataset=""), out=tmp_path / "run")
     with pytest.raises(ContractError, match=r"bc reads 'action', which bare:x lacks; it has 'observation'"):
@@ -402,7 +402,7 @@ def test_without_minari_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("recipe", ["bc", "td3-bc", "iql", "cql", "dt", "act", "diffusion-bc", "sac", "td3", "gail"])
-def test_a_data_set_of_another_environment_is_refused(recipe, tmp_path):
+def test_a_data_set_of_another_environment_is_rejected(recipe, tmp_path):
     found = load("recipe", recipe)
     config = found.config(env="pendulum", dataset="targets:random", max_episode_steps=10)
     message = r"targets:random does not fit the environment: 'observation' is \[2\] there and \[3\] in 'pendulum'"
@@ -411,7 +411,7 @@ def test_a_data_set_of_another_environment_is_refused(recipe, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_more_choices_than_the_environment_has_are_refused(tmp_path):
+def test_more_choices_than_the_environment_has_are_rejected(tmp_path):
     def three(name, batch_size=None, **settings):
         del name, settings
         after = TensorDict(observation=torch.ones(8, 4), reward=torch.ones(8, 1), done=torch.ones(8, 1).bool(),

@@ -59,7 +59,7 @@ def policies(folder, *runs):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_they_learn_to_guess(name, tmp_path):
+def test_each_recipe_learns_to_guess(name, tmp_path):
     config = config_of(name, total_frames=4096, learning_rate=0.01, final_eval_episodes=5)
     assert RECIPES[name][2](config, out=tmp_path / "run", display="none").eval_return_mean == 8.0
     assert evaluate(tmp_path / "run", episodes=2).tolist() == [8.0, 8.0]
@@ -103,7 +103,7 @@ def test_a_refusal_names_the_recipe(name):
         (PPORNDConfig, {"intrinsic_gamma": 1.1}),
     ],
 )
-def test_settings_out_of_range(kind, wrong):
+def test_settings_out_of_range_are_rejected(kind, wrong):
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         kind(**wrong)
 
@@ -178,6 +178,6 @@ def test_intrinsic_rewards_are_the_errors_over_the_deviation_of_their_sums():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a2c", "reinforce", "impala"])
-def test_they_solve_cartpole(name, tmp_path):
+def test_recipes_solve_cartpole(name, tmp_path):
     config = RECIPES[name][1](total_frames=100_000, loggers=("csv",))
     assert RECIPES[name][2](config, out=tmp_path / "run", display="none").eval_return_mean > 475

@@ -65,7 +65,7 @@ def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("rate", "steps"), [(0.5, 16 * 5), (2, 64 * 5), (0.04, 1 * 5)])
-def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
+def test_utd_ratio_is_the_number_of_gradient_steps_a_frame(rate, steps, tmp_path, monkeypatch):
     count = []
     step = Updater.step
     monkeypatch.setattr(Updater, "step", lambda *args: (count.append(1), step(*args))[1])
@@ -83,7 +83,7 @@ def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
         (PPO, {"log_std_init": 9.0}, r"log_std_init must be in \[-5, 2\]"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(config, change, message):
+def test_options_that_do_not_fit_are_rejected(config, change, message):
     with pytest.raises(ArgumentError, match=message):
         dataclasses.replace(config, **change)
 
@@ -116,7 +116,7 @@ def actor_of(**settings):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_the_initial_scale(own):
+def test_log_std_init_is_the_first_deviation_of_actions(own):
     env, actor = actor_of(log_std_init=-1.5, state_independent_std=own)
     dist = actor.get_dist(env.reset())
     assert torch.allclose(dist.scale, torch.full((3, 1), math.exp(-1.5)), atol=0 if own else 0.01)
@@ -124,7 +124,7 @@ def test_the_initial_scale(own):
     assert ("log_scale" in "".join(actor.state_dict())) == own
 
 
-def test_clipped_actions_are_normal_and_reach_the_environment_within_its_bounds():
+def test_clip_actions_clips_actions_of_a_normal_distribution():
     env, actor = actor_of(clip_actions=True, log_std_init=2.0)
     assert isinstance(actor.get_dist(env.reset()), IndependentNormal)
     with set_exploration_type("random"), torch.no_grad():
@@ -141,7 +141,7 @@ def test_clipped_actions_are_normal_and_reach_the_environment_within_its_bounds(
         make_env("CartPole-v1", 2, seed=0, clip_actions=True)
 
 
-def test_initial_weights():
+def test_ortho_init_gives_orthogonal_weights():
     weights = [actor_of(ortho_init=ortho)[1].state_dict() for ortho in (True, False)]
     (last,) = [w for name, w in weights[0].items() if w.shape == (1, 64)]
     assert float(last.norm()) == pytest.approx(0.01, rel=1e-4)
@@ -149,7 +149,7 @@ def test_initial_weights():
     assert 0.1 < float(last.norm()) < 1  # torch's are uniform in 1/8: 64 of them have a norm near 0.58
 
 
-def test_the_clip_range_falls(tmp_path, monkeypatch):
+def test_anneal_clip_epsilon_lowers_the_clip_range(tmp_path, monkeypatch):
     seen = []
     call = MinibatchUpdater.__call__
     monkeypatch.setattr(

@@ -55,7 +55,7 @@ def policies(folder, *runs):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_they_learn_to_guess(name, tmp_path):
+def test_each_recipe_learns_to_guess(name, tmp_path):
     config = config_of(name, total_frames=4096, learning_rate=0.01, final_eval_episodes=5, buffer_size=4096)
     assert RECIPES[name][2](config, out=tmp_path / "run", display="none").eval_return_mean == 8.0
     assert evaluate(tmp_path / "run", episodes=2).tolist() == [8.0, 8.0]
@@ -85,7 +85,7 @@ def test_policies_read_images_and_write_distributions(name, shape):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_cannot_be_trained_is_refused(name):
+def test_what_cannot_be_trained_is_rejected(name):
     with pytest.raises(SpecError, match=f"{name} trains one choice"):
         RECIPES[name][0].make_policy(config_of(name), FakeEnv(Unbounded(2)))
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_trained_is_refused(name):
         (DQNConfig, {"dueling": True, "num_cells": ()}, "dueling must be false without hidden layers"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(config, change, message):
+def test_options_that_do_not_fit_are_rejected(config, change, message):
     with pytest.raises(ArgumentError, match=message):
         config(**change)
 

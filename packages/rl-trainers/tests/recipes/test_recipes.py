@@ -49,7 +49,7 @@ def test_the_loaded_policy_is_an_ordinary_module(tmp_path):
 ENDLESS = {**QUICK, "env": "test/endless", "total_frames": 128, "frames_per_batch": 64, "minibatch_size": 64}
 
 
-def test_an_environment_without_state_is_trained_and_said_once(tmp_path, capsys, monkeypatch):
+def test_an_environment_without_state_is_trained_and_reported_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(_evaluation, "MAX_STEPS", 64)
     monkeypatch.setattr(_evaluation, "NOTE_STEPS", 32)
     with pytest.raises(RLError, match="did not end within 64 steps; set max_episode_steps"):
@@ -192,7 +192,7 @@ def test_how_an_observation_is_read_follows_from_its_spec_and_the_option(spec, l
         pytest.param(image(4, 4), "channels-last", "flat", id="no-channels"),
     ],
 )
-def test_observations_that_the_rule_does_not_cover_are_refused_with_the_layouts_that_fit(spec, layout, remedy):
+def test_observations_that_the_rule_does_not_cover_are_rejected_with_the_layouts_that_fit(spec, layout, remedy):
     with pytest.raises(SpecError, match=rf"Set --observation-layout to {remedy}$"):
         ppo_policy(PPOConfig(observation_layout=layout), FakeEnv(Categorical(2), spec))
 
@@ -248,7 +248,7 @@ def test_seeds_of_neighbouring_runs_share_no_start_states():
     assert not (starts[0][:, None] == starts[1][None]).all(-1).any()
 
 
-def test_more_threads_than_processors_are_refused_before_anything_is_written(tmp_path):
+def test_more_threads_than_processors_are_rejected_before_anything_is_written(tmp_path):
     with pytest.raises(ArgumentError, match=r"threads=100000, but this machine has \d+ processors"):
         train_ppo(PPOConfig(**QUICK, threads=100_000), out=tmp_path / "run", display="none")
     assert list(tmp_path.iterdir()) == []
@@ -321,7 +321,7 @@ def test_single_environments_of_any_make_are_put_side_by_side():
         pytest.param({"loggers": ("csvv",)}, "did you mean 'csv'", id="logger"),
     ],
 )
-def test_what_is_not_there_is_said_before_anything_is_written(setting, message, tmp_path):
+def test_what_is_not_there_is_reported_before_anything_is_written(setting, message, tmp_path):
     with pytest.raises(RLError, match=message):
         train_ppo(PPOConfig(**{**QUICK, **setting}), out=tmp_path / "run", display="none")
     assert list(tmp_path.iterdir()) == []

@@ -93,7 +93,7 @@ def test_the_transforms_that_an_error_names_make_the_environment_trainable(recip
         pytest.param(dqn_policy, DQNConfig(), "Integers-v0", "with a transform of your own", id="dqn-integers"),
     ],
 )  # fmt: skip
-def test_other_actions_are_refused_with_what_to_do(policy, config, env, message):
+def test_other_actions_are_rejected_with_what_to_do(policy, config, env, message):
     with pytest.raises(SpecError, match=re.escape(message)):
         policy(config, make_env(MODULE + env, 2, seed=0))
 
@@ -119,7 +119,7 @@ def test_goals_are_read_beside_the_observation(recipe):
     assert set(policy.in_keys) == {"observation", "desired_goal", "achieved_goal"}
 
 
-def test_what_is_left_out_is_said():
+def test_what_is_left_out_is_reported():
     """One observation in three, of which one has a name that transforms use for bookkeeping."""
     env = FakeEnv(
         Categorical(3), {"observation": Unbounded((4,)), "speed": Unbounded((2,)), "step_count": Unbounded((1,))}

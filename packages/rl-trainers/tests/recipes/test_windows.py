@@ -57,7 +57,7 @@ def test_returns_to_go_are_sums():
     assert returns_to_go(data, torch.tensor(last_steps())).flatten().tolist() == expected
 
 
-def test_chunks_and_what_is_missing():
+def test_a_chunk_has_the_following_actions_and_names_missing_entries():
     class Config:
         recipe, dataset, chunk_size, batch_size = "act", "mine:x", 3, 64
 

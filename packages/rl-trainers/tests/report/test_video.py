@@ -81,7 +81,7 @@ def test_an_environment_that_cannot_be_rendered_is_named(env, tmp_path):
     assert not (tmp_path / "a.mp4").exists()
 
 
-def test_a_video_that_cannot_be_written_is_said_before_episodes_are_played(tmp_path, capsys, trained):
+def test_a_video_that_cannot_be_written_is_reported_before_episodes_are_played(tmp_path, capsys, trained):
     trained("Slides-v0")
     (tmp_path / "file").write_text("")
     assert main(["eval", "run", "--video", "file/a.mp4"]) == 1

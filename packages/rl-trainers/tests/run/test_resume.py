@@ -116,7 +116,7 @@ def test_a_finished_run_can_be_given_more_frames(tmp_path):
     assert "total_frames: 384" in (tmp_path / "run" / "config.yaml").read_text()
 
 
-def test_a_run_goes_on_as_what_it_was(tmp_path):
+def test_a_run_resumes_with_its_own_recipe_only(tmp_path):
     stop = {"display": "none", "should_stop": lambda frames: True}
     train_ppo(PPO, out=tmp_path / "run", **stop)
     with pytest.raises(CheckpointError, match=r"begun with gamma=0\.99, not 0\.5"):

@@ -99,7 +99,7 @@ def test_temporary_files_of_a_killed_process_are_removed_on_resume(tmp_path):
     assert mine.exists()
 
 
-def test_settings_edited_in_the_folder_are_refused_and_those_that_may_change_are_named(tmp_path, capsys):
+def test_settings_edited_in_the_folder_are_rejected_and_those_that_may_change_are_named(tmp_path, capsys):
     stopped()
     path = tmp_path / "run" / "config.yaml"
     text = path.read_text()
@@ -167,12 +167,12 @@ def test_damaged_metrics_are_named_on_resume(text, tmp_path):
         train_ppo(config, resume="run", display="none")
 
 
-def test_settings_that_yaml_cannot_hold_are_refused(tmp_path):
+def test_settings_that_yaml_cannot_hold_are_rejected(tmp_path):
     with pytest.raises(ArgumentError, match=r"PPOConfig holds .*; use numbers, strings"):
         RunFolder.create("run", PPO, PPOConfig(env_kwargs={"at": object()}))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_no_file_can_have_is_refused():
+def test_a_name_that_no_file_can_have_is_rejected():
     with pytest.raises(RLError, match=r"the run folder 'a\\x00b' has a byte"):
         train_ppo(CONFIG, out="a\0b", display="none")
