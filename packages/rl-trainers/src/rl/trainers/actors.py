@@ -196,7 +196,7 @@ class GaussianParams(nn.Module):
         self.body, self.dtype = body, dtype
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
-        loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)
+        loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)  # [*B, 2 n] to twice [*B, n]
         return loc, log_scale.clamp(SAC_LOG_STD_MIN, SAC_LOG_STD_MAX).exp()
 
 
@@ -268,7 +268,7 @@ def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModule
 
 def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDictModuleBase:
     """Noise on the action under `key`, of floats within the bounds of `spec`."""
-    sigma = config.exploration_noise * (spec.high - spec.low) / 2
+    sigma = config.exploration_noise * (spec.high - spec.low) / 2  # of each dimension
     if config.noise == "ou":
         module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)
     else:
@@ -325,6 +325,7 @@ def _q_body(
     hidden = list(config.num_cells)
     if not config.dueling:
         return lambda width: MLP(width, shape, num_cells=hidden, **layers)
+    # Wang et al., 2016: the streams of value and advantage have a hidden layer each behind the common ones
     common, own = (hidden[:-1], hidden[-1:]) if len(hidden) > 1 else (hidden, [])
 
     def dueling(width: int) -> nn.Module:

@@ -157,7 +157,7 @@ def check_fields(config: RunConfig) -> None:
     """Raise about every field whose value breaks a rule, in one message.
 
     Raises:
-        ArgumentError: Naming class, field, value and what was expected.
+        ArgumentError: If a value breaks a rule; the message names class, field, value and what was expected.
     """
     for related in (False, True):  # a rule about other fields may divide by them
         wrong: list[str] = []
@@ -228,7 +228,7 @@ class OldNameWarning(DeprecationWarning):
 
 @cache
 def old_names(config: type) -> Mapping[str, str]:
-    """Names that settings of a config had in older versions, with today's.
+    """Return the names that settings of a config had in older versions, with today's.
 
     A class lists those of its family in `renamed`.
 

@@ -129,9 +129,9 @@ class Windows:
             columns: Further entries of all steps of the data set, ``[rows, ...]``.
         """
         first = torch.randint(len(self.last_step), (self._count, 1))
-        step = first + torch.arange(self._length)
-        last = self.last_step[first]
-        rows = step.minimum(last)
+        step = first + torch.arange(self._length)  # [count, length]; may run into the next episode
+        last = self.last_step[first]  # [count, 1]
+        rows = step.minimum(last)  # padding repeats the last step
         found: Any = self._rows[rows.flatten()].to_tensordict()
         for name, column in columns.items():
             found.set(name, column[rows.flatten()])
@@ -144,10 +144,10 @@ def _last_steps(rows: TensorDictBase) -> Tensor:
     ends = rows[NEXT, DONE].reshape(-1).clone()
     number = rows.get("episode", None)
     if number is not None:
-        ends[:-1] |= number.reshape(-1).diff() != 0
+        ends[:-1] |= number.reshape(-1).diff() != 0  # recorded episodes may end without a flag
     ends[-1] = True
     at = ends.nonzero().flatten()
-    return at[torch.searchsorted(at, torch.arange(len(ends)))]
+    return at[torch.searchsorted(at, torch.arange(len(ends)))]  # the first end at or after each step
 
 
 def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
@@ -163,6 +163,7 @@ def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
         tensor([3., 2., 3.])
     """
     reward = data[:][NEXT, REWARD].reshape(-1).double()
+    # sum over [t, last] = total[last] - total[t] + reward[t]; in float64, as totals of long data sets cancel
     total = reward.cumsum(0)
     return (total[last_step] - total + reward).float().unsqueeze(-1)
 
@@ -191,7 +192,7 @@ def chunk_reader(
     def read() -> TensorDictBase:
         window = windows.sample()
         batch = TensorDict({}, batch_size=window.batch_size[:1])
-        batch.set(observation, window.get(observation)[:, 0].float())
+        batch.set(observation, window.get(observation)[:, 0].float())  # a chunk is planned from its first step
         batch.set(chunk_key, window.get(action).float())
         return batch.set("action_is_pad", ~window["collector", "mask"])
 

@@ -86,7 +86,8 @@ class Evaluator:
         for count, batch in enumerate(collector, start=1):
             reward = batch.get((NEXT, REWARD)).reshape(episodes, -1).to("cpu", torch.float64)
             done = batch.get((NEXT, DONE)).reshape(episodes, -1).cpu()
-            before = torch.cumsum(done, dim=1) - done.long()  # episodes that ended before each step
+            before = torch.cumsum(done, dim=1) - done.long()  # [episodes, T], episodes that ended before each step
+            # only the first episode of each environment counts, up to and with its last step
             returns += (reward * ((before == 0) & alive[:, None])).sum(dim=1)
             alive &= ~done.any(dim=1)
             if not alive.any():

@@ -35,7 +35,7 @@ class OnPolicyConfig(RunConfig):
         learning_rate: Learning rate of the optimizer.
         anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
         critic_coeff: Weight of the critic's loss.
-        max_grad_norm: Gradients of actor and critic together are scaled down to this norm.
+        max_grad_norm: Norm to which gradients of actor and critic together are scaled down.
         num_cells: Widths of the hidden layers of actor and critic, as in [64,64].
         activation: Activation of hidden layers: tanh, relu, or auto for tanh without and relu with recurrent layers.
         ortho_init: Whether to begin with orthogonal weights, with a gain of sqrt(2) in hidden layers, 0.01 in the last
@@ -108,7 +108,7 @@ class OffPolicyConfig(RunConfig):
         tau: Share by which the target networks move towards the trained ones after each gradient step of the actor.
         num_cells: Widths of the hidden layers of all networks.
         activation: Activation of hidden layers: relu or tanh.
-        max_grad_norm: Gradients of actor and critics are scaled down to this norm; 0 leaves them.
+        max_grad_norm: Norm to which gradients of actor and critics are scaled down; 0 leaves them.
         dataset: A data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
         offline_fraction: Part of each minibatch that is taken from it.
         init: Folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
@@ -166,7 +166,7 @@ class SoftConfig(OffPolicyConfig):
 
     Args:
         alpha_init: Temperature at the beginning.
-        fixed_alpha: Whether the temperature stays what it is.
+        fixed_alpha: Whether the temperature stays at alpha_init.
         target_entropy: Entropy of the policy in nats that the temperature is learned for; auto is minus the number of
             action dimensions.
 
@@ -231,7 +231,7 @@ class QLearningConfig(RunConfig):
         eps_init: Share of random actions at the beginning.
         eps_end: Share of random actions after annealing.
         annealing_num_steps: Number of frames over which it falls linearly.
-        max_grad_norm: Gradients are scaled down to this norm.
+        max_grad_norm: Norm to which gradients are scaled down.
         num_cells: Widths of the hidden layers, as in [128,128].
         activation: Activation of hidden layers: tanh or relu.
 
@@ -306,7 +306,7 @@ class OfflineConfig(RunConfig):
         num_cells: Widths of the hidden layers of all networks.
         activation: Activation of hidden layers: relu or tanh.
         tau: Share by which the target networks move towards the trained ones after each gradient step.
-        max_grad_norm: Gradients are scaled down to this norm; 0 leaves them.
+        max_grad_norm: Norm to which gradients are scaled down; 0 leaves them.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -389,7 +389,7 @@ class GroupFields:
             has one.
 
     Attributes:
-        multi_agent: The environment has groups of agents.
+        multi_agent: Whether the environment has groups of agents.
         absent: Settings of one agent, which recipes of groups do not have.
     """
 

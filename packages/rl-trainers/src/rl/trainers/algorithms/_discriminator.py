@@ -52,7 +52,7 @@ class _Steps:
         """``observation`` and ``action``, ``[*B, ...]`` float32."""
         spec, action = self._spec, batch.get(self.action)
         if type(spec) is Bounded:
-            action = 2 * (action - spec.low) / (spec.high - spec.low) - 1
+            action = 2 * (action - spec.low) / (spec.high - spec.low) - 1  # [-1, 1], on the scale of observations
         elif type(spec) is Categorical:
             action = nn.functional.one_hot(action.long(), int(self._spec.n))
         entries = {OBSERVATION: batch.get(self.observation).float(), ACTION: action.float()}
@@ -117,6 +117,7 @@ class GAILUpdater(MinibatchUpdater):
         count = self.config.discriminator_batch_size
         for _ in range(self.config.discriminator_updates):
             pairs = self._steps(self._experts.sample().to(self.config.device))
+            # as many steps of the policy as of the expert, sampled with replacement
             mine = steps[torch.randint(len(steps), (count,)).to(self.config.device)]
             pairs.set("collector_observation", mine.get(OBSERVATION)).set("collector_action", mine.get(ACTION))
             loss = self.forward(self._imitation, pairs).get("loss")

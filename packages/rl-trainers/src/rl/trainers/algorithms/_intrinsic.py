@@ -59,6 +59,7 @@ class IntrinsicReward(nn.Module):
                 norm = RunningValueNorm(list(specs[key].shape[batch:]), epsilon=1e-8, device=device)
                 self._read[key] = norm
                 self.norms.append(norm)
+        # the last layer has the gain of the hidden ones: features are no outputs of actor or critic
         rnd = partial(make, out_features=config.features, last_gain=2**0.5, scale_bytes=False)
         hidden = config.num_cells
         networks = [
@@ -80,7 +81,7 @@ class IntrinsicReward(nn.Module):
         for key, normalized in self.keys.items():
             value, norm = batch.get((NEXT, *as_tuple(key))), self._read.get(key)
             if norm is not None:
-                norm.update(value)
+                norm.update(value)  # before it is used: the statistics include this batch
                 value = norm.normalize(value).clamp(-LIMIT, LIMIT)
             batch.set((NEXT, *as_tuple(normalized)), value)
         scale = ReturnScale(self.returns, self.seen, self.mean, self.squares)
@@ -90,8 +91,8 @@ class IntrinsicReward(nn.Module):
 
     def advantage(self, batch: TensorDictBase, reward: Tensor) -> tuple[Tensor, Tensor]:
         """Advantage and value target of intrinsic rewards, ``[*B, T, 1]``; episodes do not end for them."""
-        value = self.value(batch)
-        last = self.value(batch[..., -1:].get(NEXT))
+        value = self.value(batch)  # [*B, T, 1]
+        last = self.value(batch[..., -1:].get(NEXT))  # [*B, 1, 1]
         never = torch.zeros_like(reward, dtype=torch.bool)
         return vec_generalized_advantage_estimate(
             self._config.intrinsic_gamma,

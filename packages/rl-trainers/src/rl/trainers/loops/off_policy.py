@@ -126,6 +126,7 @@ class OffPolicyUpdater(Updater):
     def __init__(
         self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
     ) -> None:
+        # two optimizers: the actor's loss must not move the critics
         critics = {id(one) for one in loss.critic_parameters()}
         groups = (
             [one for one in loss.parameters() if id(one) in critics],
@@ -154,6 +155,7 @@ class OffPolicyUpdater(Updater):
 
     def _step(self) -> dict[str, Tensor]:
         batch = self._buffer.sample()
+        # TD3, algorithm 1: actor and targets move in each `actor_every`th step of the critics
         both = (self.count + 1) % self._every == 0
         out = self._losses(batch, both=both)
         self.step(out, 2 if both else 1)

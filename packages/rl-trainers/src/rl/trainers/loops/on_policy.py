@@ -205,7 +205,7 @@ class MinibatchUpdater(BatchUpdater):
         for epoch in range(1, self.config.epochs + 1):
             last = epoch == self.config.epochs or self.config.target_kl > 0  # any may be
             call = self._call_with_diagnostics if last else self._call
-            steps: list[tuple[Any, Tensor | None]] = []
+            steps: list[tuple[Any, Tensor | None]] = []  # outputs are kept of the last epoch only
             stopped = False
             for minibatch in self._minibatches(rows):
                 out = self.forward(call, minibatch)
@@ -237,7 +237,7 @@ class MinibatchUpdater(BatchUpdater):
         size, total = self._size, next(iter(rows.values())).shape[0]
         order = torch.randperm(total).to(self.config.device, non_blocking=True)  # pageable: read when it returns
         shuffled = {key: leaf.index_select(0, order) for key, leaf in rows.items()}
-        count = max(1, round(total / size))
+        count = max(1, round(total / size))  # rounding joins a rest below half a minibatch, and keeps a longer one
         for i in range(count):
             end = (i + 1) * size if i < count - 1 else total
             piece: dict[Any, Any] = {key: leaf[i * size : end] for key, leaf in shuffled.items()}
@@ -245,5 +245,6 @@ class MinibatchUpdater(BatchUpdater):
 
     def diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
         """Figures of the batch: the share of the variance of the value targets that the critic explains."""
+        # the share that is not explained: variance of target - value, of that of the target
         shares = [rows[advantage].var() / rows[target].var().clamp_min(1e-12) for advantage, target in self._advantages]
         return {"explained_variance": 1 - float(torch.stack(shares).mean())}  # target - value is the advantage

@@ -183,6 +183,7 @@ class QUpdater(Updater):
         if self.config.noisy:
             self.loss.apply(reset_noise)
         batch = self._buffer.sample()
+        # a loss writes td_error into the batch, which priorities are made of
         out = self.forward(self._loss, batch)
         if self._has_priorities and batch.get("priority_weight", None) is not None:
             self._buffer.update_priority(batch.get("index"), batch.get("td_error"))

@@ -131,6 +131,7 @@ class Updater:
             The norm of the gradients of the last of them before it was clipped; None if they are not clipped.
         """
         norm = None
+        # also of optimizers that are not stepped, whose parameters the loss may reach
         for parameters in self._parameters:
             for one in parameters:
                 one.grad = None
