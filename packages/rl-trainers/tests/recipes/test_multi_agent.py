@@ -156,12 +156,16 @@ def test_the_return_is_that_of_a_group():
     [
         ("qmix", {"env_kwargs": {"floats": True}}, "qmix trains discrete actions"),
         ("maddpg", {"env_kwargs": {"floats": False}}, "maddpg trains vectors of bounded floats"),
-        ("ippo", {"report_group": "wolves"}, "is no group; the environment has pair, single"),
     ],
 )
 def test_other_environments_are_rejected(name, changes, match, tmp_path):
     with pytest.raises(SpecError, match=match):
         train(name, config_of(name, **changes), out=tmp_path / "run")
+
+
+def test_an_unknown_report_group_is_rejected(tmp_path):
+    with pytest.raises(ArgumentError, match="'wolves'.* is no group; the environment has pair, single"):
+        train("ippo", config_of("ippo", report_group="wolves"), out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(
