@@ -164,7 +164,7 @@ def test_other_environments_are_rejected(name, changes, match, tmp_path):
 
 
 def test_an_unknown_report_group_is_rejected(tmp_path):
-    with pytest.raises(ArgumentError, match="'wolves'.* is no group; the environment has pair, single"):
+    with pytest.raises(ArgumentError, match=r"'wolves'.* is no group; the environment has pair, single"):
         train("ippo", config_of("ippo", report_group="wolves"), out=tmp_path / "run")
 
 
