@@ -227,7 +227,7 @@ def test_settings_out_of_range_are_rejected(kind, wrong):
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_each_recipe_swings_up_a_pendulum(name, tmp_path):
     _, kind, train = RECIPES[name]
-    more = {"critics": 3} if name == "redq" else {}
+    more = {"num_qvalue_nets": 3} if name == "redq" else {}
     config = kind(env="pendulum", num_envs=4, total_frames=8000, num_cells=(64, 64), loggers=("csv",), **more)
     config = dataclasses.replace(config, learning_rate=1e-3, batch_size=128)
     assert train(config, out=tmp_path / "run", display="none").eval_return_mean > -400
