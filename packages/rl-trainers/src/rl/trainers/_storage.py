@@ -500,12 +500,13 @@ def check_resume(folder: RunFolder, recipe: Algorithm, config: RunConfig, saved:
     frames = run.get("frames") if isinstance(run, dict) else None
     if run is None or not isinstance(frames, int):
         raise CheckpointError(f"{folder.last} is not the last checkpoint of a run; train again into a new folder")
-    before = with_new_names(type(config), run.get("config") or folder.read_config())
+    before = run.get("config") or folder.read_config()
     if before["recipe"] != recipe.reference:
         raise CheckpointError(
             f"{folder.path} is a run of {before['recipe']!r}, not of {recipe.reference!r}; resume it with"
             f" `rl train {before['recipe']} --resume {folder.path}`"
         )
+    before = with_new_names(type(config), before)
     now = settings_of(recipe.reference, config)
     changed = {name: value for name, value in now.items() if before.get(name, value) != value}
     refused = [f"{name}={before[name]!r}, not {value!r}" for name, value in changed.items() if name not in CHANGEABLE]
