@@ -287,8 +287,7 @@ def config_of(name: str, device: torch.device, *, dry: bool, **changes: Any) -> 
         "num_envs": 8,
         "frames_per_batch": 128 if dry else 512,
         "total_frames": 256 if dry else 2048,
-        "minibatch_size": 64 if dry else 128,
-        "hidden": (16,) if dry else (64, 64),
+        "num_cells": (16,) if dry else (64, 64),
         "eval_every": 10**6,
         "eval_episodes": 2,
         "final_eval_episodes": 2,
@@ -296,14 +295,30 @@ def config_of(name: str, device: torch.device, *, dry: bool, **changes: Any) -> 
         "checkpoint_every": 10**6,
         "loggers": ("csv",),
     }
-    replayed = {"learning_starts": 0, "buffer_size": 4096, "updates_per_step": 8 / small["frames_per_batch"]}
+    size = 64 if dry else 128
+    replayed = {
+        "batch_size": size,
+        "learning_starts": 0,
+        "buffer_size": 4096,
+        "utd_ratio": 8 / small["frames_per_batch"],
+    }
     own: dict[str, tuple[type[RunConfig], dict[str, Any]]] = {
-        "ppo": (PPOConfig, {"env": "cartpole", "epochs": 2}),
+        "ppo": (PPOConfig, {"env": "cartpole", "minibatch_size": size, "epochs": 2}),
         "lstm": (
             PPOConfig,
-            {"env": "cartpole", "epochs": 2, "policy": "lstm", "recurrent_size": 32, "sequence_length": 16},
+            {
+                "env": "cartpole",
+                "minibatch_size": size,
+                "epochs": 2,
+                "policy": "lstm",
+                "recurrent_size": 32,
+                "sequence_length": 16,
+            },
         ),
-        "mappo": (MAPPOConfig, {"env": f"{__name__}:PairEnv", "epochs": 2, "max_episode_steps": 20}),
+        "mappo": (
+            MAPPOConfig,
+            {"env": f"{__name__}:PairEnv", "minibatch_size": size, "epochs": 2, "max_episode_steps": 20},
+        ),
         "dqn": (DQNConfig, {"env": "cartpole", **replayed}),
         "sac": (SACConfig, {"env": "pendulum", **replayed}),
         "td3": (TD3Config, {"env": "pendulum", **replayed}),

@@ -37,18 +37,18 @@ TASKS: dict[str, dict[str, Any]] = {
         "minibatch_size": 256,
         "epochs": 20,
         "gamma": 0.98,
-        "gae_lambda": 0.8,
+        "lmbda": 0.8,
     },
     "cartpole-dqn": {
         "env": "CartPole-v1",
         "observation_indices": (0, 2),
         "total_frames": 100_000,
         "num_envs": 8,
-        "updates_per_step": 0.125,
-        "minibatch_size": 512,
-        "hidden": (64,),
+        "utd_ratio": 0.125,
+        "batch_size": 512,
+        "num_cells": (64,),
         "gamma": 0.98,
-        "anneal": True,
+        "anneal_lr": True,
     },
     "recall": {
         "env": "bench/recall",
@@ -59,7 +59,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "sequence_length": LENGTH,
         "recurrent_horizon": LENGTH,
         "gamma": 1.0,
-        "entropy_weight": 0.01,
+        "entropy_coeff": 0.01,
     },
 }
 

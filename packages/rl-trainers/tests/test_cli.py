@@ -92,23 +92,23 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--learning-rate", "fast"], "--learning-rate must be a number, got fast", id="type"),
         pytest.param(["--num-envs", "2.5"], "--num-envs must be an integer, got 2.5", id="fraction"),
         pytest.param(["--num-envs", "1.5e0"], "--num-envs must be an integer, got 1.5", id="fraction-e"),
-        pytest.param(["--hidden", "64,x"], "--hidden must be an integer, got x", id="no-list"),
+        pytest.param(["--num-cells", "64,x"], "--num-cells must be an integer, got x", id="no-list"),
         pytest.param(["--atari", "maybe"], "--atari must be true or false, got maybe", id="no-switch"),
         pytest.param(["PPO"], "no recipe 'PPO'; did you mean 'ppo'?", id="upper-case"),
         pytest.param(["ppo_rnd"], "no recipe 'ppo_rnd'; did you mean 'ppo-rnd'?", id="underscore"),
         pytest.param(["--lr", "1"], "no option --lr; here it is --learning-rate.", id="lr"),
         pytest.param(["--n-steps", "1"], "here it is --frames-per-batch.", id="n-steps"),
-        pytest.param(["--ent-coef=1"], "here it is --entropy-weight.", id="ent-coef"),
+        pytest.param(["--ent-coef=1"], "here it is --entropy-coeff.", id="ent-coef"),
         pytest.param(["sac", "--ent_coef=1"], "here it is --alpha-init.", id="ent-coef-sac"),
         pytest.param(["--total-timesteps", "1"], "here it is --total-frames.", id="total-timesteps"),
         pytest.param(["--algo", "ppo"], "the recipe is the first word, as in rl train ppo.", id="algo"),
-        pytest.param(["dqn", "--batch-size", "1"], "here it is --minibatch-size.", id="batch-size"),
+        pytest.param(["ppo", "--batch-size", "1"], "here it is --minibatch-size.", id="batch-size"),
         pytest.param(["--seed", "3", "4"], "cannot understand '4'; the recipe comes first, each", id="two-values"),
         pytest.param(["--seed", "3", "ppo"], "cannot understand 'ppo'; the recipe comes first", id="recipe-last"),
         pytest.param(
             ["--display", "ritch"], "--display must be one of auto, rich, plain, none, got 'ritch'", id="display"
         ),
-        pytest.param(["--clip", "1.5"], "clip must be in (0, 1), got 1.5", id="range"),
+        pytest.param(["--clip-epsilon", "1.5"], "clip_epsilon must be in (0, 1), got 1.5", id="range"),
         pytest.param(
             ["--frames-per-batch", "100", "--num-envs", "3"], "a multiple of num_envs (3), got 100", id="pair"
         ),
@@ -121,7 +121,7 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--out", "a", "--resume", "old"], "remove --out", id="out-and-resume"),
     ],
 )
-def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys, tmp_path):
+def test_what_cannot_be_understood_is_reported_with_status_2(words, message, capsys, tmp_path):
     files = {
         "bad.yaml": "a: [",
         "list.yaml": "- 1",
@@ -185,26 +185,26 @@ def test_help_names_every_setting_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     text = " ".join(done.stdout.split())
-    for part in ("--total-frames", "--gae-lambda", "decay of the advantage estimator", "default: 0.95", "--resume"):
+    for part in ("--total-frames", "--lmbda", "Decay of the advantage estimator", "default: 0.95", "--resume"):
         assert part in text
 
 
 def test_switches_need_no_value_and_lists_no_brackets():
     words = [
         "--normalize-observation",
-        "--hidden",
+        "--num-cells",
         "64,32",
         "--compile",
         "--loggers=csv",
         "--observation-indices",
         "0,2",
     ]
-    config = parse_train(["ppo", *words, "--anneal"]).config
-    assert (config.normalize_observation, config.compile, config.anneal) == (True, True, True)
-    assert (config.hidden, config.loggers, config.observation_indices) == ((64, 32), ("csv",), (0, 2))
-    same = ["--normalize-observation=true", "--hidden=[64,32]", "--compile", "true", "--loggers", "[csv]"]
+    config = parse_train(["ppo", *words, "--anneal-lr"]).config
+    assert (config.normalize_observation, config.compile, config.anneal_lr) == (True, True, True)
+    assert (config.num_cells, config.loggers, config.observation_indices) == ((64, 32), ("csv",), (0, 2))
+    same = ["--normalize-observation=true", "--num_cells=[64,32]", "--compile", "true", "--loggers", "[csv]"]
     assert parse_train(["ppo", *same, "--observation-indices=[0,2]"]).config == config
-    assert parse_train(["ppo", "--hidden", "16", "--anneal", "false"]).config.hidden == (16,)
+    assert parse_train(["ppo", "--num-cells", "16", "--anneal-lr", "false"]).config.num_cells == (16,)
     assert parse_train(["dqn", "--atari", "--env", "ALE/Pong-v5"]).config.atari
     for text, loggers in (("csv, tensorboard", ("csv", "tensorboard")), (" csv,,", ("csv",)), ("", ())):
         assert parse_train(["ppo", f"--loggers={text}"]).config.loggers == loggers
@@ -280,16 +280,16 @@ def test_preprocessing_is_set_by_options(capsys):
 
 
 def test_both_spellings_of_an_option_are_understood():
-    parsed = parse_train(["ppo", "--total-frames=3000", "--gae_lambda", "0.5", "--hidden", "[8, 8]"])
-    assert (parsed.config.total_frames, parsed.config.gae_lambda, parsed.config.hidden) == (3000, 0.5, (8, 8))
+    parsed = parse_train(["ppo", "--total-frames=3000", "--lmbda", "0.5", "--num-cells", "[8, 8]"])
+    assert (parsed.config.total_frames, parsed.config.lmbda, parsed.config.num_cells) == (3000, 0.5, (8, 8))
     assert parse_train([]).config == parse_train(["ppo"]).config
     assert parse_train([]).config.env == "CartPole-v1"
 
 
 def test_yaml_numbers_in_every_spelling_are_numbers(tmp_path):
-    (tmp_path / "c.yaml").write_text("learning-rate: 1e-3\ntotal_frames: 2048\nhidden: [8]\nanneal: no\n")
+    (tmp_path / "c.yaml").write_text("learning-rate: 1e-3\ntotal_frames: 2048\nnum_cells: [8]\nanneal_lr: no\n")
     config = parse_train(["--config", "c.yaml"]).config
-    assert (config.learning_rate, config.total_frames, config.hidden, config.anneal) == (1e-3, 2048, (8,), False)
+    assert (config.learning_rate, config.total_frames, config.num_cells, config.anneal_lr) == (1e-3, 2048, (8,), False)
 
 
 @pytest.mark.parametrize("words", [["--total-frames", "2e4"], ["--total-frames=2E4"], ["--config", "c.yaml"]])

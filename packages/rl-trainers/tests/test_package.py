@@ -16,6 +16,6 @@ def test_importing_the_package_imports_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_is_offered():
+def test_the_plugin_offers_recipes_loggers_and_commands():
     assert {"ppo", "dqn"} <= {c.name for c in components("recipe")}
     assert {"csv", "tensorboard"} <= {c.name for c in components("logger")}

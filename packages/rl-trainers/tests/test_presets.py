@@ -61,7 +61,7 @@ def test_the_start_names_the_settings_that_the_preset_decides(tmp_path, capsys):
         (["--config", "mine.yaml"], "mine.yaml sets 'preset', which a config file cannot"),
     ],
 )
-def test_what_a_preset_cannot_do_is_refused(words, message, tmp_path):
+def test_what_a_preset_cannot_do_is_rejected(words, message, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(config_yaml("ppo", PPOConfig()))
     (tmp_path / "mine.yaml").write_text("preset: none\n")

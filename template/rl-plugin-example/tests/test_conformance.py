@@ -131,9 +131,9 @@ def test_a_missing_advantage_is_named_with_the_remedy(batch):
         ReinforceLoss(make_actor())(batch.exclude("advantage"))
 
 
-def test_a_negative_entropy_weight_is_refused():
-    with pytest.raises(RLError, match="entropy_weight=-1"):
-        ReinforceLoss(make_actor(), entropy_weight=-1)
+def test_a_negative_entropy_coeff_is_refused():
+    with pytest.raises(RLError, match="entropy_coeff=-1"):
+        ReinforceLoss(make_actor(), entropy_coeff=-1)
 
 
 def test_it_learns():

@@ -15,7 +15,7 @@ from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
 from rl.core.component import Component
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import Registry, default, load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, evaluate, load_checkpoint, make_env, train_ppo
@@ -132,7 +132,7 @@ def test_arguments_of_any_number_are_given_as_a_list():
     [
         pytest.param({"wrapper": ["ImageOnly"]}, UnknownComponentError, "write module:callable", id="bare-wrapper"),
         pytest.param({"wrapper": ["MAZE:Image"]}, UnknownComponentError, "no attribute 'Image'", id="no-attribute"),
-        pytest.param({"env": "pendulum", "wrapper": ["MAZE:ImageOnly"]}, SpecError, "use a transform", id="not-gym"),
+        pytest.param({"env": "pendulum", "wrapper": ["MAZE:ImageOnly"]}, ArgumentError, "use a transform", id="not-gym"),
         pytest.param({"env": "MAZE:nothing"}, RLError, "made a int, which is neither", id="no-environment"),
         pytest.param({"env_kwargs": {"sise": 2}}, RLError, r"env_kwargs={'sise': 2}: .*sise", id="unknown-argument"),
         pytest.param({"env": "pendulum", "transform": ["step-countr"]}, UnknownComponentError,
@@ -151,7 +151,7 @@ def test_arguments_of_any_number_are_given_as_a_list():
         pytest.param({"env": "json:dumps"}, RLError, "json:dumps' cannot be made: .*; give what", id="no-env"),
         pytest.param({"env": "MAZE:Nope"}, UnknownComponentError, r"[.?] And the module 'maze_.*' has no 'Nope'\.$",
                      id="no-class"),
-        pytest.param({"env": "MAZE:Batch", "workers": 1}, SpecError,
+        pytest.param({"env": "MAZE:Batch", "workers": 1}, ArgumentError,
                      "Batch makes a batch of environments itself: leave it out", id="workers-of-a-batch"),
         pytest.param({"env": "gymnax"}, UnknownComponentError, "takes an id: write gymnax/ID$", id="no-example"),
         pytest.param({"env": "Nope-v7"}, UnknownComponentError, r"[.?] And no installed plugin offers", id="full-stop"),
@@ -241,7 +241,7 @@ def test_an_unknown_id_gives_the_message_of_gymenv_and_names_plugins_that_are_le
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "pendulum"])
 def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
-    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "hidden": (8,)}
+    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "num_cells": (8,)}
     settings |= {"eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "normalize_observation": True}
     weights = []
     for workers in (1, 3):
@@ -251,12 +251,12 @@ def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_what_processes_cannot_run_is_refused():
-    with pytest.raises(SpecError, match=r"--workers.*makes a batch"):
+def test_what_processes_cannot_run_is_rejected():
+    with pytest.raises(ArgumentError, match=r"--workers.*makes a batch"):
         make_env("test/guess", 4, seed=0, workers=2)
     with pytest.raises(UnknownComponentError, match="Did you mean"):
         make_env("CartPole-v11", 4, seed=0, workers=2)
-    with pytest.raises(SpecError, match=r"workers must be 0 or more, and at most num_envs \(2\)"):
+    with pytest.raises(ArgumentError, match=r"workers must be 0 or more, and at most num_envs \(2\)"):
         PPOConfig(num_envs=2, frames_per_batch=64, minibatch_size=32, workers=3)
 
 
@@ -267,7 +267,7 @@ def test_actors_share_the_environments_evenly_and_no_statistics():
         ({"workers": 3}, r"a divisor of num_envs \(4\)"),
         ({"workers": 2, "normalize_reward": True}, "actors share no statistics"),
     ):
-        with pytest.raises(SpecError, match=words):
+        with pytest.raises(ArgumentError, match=words):
             PPOConfig(**settings, **wrong)
 
 
@@ -276,7 +276,7 @@ def test_actors_share_the_environments_evenly_and_no_statistics():
 def test_actors_of_ray_train_a_policy(tmp_path):
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "hidden": (8,)}
+    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "num_cells": (8,)}
     settings |= {"eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}
     try:
         result = train_ppo(PPOConfig(workers=2, ray="auto", **settings), out=tmp_path / "run", display="none")
@@ -363,18 +363,18 @@ def test_arguments_of_an_environment_that_is_given_as_an_object_are_settings():
         (partial(small_goal, size=np.arange(3)), "the argument size of type ndarray"),
     ],
 )
-def test_an_environment_that_no_settings_can_hold_is_refused(env, words):
-    with pytest.raises(SpecError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
+def test_an_environment_that_no_settings_can_hold_is_rejected(env, words):
+    with pytest.raises(ArgumentError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
         PPOConfig(env=env)
 
 
-def test_an_environment_that_cannot_be_rebuilt_is_refused():
+def test_an_environment_that_cannot_be_rebuilt_is_rejected():
     class Own(gymnasium.Env):
         pass
 
-    with pytest.raises(SpecError, match="a Own, which cannot be rebuilt.*as in env=MyEnv"):
+    with pytest.raises(ArgumentError, match="a Own, which cannot be rebuilt.*as in env=MyEnv"):
         PPOConfig(env=Own())
-    with pytest.raises(SpecError, match="env must be the name of an environment; in Python also a class"):
+    with pytest.raises(ArgumentError, match="env must be the name of an environment; in Python also a class"):
         PPOConfig(env=3)
 
 

@@ -16,7 +16,7 @@ from rl.trainers.loggers import read_metrics
 from rl.trainers.networks import described_observations
 
 SMALL = {"num_envs": 2, "total_frames": 128, "frames_per_batch": 64, "eval_episodes": 1, "final_eval_episodes": 1,
-         "hidden": (4,), "loggers": ("csv",)}  # fmt: skip
+         "num_cells": (4,), "loggers": ("csv",)}  # fmt: skip
 
 
 class Named(gymnasium.Env):
@@ -59,7 +59,7 @@ CLASHES += [("td3-bc", "gamma", False), ("act", "action_chunk", False), ("dt", "
 
 
 @pytest.mark.parametrize(("recipe", "name", "choice"), CLASHES)
-def test_a_clash_is_refused_before_the_first_step(recipe, name, choice, tmp_path):
+def test_a_clash_is_rejected_before_the_first_step(recipe, name, choice, tmp_path):
     found = load("recipe", recipe)
     more = {"dataset": "none:read"} if hasattr(found.config, "dataset") else {"num_envs": 2}
     config = found.config(env="Named-v0", env_kwargs={"name": name, "choice": choice}, **more)
@@ -74,7 +74,7 @@ BOOKKEEPING = ["is_init", "step_count", "episode_reward"]
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
 @pytest.mark.parametrize("recipe", ["ppo", "dqn"])
-def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_refused(recipe, dtype, tmp_path):
+def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_rejected(recipe, dtype, tmp_path):
     found, asked = load("recipe", recipe), {"name": "x", "also": "is_init", "choice": True, "dtype": dtype}
     message = rf"{recipe} has entries 'is_init' of its own.*--transform 'rename:\{{in_keys: \[is_init\]"
     with pytest.raises(SpecError, match=message):
@@ -123,7 +123,7 @@ def test_an_observation_called_episode_reward_is_not_taken_for_the_return():
 
 
 @pytest.mark.parametrize("recipe", ["mappo", "qmix", "maddpg"])
-def test_a_clash_in_a_group_is_refused(recipe, tmp_path):
+def test_a_clash_in_a_group_is_rejected(recipe, tmp_path):
     name = {"mappo": "state_value", "qmix": "action_value", "maddpg": "state_action_value"}[recipe]
     found = load("recipe", recipe)
     renamed = f"rename:{{in_keys: [[pair, observation]], out_keys: [[pair, {name}]]}}"
@@ -135,7 +135,7 @@ def test_a_clash_in_a_group_is_refused(recipe, tmp_path):
 
 @pytest.mark.parametrize("name", ["alpha", "entropy", "loss_actor", "pred_value"])
 def test_outputs_of_losses_clash_with_nothing(name, tmp_path):
-    config = SACConfig(env="Named-v0", env_kwargs={"name": name}, learning_starts=32, minibatch_size=16, **SMALL)
+    config = SACConfig(env="Named-v0", env_kwargs={"name": name}, learning_starts=32, batch_size=16, **SMALL)
     assert train_sac(config, out=tmp_path / "run", display="none").train_frames == 128
 
 
@@ -158,8 +158,8 @@ def test_a_renamed_observation_trains_like_any_other(tmp_path):
 @pytest.mark.parametrize("recipe", ["ppo", "a2c", "reinforce", "impala", "ppo-rnd", "dqn"])
 def test_recurrent_policies_read_several_observations(recipe, policy, tmp_path):
     found = load("recipe", recipe)
-    more = {"minibatch_size": 64} if recipe in ("ppo", "ppo-rnd", "dqn") else {}
-    more |= {"learning_starts": 32} if recipe == "dqn" else {}
+    more = {"minibatch_size": 64} if recipe in ("ppo", "ppo-rnd") else {}
+    more |= {"batch_size": 64, "learning_starts": 32} if recipe == "dqn" else {}
     settings = {**SMALL, **more, "policy": policy, "recurrent_size": 8}
     config = found.config(env="Named-v0", env_kwargs={"name": "a", "also": "b", "choice": True}, **settings)
     assert found.train(config, out=tmp_path / "run", display="none").train_frames == 128

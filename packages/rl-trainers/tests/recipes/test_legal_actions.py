@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rl.core import check_pipeline
-from rl.core.errors import SpecError
+from rl.core.errors import ContractError, SpecError
 from rl.core.registry import load
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import load_dataset, register_dataset
@@ -65,12 +65,12 @@ SMALL = {
     "total_frames": 192,
     "eval_episodes": 2,
     "final_eval_episodes": 2,
-    "hidden": (16,),
+    "num_cells": (16,),
     "loggers": ("csv",),
 }
 ON_POLICY = {"frames_per_batch": 64}
 PPO = {**ON_POLICY, "minibatch_size": 32, "epochs": 2}
-REPLAY = {"frames_per_batch": 32, "learning_starts": 96, "minibatch_size": 16, "updates_per_step": 0.1}
+REPLAY = {"frames_per_batch": 32, "learning_starts": 96, "batch_size": 16, "utd_ratio": 0.1}
 CASES = {
     "ppo": PPO,
     "ppo-rnd": PPO,
@@ -79,7 +79,7 @@ CASES = {
     "reinforce": ON_POLICY,
     "impala": ON_POLICY,
     "dqn": REPLAY,
-    "dqn, 3 steps": {**REPLAY, "n_step": 3},
+    "dqn, 3 steps": {**REPLAY, "n_steps": 3},
     "dqn, lstm": {**REPLAY, "policy": "lstm", "recurrent_size": 8, "sequence_length": 4, "burn_in": 2},
     "c51": REPLAY,
     "qrdqn": REPLAY,
@@ -193,7 +193,7 @@ def test_outputs_for_illegal_actions_change_no_loss(name, double, one_hot):
     recipe = load("recipe", name)
     kwargs = {"env_kwargs": {"categorical_action_encoding": False}} if one_hot else {}
     q = name in ("dqn", "c51", "qrdqn")
-    config = recipe.config(env=registered(), hidden=(8,), **({"double": double} if q else {}), **kwargs)
+    config = recipe.config(env=registered(), num_cells=(8,), **({"double_dqn": double} if q else {}), **kwargs)
     env = make_env("Rooms-v0", 2, seed=0, **kwargs)
     policy = recipe.make_policy(config, env)
     loss = LOSSES[name](config, env, policy)
@@ -233,7 +233,7 @@ def shifted(loss, action, name):
         one.bias.data.copy_(old)
 
 
-def test_a_mask_that_fits_no_choice_is_refused_by_name(tmp_path):
+def test_a_mask_that_fits_no_choice_is_rejected_by_name(tmp_path):
     class Two(Rooms):
         action_space = spaces.MultiDiscrete([2, 2])
 
@@ -264,8 +264,8 @@ def masked_rows(name, batch_size):
 def test_recipes_for_data_sets_read_its_masks_or_say_that_it_has_none(name, tmp_path):
     register_dataset("rooms", masked_rows, replace=True)
     recipe = load("recipe", name)
-    small = {**SMALL, "env": Rooms, "total_frames": 20, "minibatch_size": 16}
+    small = {**SMALL, "env": Rooms, "total_frames": 20, "batch_size": 16}
     small.pop("num_envs")
     recipe.train(recipe.config(**small, dataset="rooms:all"), out=tmp_path / "run", display="none")
-    with pytest.raises(SpecError, match=r"action_mask.*lacks"):
+    with pytest.raises(ContractError, match=r"action_mask.*lacks"):
         recipe.train(recipe.config(**small, dataset="rooms:bare"), out=tmp_path / "other", display="none")

@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from rl.collectors import Collector
 from rl.core import SpecError, states_of
 from rl.core.cli import main
+from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
 from rl.trainers.actors import on_policy_actor, on_policy_critic
@@ -18,29 +19,29 @@ from rl.trainers.evaluation import load_run
 
 QUICK = {"env": "test/recall", "num_envs": 8, "eval_every": 2048, "loggers": ("csv",), "recurrent_size": 16}
 PPO = PPOConfig(
-    **QUICK, total_frames=6144, frames_per_batch=256, minibatch_size=64, sequence_length=8, hidden=(16,),
+    **QUICK, total_frames=6144, frames_per_batch=256, minibatch_size=64, sequence_length=8, num_cells=(16,),
     learning_rate=3e-3, policy="lstm",
 )  # fmt: skip
 DQN = DQNConfig(
-    **QUICK, total_frames=4096, frames_per_batch=64, learning_starts=256, updates_per_step=0.125, epsilon_frames=2000,
-    sequence_length=8, burn_in=4, hidden=(16,), learning_rate=3e-3, policy="gru",
+    **QUICK, total_frames=4096, frames_per_batch=64, learning_starts=256, utd_ratio=0.125, annealing_num_steps=2000,
+    sequence_length=8, burn_in=4, num_cells=(16,), learning_rate=3e-3, policy="gru",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_ppo_remembers(policy, tmp_path):
+def test_recurrent_ppo_solves_a_task_of_memory(policy, tmp_path):
     config = dataclasses.replace(PPO, policy=policy)
     assert train_ppo(config, out=tmp_path / "run", display="none").eval_return_mean == 4.0
     assert torch.equal(evaluate(tmp_path / "run", episodes=5), torch.full((5,), 4.0, dtype=torch.float64))
 
 
-def test_a_policy_without_memory_does_not(tmp_path):
+def test_a_feedforward_policy_does_not_solve_a_task_of_memory(tmp_path):
     config = dataclasses.replace(PPO, policy="mlp")
     assert train_ppo(config, out=tmp_path / "run", display="none").eval_return_mean < 3.5
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_dqn_remembers(policy, tmp_path):
+def test_recurrent_dqn_solves_a_task_of_memory(policy, tmp_path):
     config = dataclasses.replace(DQN, policy=policy)
     assert train_dqn(config, out=tmp_path / "run", display="none").eval_return_mean == 4.0
     policy = load_policy(tmp_path / "run")
@@ -49,10 +50,10 @@ def test_dqn_remembers(policy, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["mlp", "gru"])
-@pytest.mark.parametrize("td_lambda", [0.0, 0.7])
-def test_targets_of_sequences_look_further_than_one_step(policy, td_lambda):
+@pytest.mark.parametrize("lmbda", [0.0, 0.7])
+def test_targets_of_sequences_look_further_than_one_step(policy, lmbda):
     """From values that are all 0, targets are the discounted rewards that count, and so are the errors."""
-    config = dataclasses.replace(DQN, policy=policy, td_lambda=td_lambda, gamma=0.9)
+    config = dataclasses.replace(DQN, policy=policy, lmbda=lmbda, gamma=0.9)
     env = FakeEnv(Categorical(2))
     loss = dqn_loss(config, env, dqn_policy(config, env))
     for parameter in loss.value_network.parameters():
@@ -67,7 +68,7 @@ def test_targets_of_sequences_look_further_than_one_step(policy, td_lambda):
     for state in states_of(loss.value_network):
         batch[state.name] = state.start((1, 4))
     loss(batch)
-    weight = 0.0 if policy == "mlp" else 0.9 * td_lambda  # of the step behind
+    weight = 0.0 if policy == "mlp" else 0.9 * lmbda  # of the step behind
     assert torch.allclose(batch["td_error"], torch.tensor([[1 + weight * 2, 2, 4 + weight * 8, 8]]))
 
 
@@ -95,7 +96,7 @@ def test_n_plus_n_frames_equal_2n_frames(train, config, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_the_command_line_knows_memory(policy, capsys):
+def test_the_command_line_trains_recurrent_policies(policy, capsys):
     words = ["--env", "test/recall", "--total-frames", "512", "--num-envs", "4", "--frames-per-batch", "128",
              "--minibatch-size", "64", "--eval-episodes", "1", "--final-eval-episodes", "2", "--loggers", "[csv]",
              "--display", "plain", "--recurrent-size", "8", "--recurrent-layers", "2", "--out", "run"]  # fmt: skip
@@ -112,12 +113,12 @@ def test_the_command_line_knows_memory(policy, capsys):
         pytest.param(PPOConfig, {"sequence_length": 33}, r"sequence_length must be a divisor of .* \(128\)", id="rest"),
         pytest.param(PPOConfig, {"sequence_length": 0}, "sequence_length must be a divisor", id="none"),
         pytest.param(PPOConfig, {"minibatch_size": 100}, r"a multiple of sequence_length \(32\)", id="torn"),
-        pytest.param(DQNConfig, {"minibatch_size": 100}, r"a multiple of sequence_length \(16\)", id="torn-dqn"),
+        pytest.param(DQNConfig, {"batch_size": 100}, r"a multiple of sequence_length \(16\)", id="torn-dqn"),
         pytest.param(DQNConfig, {"burn_in": 49_990}, "burn_in must be so short", id="burn-in"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_sequences_are_named(config, settings, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         config(**{"policy": "lstm", **settings})
     if "policy" not in settings:
         config(**settings)  # without memory they do not matter
@@ -132,7 +133,7 @@ def test_settings_that_do_not_fit_sequences_are_named(config, settings, message)
         pytest.param(OneHot(5), Bounded(0, 255, (40, 40, 3), dtype=torch.uint8), id="one-hot-pixels"),
     ],
 )
-def test_memory_stands_before_every_kind_of_head(kind, action, observation):
+def test_recurrent_layers_precede_every_kind_of_head(kind, action, observation):
     env = FakeEnv(action, observation)
     config = PPOConfig(policy=kind, recurrent_size=8)
     actor, critic = on_policy_actor(config, env), on_policy_critic(config, env)
@@ -169,15 +170,15 @@ def test_velocities_can_be_hidden(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("indices", "message"),
+    ("indices", "error", "message"),
     [
-        pytest.param((0, 4), r"a vector with 4 elements, which are numbered from 0 to 3", id="too-large"),
-        pytest.param((1, 1), "different numbers of 0 or more", id="twice"),
-        pytest.param((-1,), "different numbers of 0 or more", id="negative"),
+        pytest.param((0, 4), SpecError, r"an observation with 4: they are numbered from 0 to 3", id="too-large"),
+        pytest.param((1, 1), ArgumentError, "different numbers of 0 or more", id="twice"),
+        pytest.param((-1,), ArgumentError, "different numbers of 0 or more", id="negative"),
     ],
 )  # fmt: skip
-def test_entries_that_are_not_there_are_refused(indices, message, tmp_path):
-    with pytest.raises(SpecError, match=message):
+def test_entries_that_are_not_there_are_rejected(indices, error, message, tmp_path):
+    with pytest.raises(error, match=message):
         train_ppo(PPOConfig(observation_indices=indices), out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
 

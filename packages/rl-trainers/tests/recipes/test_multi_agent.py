@@ -8,7 +8,7 @@ from rl_trainers_test_envs import TeamEnv
 from tensordict import TensorDict
 
 from rl.core.cli import main
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, load_run, make_env
@@ -29,8 +29,8 @@ def config_of(name, env_kwargs=None, **changes):
         "num_envs": 8,
         "total_frames": 512,
         "frames_per_batch": 128,
-        "minibatch_size": 64,
-        "hidden": (16,),
+        "minibatch_size" if name in ON else "batch_size": 64,
+        "num_cells": (16,),
         "learning_rate": 0.01,
         "eval_every": 4096,
         "eval_episodes": 2,
@@ -39,11 +39,11 @@ def config_of(name, env_kwargs=None, **changes):
         "loggers": ("csv",),
     }
     if name not in ON:
-        settings |= {"updates_per_step": 0.25, "learning_starts": 128, "buffer_size": 2048}
+        settings |= {"utd_ratio": 0.25, "learning_starts": 128, "buffer_size": 2048}
     if name in Q:
-        settings |= {"epsilon_frames": 1024, "target_tau": 0.1, "gamma": 0.5}
+        settings |= {"annealing_num_steps": 1024, "tau": 0.1, "gamma": 0.5}
     if name == "maddpg":
-        settings |= {"gamma": 0.5, "target_tau": 0.1, "exploration_noise": 0.5}
+        settings |= {"gamma": 0.5, "tau": 0.1, "exploration_noise": 0.5}
     return RECIPES[name].config(**{**settings, **changes})
 
 
@@ -58,7 +58,7 @@ def test_the_environment_of_these_tests_conforms():
 
 @pytest.mark.parametrize("share_params", [True, False])
 @pytest.mark.parametrize("name", RECIPES)
-def test_they_learn(name, share_params, tmp_path):
+def test_each_recipe_of_groups_learns(name, share_params, tmp_path):
     config = config_of(name, total_frames=6144, share_params=share_params)
     assert train(name, config, out=tmp_path / "run").eval_return_mean > 7.5
     assert float(evaluate(tmp_path / "run", episodes=2).mean()) > 7.5
@@ -85,7 +85,7 @@ def test_agents_that_leave_are_trained_until_then(name, policy, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "policy"), [("mappo", "gru"), ("ippo", "lstm")])
-def test_recurrent_policies_remember(name, policy, tmp_path):
+def test_recurrent_policies_of_groups_solve_a_task_of_memory(name, policy, tmp_path):
     settings = {"policy": policy, "recurrent_size": 16, "sequence_length": 8, "total_frames": 4096}
     config = config_of(name, {"brief": True, "groups": ["pair"]}, **settings)
     # without memory at most 4.5: 1 for the first step, and half of the other seven
@@ -156,12 +156,16 @@ def test_the_return_is_that_of_a_group():
     [
         ("qmix", {"env_kwargs": {"floats": True}}, "qmix trains discrete actions"),
         ("maddpg", {"env_kwargs": {"floats": False}}, "maddpg trains vectors of bounded floats"),
-        ("ippo", {"report_group": "wolves"}, "is no group; the environment has pair, single"),
     ],
 )
-def test_other_environments_are_refused(name, changes, match, tmp_path):
+def test_other_environments_are_rejected(name, changes, match, tmp_path):
     with pytest.raises(SpecError, match=match):
         train(name, config_of(name, **changes), out=tmp_path / "run")
+
+
+def test_an_unknown_report_group_is_rejected(tmp_path):
+    with pytest.raises(ArgumentError, match=r"'wolves'.* is no group; the environment has pair, single"):
+        train("ippo", config_of("ippo", report_group="wolves"), out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +189,7 @@ def test_maddpg_names_what_other_actions_lack(spec, match):
 
 
 @pytest.mark.parametrize("shape", [(2,), (1,)])
-def test_rewards_without_a_dimension_of_agents_are_refused(shape):
+def test_rewards_without_a_dimension_of_agents_are_rejected(shape):
     env = TeamEnv(4, groups=["pair"])
     env.reward_spec = Composite({("pair", "reward"): Unbounded(shape), "reward": Unbounded((1,))})
     found = re.escape(f"""rewards {{"('pair', 'reward')": [4, {shape[0]}]}} and actions [4, 2]. If group_map in""")
@@ -204,25 +208,25 @@ def test_a_run_whose_environment_has_no_state_resumes_with_a_note(tmp_path, monk
     assert not recwarn.list
 
 
-def test_environments_of_one_agent_are_refused(tmp_path):
+def test_environments_of_one_agent_are_rejected(tmp_path):
     config = MAPPO.config(env="test/guess", num_envs=4, frames_per_batch=64, minibatch_size=32)
     with pytest.raises(SpecError, match="trains groups of agents with one action each"):
         train("mappo", config, out=tmp_path / "run")
 
 
-def test_settings_of_one_agent_are_refused():
-    with pytest.raises(SpecError, match="normalize_observation must be left out with mappo"):
+def test_settings_of_one_agent_are_rejected():
+    with pytest.raises(ArgumentError, match="normalize_observation must be left out with mappo"):
         config_of("mappo", normalize_observation=True)
-    with pytest.raises(SpecError, match="dueling must be left out with vdn, which does not have it, got True"):
+    with pytest.raises(ArgumentError, match="dueling must be left out with vdn, which does not have it, got True"):
         config_of("vdn", dueling=True)
-    with pytest.raises(SpecError, match="n_step must be left out with maddpg"):
-        config_of("maddpg", n_step=3)
-    with pytest.raises(SpecError, match="share_params must be true with policy=gru, got False"):
+    with pytest.raises(ArgumentError, match="n_steps must be left out with maddpg"):
+        config_of("maddpg", n_steps=3)
+    with pytest.raises(ArgumentError, match="share_params must be true with policy=gru, got False"):
         config_of("mappo", policy="gru", share_params=False, sequence_length=8)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_help_leaves_out_settings_that_are_refused(name, capsys):
+def test_help_leaves_out_settings_that_are_rejected(name, capsys):
     assert main(["train", name, "--help"]) == 0
     page = capsys.readouterr().out
     for setting in RECIPES[name].config.absent:

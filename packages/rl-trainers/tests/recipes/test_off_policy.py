@@ -7,7 +7,7 @@ import torch
 from rl_trainers_test_envs import FakeEnv
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, Categorical, OneHot
 from rl.modules import BatchRenorm1d
 from rl.objectives import CrossQLoss, SoftUpdate
@@ -60,11 +60,11 @@ SMALL = {
     "num_envs": 4,
     "total_frames": 512,
     "frames_per_batch": 64,
-    "updates_per_step": 0.1,
-    "minibatch_size": 32,
+    "utd_ratio": 0.1,
+    "batch_size": 32,
     "buffer_size": 1000,
     "learning_starts": 128,
-    "hidden": (16,),
+    "num_cells": (16,),
     "eval_every": 256,
     "eval_episodes": 2,
     "final_eval_episodes": 2,
@@ -77,7 +77,7 @@ DISCRETE = {**SMALL, "env": "CartPole-v1"}
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     _, kind, train = RECIPES[name]
-    more = {} if name in ("td3", "redq") else {"n_step": 3, "sampler": "prioritized:{alpha: 0.6, beta: 0.4}"}
+    more = {} if name in ("td3", "redq") else {"n_steps": 3, "sampler": "prioritized:{alpha: 0.6, beta: 0.4}"}
     more |= {"noise": "ou"} if name == "ddpg" else {}
     config = kind(**(DISCRETE if name == "discrete-sac" else SMALL), **more)
     whole = train(config, out=tmp_path / "whole", display="none")
@@ -109,13 +109,13 @@ def test_targets_move_with_the_actor(name, expected, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_discrete_actions_are_refused(name, tmp_path):
+def test_discrete_actions_are_rejected(name, tmp_path):
     _, kind, train = RECIPES[name]
     with pytest.raises(SpecError, match=f"{name} trains vectors of bounded floats.*dqn or ppo"):
         train(kind(**DISCRETE), out=tmp_path / "run", display="none")
 
 
-def test_discrete_sac_refuses_continuous_actions(tmp_path):
+def test_discrete_sac_rejects_continuous_actions(tmp_path):
     with pytest.raises(SpecError, match=r"discrete-sac trains one choice.*ppo"):
         train_discrete_sac(DiscreteSACConfig(**SMALL), out=tmp_path / "run", display="none")
 
@@ -123,7 +123,7 @@ def test_discrete_sac_refuses_continuous_actions(tmp_path):
 @pytest.mark.parametrize("spec", [Categorical(5), OneHot(5)], ids=["categorical", "one-hot"])
 def test_discrete_sac_chooses_integers_or_one_hot_vectors_from_images(spec):
     env = FakeEnv(spec, Bounded(0, 255, (40, 36, 3), dtype=torch.uint8))
-    config = DiscreteSACConfig(hidden=(8,))
+    config = DiscreteSACConfig(num_cells=(8,))
     policy = discrete_policy(config, env)
     batch = TensorDict(observation=env.observation_spec["observation"].rand(), batch_size=[3])
     action = policy(batch)["action"].clone()
@@ -160,7 +160,7 @@ def test_running_statistics_of_crossq_change_only_in_updates(tmp_path, monkeypat
             return out
 
         monkeypatch.setattr(CrossQLoss, name, watched)
-    train_crossq(CrossQConfig(**SMALL, critic_hidden=(16,)), out=tmp_path / "run", display="none")
+    train_crossq(CrossQConfig(**SMALL, critic_num_cells=(16,)), out=tmp_path / "run", display="none")
     assert changes == {"critic_loss": {(True, False)}, "actor_loss": {(False, True)}}
     policy = load_policy(tmp_path / "run", "last")
     assert all(map(torch.equal, statistics(policy), seen[-1]))
@@ -170,7 +170,7 @@ def test_running_statistics_of_crossq_change_only_in_updates(tmp_path, monkeypat
 
 
 def test_crossq_has_no_targets_and_normalizes_each_layer():
-    config = CrossQConfig(env="pendulum", hidden=(16,), critic_hidden=(32, 8))
+    config = CrossQConfig(env="pendulum", num_cells=(16,), critic_num_cells=(32, 8))
     env = make_env("pendulum", 1, seed=0)
     loss = crossq_loss(config, env, crossq_policy(config, env))
     assert loss.target_qvalue_network is None
@@ -192,7 +192,7 @@ def test_the_target_entropy_is_that_of_the_loss(name, tmp_path):
         assert (alpha > 0) == rises
 
 
-def test_correlated_noise():
+def test_noise_ou_is_correlated_from_step_to_step():
     """Steps of an Ornstein-Uhlenbeck process move its noise by sigma * sqrt(dt), which is a tenth of sigma."""
     env = make_env("pendulum", 1, seed=0)
     noise = exploration_noise(DDPGConfig(env="pendulum", noise="ou", exploration_noise=0.3), env)
@@ -208,27 +208,27 @@ def test_correlated_noise():
         (SACConfig, {"alpha_init": 0.0}),
         (TD3Config, {"policy_delay": 0}),
         (DDPGConfig, {"exploration_noise": -1.0}),
-        (TQCConfig, {"dropped": 25}),
-        (REDQConfig, {"subset": 11}),
-        (CrossQConfig, {"target_tau": 0.005}),
+        (TQCConfig, {"top_quantiles_to_drop_per_net": 25}),
+        (REDQConfig, {"sub_sample_len": 11}),
+        (CrossQConfig, {"tau": 0.005}),
         (DiscreteSACConfig, {"target_entropy_weight": 1.0}),
         (TQCConfig, {"target_entropy": "some"}),
         (DDPGConfig, {"noise": "pink"}),
-        (SACConfig, {"updates_per_step": 0.0001}),
-        (SACConfig, {"n_step": 0}),
+        (SACConfig, {"utd_ratio": 0.0001}),
+        (SACConfig, {"n_steps": 0}),
     ],
 )
-def test_settings_out_of_range(kind, wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+def test_settings_out_of_range_are_rejected(kind, wrong):
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
         kind(**wrong)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_they_learn_to_swing_up_a_pendulum(name, tmp_path):
+def test_each_recipe_swings_up_a_pendulum(name, tmp_path):
     _, kind, train = RECIPES[name]
-    more = {"critics": 3} if name == "redq" else {}
-    config = kind(env="pendulum", num_envs=4, total_frames=8000, hidden=(64, 64), loggers=("csv",), **more)
-    config = dataclasses.replace(config, learning_rate=1e-3, minibatch_size=128)
+    more = {"num_qvalue_nets": 3} if name == "redq" else {}
+    config = kind(env="pendulum", num_envs=4, total_frames=8000, num_cells=(64, 64), loggers=("csv",), **more)
+    config = dataclasses.replace(config, learning_rate=1e-3, batch_size=128)
     assert train(config, out=tmp_path / "run", display="none").eval_return_mean > -400
     assert make_env("pendulum", 1, seed=0).action_spec.shape == (1, 1)

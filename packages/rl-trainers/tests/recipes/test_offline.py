@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import MissingExtraError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, ContractError, MissingExtraError, RLError, SpecError
 from rl.core.registry import load
 from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
@@ -67,8 +67,8 @@ def config_of(name, data="random", **changes):
         "env": "rl_trainers_test_gym:Doubles-v0",
         "dataset": f"targets:{data}",
         "total_frames": 300,
-        "minibatch_size": 64,
-        "hidden": (32,),
+        "batch_size": 64,
+        "num_cells": (32,),
         "learning_rate": 3e-3,
         "gamma": 0.9,
         "eval_every": 300,
@@ -78,15 +78,15 @@ def config_of(name, data="random", **changes):
         "loggers": ("csv",),
     }
     if name in ("dt", "act"):
-        settings |= {"hidden": (), "width": 16}
+        settings |= {"num_cells": (), "n_embd" if name == "dt" else "hidden_dim": 16}
     if name == "dt":
-        settings |= {"context": 4, "layers": 1, "target_return": 8.0}
+        settings |= {"inference_context": 4, "n_layer": 1, "target_return": 8.0}
     if name == "diffusion-bc":
-        settings |= {"diffusion_steps": 20, "sampling_steps": 5}
+        settings |= {"num_steps": 20, "sampling_steps": 5}
     if name == "act":
-        settings |= {"encoder_layers": 1, "decoder_layers": 1, "kl_weight": 1.0}
+        settings |= {"num_encoder_layers": 1, "num_decoder_layers": 1, "kl_weight": 1.0}
     if name in ("diffusion-bc", "act"):
-        settings |= {"chunk_size": 4, "executed": 2}
+        settings |= {"chunk_size": 4, "replan_interval": 2}
     if name == "cql":
         settings |= {"min_q_weight": 0.5, "num_random": 4}
     if name == "td3-bc":
@@ -101,7 +101,7 @@ def train(name, config, **options):
 
 
 @pytest.mark.parametrize("name", ["td3-bc", "iql", "cql"])
-def test_they_are_better_than_the_policy_of_the_data(name, tmp_path):
+def test_offline_recipes_exceed_the_policy_of_the_data(name, tmp_path):
     data = targets("random", 1)[:]
     of_data = 8 * float(data["next", "reward"].mean())
     found = train(name, config_of(name, total_frames=1500), out=tmp_path / "run").eval_return_mean
@@ -144,7 +144,7 @@ def adversarial(data="good", **changes):
         "num_envs": 8,
         "frames_per_batch": 512,
         "minibatch_size": 128,
-        "hidden": (32,),
+        "num_cells": (32,),
         "learning_rate": 3e-3,
         "gamma": 0.5,
         "discriminator_learning_rate": 1e-3,
@@ -198,8 +198,8 @@ def test_choices_are_learned(name, tmp_path):
             env="test/guess",
             dataset="guesses:random",
             total_frames=300,
-            minibatch_size=128,
-            hidden=(32,),
+            batch_size=128,
+            num_cells=(32,),
             learning_rate=1e-2,
             gamma=0.5,
             eval_episodes=2,
@@ -225,8 +225,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
 ONLINE = {
     "env": "rl_trainers_test_gym:Doubles-v0",
     "total_frames": 256,
-    "hidden": (32,),
-    "minibatch_size": 64,
+    "num_cells": (32,),
+    "batch_size": 64,
     "gamma": 0.9,
     "learning_starts": 0,
     "eval_every": 256,
@@ -242,7 +242,7 @@ def test_training_goes_on_in_the_environment(name, recipe, tmp_path):
     config = recipe.config(**ONLINE, dataset="targets:random", init=str(tmp_path / "offline"))
     online = recipe.train
     # without a gradient step that matters, it is the policy of the data set
-    still = replace(config, learning_rate=1e-12, target_tau=1e-9)
+    still = replace(config, learning_rate=1e-12, tau=1e-9)
     found = online(still, out=tmp_path / "still", display="none").eval_return_mean
     assert math.isclose(found, last_return(tmp_path / "offline"), rel_tol=1e-3)
     whole = online(config, out=tmp_path / "whole", display="none")
@@ -276,28 +276,28 @@ def test_a_data_set_is_part_of_each_minibatch(tmp_path):
     batch = buffer.sample()
     assert batch.shape == (64,)
     assert int((batch["next", "reward"] == -7.0).sum()) == 48
-    with pytest.raises(SpecError, match=r"sac reads 'action'.* which bare:x lacks"):
+    with pytest.raises(ContractError, match=r"sac reads 'action'.* which bare:x lacks"):
         SAC.train(replace(config, dataset="bare:x"), out=tmp_path / "run", display="none")
-    with pytest.raises(SpecError, match="n_step must be 1 with a data set"):
-        replace(config, n_step=3)
+    with pytest.raises(ArgumentError, match="n_steps must be 1 with a data set"):
+        replace(config, n_steps=3)
     train("td3-bc", config_of("td3-bc", total_frames=10, eval_every=10), out=tmp_path / "other")
-    with pytest.raises(SpecError, match=r"sac cannot start from .* whose networks are others"):
+    with pytest.raises(CheckpointError, match=r"sac cannot start from .* whose networks are others"):
         SAC.train(replace(config, init=str(tmp_path / "other")), out=tmp_path / "run", display="none")
 
 
-def test_what_does_not_fit_is_refused(tmp_path):
-    with pytest.raises(SpecError, match="iql learns from a data set: give --dataset"):
+def test_what_does_not_fit_is_rejected(tmp_path):
+    with pytest.raises(ArgumentError, match="iql learns from a data set: give --dataset"):
         train("iql", config_of("iql", dataset=""), out=tmp_path / "run")
-    with pytest.raises(SpecError, match=r"bc reads 'action', which bare:x lacks; it has 'observation'"):
+    with pytest.raises(ContractError, match=r"bc reads 'action', which bare:x lacks; it has 'observation'"):
         train("bc", config_of("bc", dataset="bare:x"), out=tmp_path / "run")
     with pytest.raises(SpecError, match="dt trains vectors of bounded floats"):
         train("dt", config_of("dt", env="test/guess"), out=tmp_path / "run")
-    with pytest.raises(SpecError, match="gail learns from an expert: give --dataset"):
+    with pytest.raises(ArgumentError, match="gail learns from an expert: give --dataset"):
         train("gail", adversarial(dataset=""), out=tmp_path / "run")
     for option in ({"with_lagrange": True}, {"actor_bc_frames": 100}):
-        with pytest.raises(SpecError, match=f"leave {next(iter(option))} out"):
+        with pytest.raises(ArgumentError, match=f"leave {next(iter(option))} out"):
             train("cql", config_of("cql", env="test/guess", **option), out=tmp_path / "run")
-    with pytest.raises(SpecError, match="normalize_observation must be left out"):
+    with pytest.raises(ArgumentError, match="normalize_observation must be left out"):
         config_of("bc", normalize_observation=True)
 
 
@@ -358,7 +358,7 @@ def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, c
         num_envs=2,
         frames_per_batch=16,
         buffer_size=size,
-        minibatch_size=16,
+        batch_size=16,
         eval_every=96,
         eval_episodes=1,
         final_eval_episodes=1,
@@ -374,7 +374,7 @@ def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, c
         np.testing.assert_array_equal(np.diff(v) > 0, episode.actions == 1)
         assert episode.terminations[-1] ^ episode.truncations[-1]
         assert not (episode.terminations | episode.truncations)[:-1].any()
-    train_dqn(replace(config, n_step=3), out=tmp_path / "three", display="none")
+    train_dqn(replace(config, n_steps=3), out=tmp_path / "three", display="none")
     with pytest.raises(RLError, match="no replay buffer of single steps"):
         dataset(["record", str(tmp_path / "three"), "test/three-v0", "--replay", "--trust", GYM])
 
@@ -402,7 +402,7 @@ def test_without_minari_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("recipe", ["bc", "td3-bc", "iql", "cql", "dt", "act", "diffusion-bc", "sac", "td3", "gail"])
-def test_a_data_set_of_another_environment_is_refused(recipe, tmp_path):
+def test_a_data_set_of_another_environment_is_rejected(recipe, tmp_path):
     found = load("recipe", recipe)
     config = found.config(env="pendulum", dataset="targets:random", max_episode_steps=10)
     message = r"targets:random does not fit the environment: 'observation' is \[2\] there and \[3\] in 'pendulum'"
@@ -411,7 +411,7 @@ def test_a_data_set_of_another_environment_is_refused(recipe, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_more_choices_than_the_environment_has_are_refused(tmp_path):
+def test_more_choices_than_the_environment_has_are_rejected(tmp_path):
     def three(name, batch_size=None, **settings):
         del name, settings
         after = TensorDict(observation=torch.ones(8, 4), reward=torch.ones(8, 1), done=torch.ones(8, 1).bool(),
@@ -446,7 +446,7 @@ def test_a_recorded_data_set_tells_its_environment(env, known, tmp_path, monkeyp
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setenv("RL_DATASETS", str(tmp_path / "rows"))
-    small = {"total_frames": 32, "num_envs": 2, "frames_per_batch": 32, "minibatch_size": 16, "epochs": 1,
+    small = {"total_frames": 32, "num_envs": 2, "frames_per_batch": 32, "batch_size": 16, "epochs": 1,
              "max_episode_steps": 8, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
     train_ppo(PPOConfig(env=env, **small), out=tmp_path / "run", display="none")
     assert dataset(["record", str(tmp_path / "run"), "test/origin-v0", "--frames", "8", "--trust", GYM]) == 0

@@ -5,7 +5,7 @@ import torch
 from rl_trainers_test_envs import FakeEnv, GuessEnv
 
 from rl.collectors import Collector
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Unbounded
 from rl.trainers import (
     A2CConfig,
@@ -39,7 +39,7 @@ SMALL = {
     "num_envs": 4,
     "total_frames": 512,
     "frames_per_batch": 64,
-    "hidden": (16,),
+    "num_cells": (16,),
     "eval_every": 256,
     "eval_episodes": 2,
     "final_eval_episodes": 2,
@@ -59,7 +59,7 @@ def policies(folder, *runs):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_they_learn_to_guess(name, tmp_path):
+def test_each_recipe_learns_to_guess(name, tmp_path):
     config = config_of(name, total_frames=4096, learning_rate=0.01, final_eval_episodes=5)
     assert RECIPES[name][2](config, out=tmp_path / "run", display="none").eval_return_mean == 8.0
     assert evaluate(tmp_path / "run", episodes=2).tolist() == [8.0, 8.0]
@@ -94,7 +94,7 @@ def test_a_refusal_names_the_recipe(name):
     ("kind", "wrong"),
     [
         (A2CConfig, {"optimizer": "sgd"}),
-        (A2CConfig, {"gae_lambda": 1.5}),
+        (A2CConfig, {"lmbda": 1.5}),
         (A2CConfig, {"frames_per_batch": 41}),
         (ReinforceConfig, {"learning_rate": 0.0}),
         (ImpalaConfig, {"epochs": 0}),
@@ -103,14 +103,14 @@ def test_a_refusal_names_the_recipe(name):
         (PPORNDConfig, {"intrinsic_gamma": 1.1}),
     ],
 )
-def test_settings_out_of_range(kind, wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+def test_settings_out_of_range_are_rejected(kind, wrong):
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
         kind(**wrong)
 
 
 def test_impala_with_one_step_on_each_batch_is_a2c(tmp_path):
     """Importance weights of 1: the targets of V-trace are n-step returns, those of lambda = 1."""
-    settings = {"learning_rate": 1e-3, "entropy_weight": 0.01, "anneal": False}
+    settings = {"learning_rate": 1e-3, "entropy_coeff": 0.01, "anneal_lr": False}
     train_a2c(config_of("a2c", **settings), out=tmp_path / "a2c", display="none")
     train_impala(config_of("impala", epochs=1, **settings), out=tmp_path / "impala", display="none")
     train_impala(config_of("impala", epochs=2, **settings), out=tmp_path / "twice", display="none")
@@ -140,7 +140,7 @@ def test_reinforce_weights_actions_by_returns(baseline):
 
 
 def test_intrinsic_returns_continue_over_ends_of_episodes():
-    config = config_of("ppo-rnd", gae_lambda=0.8, intrinsic_gamma=0.9)
+    config = config_of("ppo-rnd", lmbda=0.8, intrinsic_gamma=0.9)
     env = make_env("test/guess", 4, seed=0)
     rnd = IntrinsicReward(config, env)
     batch = Collector(env, None, frames_per_batch=4 * 11).collect()
@@ -178,6 +178,6 @@ def test_intrinsic_rewards_are_the_errors_over_the_deviation_of_their_sums():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a2c", "reinforce", "impala"])
-def test_they_solve_cartpole(name, tmp_path):
+def test_recipes_solve_cartpole(name, tmp_path):
     config = RECIPES[name][1](total_frames=100_000, loggers=("csv",))
     assert RECIPES[name][2](config, out=tmp_path / "run", display="none").eval_return_mean > 475

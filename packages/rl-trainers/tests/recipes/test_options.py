@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.modules import IndependentNormal, TanhNormal, set_exploration_type
 from rl.trainers import (
     CrossQConfig,
@@ -27,13 +27,13 @@ from rl.trainers.loops import q_learning
 from rl.trainers.loops.on_policy import MinibatchUpdater
 from rl.trainers.loops.updater import Updater
 
-QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "hidden": (8,)}
-DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, minibatch_size=16,
+QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "num_cells": (8,)}
+DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, batch_size=16,
                 learning_starts=64, gamma=0.9, buffer_size=500)  # fmt: skip
 PPO = PPOConfig(**QUICK, env="CartPole-v1", total_frames=256, num_envs=2, frames_per_batch=128, minibatch_size=64,
-                epochs=2, anneal=False)  # fmt: skip
-CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batch=32, minibatch_size=16,
-                      learning_starts=64, updates_per_step=0.25, critic_hidden=(8,))  # fmt: skip
+                epochs=2, anneal_lr=False)  # fmt: skip
+CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batch=32, batch_size=16,
+                      learning_starts=64, utd_ratio=0.25, critic_num_cells=(8,))  # fmt: skip
 
 
 def stored(config, monkeypatch, tmp_path):
@@ -42,13 +42,13 @@ def stored(config, monkeypatch, tmp_path):
     make, store = q_learning.transitions_buffer, q_learning._store
     monkeypatch.setattr(q_learning, "transitions_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
     monkeypatch.setattr(q_learning, "_store", lambda batch, *a, **kw: (batches.append(batch), store(batch, *a, **kw)))
-    train_dqn(config, out=tmp_path / str(config.n_step), display="none")
+    train_dqn(config, out=tmp_path / str(config.n_steps), display="none")
     return seen["buffer"][:], torch.cat(batches, 1)
 
 
 def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
     """Against a loop over each environment: CartPole-v1 pays 1 for a step."""
-    rows, steps = stored(dataclasses.replace(DQN, n_step=3), monkeypatch, tmp_path)
+    rows, steps = stored(dataclasses.replace(DQN, n_steps=3), monkeypatch, tmp_path)
     expected = {}
     for env in range(2):
         done = steps["next", "done"][env].flatten().tolist()
@@ -65,26 +65,26 @@ def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("rate", "steps"), [(0.5, 16 * 5), (2, 64 * 5), (0.04, 1 * 5)])
-def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
+def test_utd_ratio_is_the_number_of_gradient_steps_a_frame(rate, steps, tmp_path, monkeypatch):
     count = []
     step = Updater.step
     monkeypatch.setattr(Updater, "step", lambda *args: (count.append(1), step(*args))[1])
-    train_dqn(dataclasses.replace(DQN, updates_per_step=rate), out=tmp_path / "run", display="none")
+    train_dqn(dataclasses.replace(DQN, utd_ratio=rate), out=tmp_path / "run", display="none")
     assert len(count) == steps  # five of six batches follow the first 64 frames
 
 
 @pytest.mark.parametrize(
     ("config", "change", "message"),
     [
-        (DQN, {"updates_per_step": 0.01}, r"updates_per_step must be at least 1 / frames_per_batch \(0.03125\)"),
-        (DQN, {"n_step": 0}, "n_step must be above 0"),
-        (DQN, {"n_step": 2, "policy": "gru"}, "n_step must be 1 with policy=gru"),
-        (PPO, {"compile": True, "anneal_clip": True}, "anneal_clip must be false with compile"),
-        (PPO, {"init_log_scale": 9.0}, r"init_log_scale must be in \[-5, 2\]"),
+        (DQN, {"utd_ratio": 0.01}, r"utd_ratio must be at least 1 / frames_per_batch \(0.03125\)"),
+        (DQN, {"n_steps": 0}, "n_steps must be above 0"),
+        (DQN, {"n_steps": 2, "policy": "gru"}, "n_steps must be 1 with policy=gru"),
+        (PPO, {"compile": True, "anneal_clip_epsilon": True}, "anneal_clip_epsilon must be false with compile"),
+        (PPO, {"log_std_init": 9.0}, r"log_std_init must be in \[-5, 2\]"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(config, change, message):
-    with pytest.raises(SpecError, match=message):
+def test_options_that_do_not_fit_are_rejected(config, change, message):
+    with pytest.raises(ArgumentError, match=message):
         dataclasses.replace(config, **change)
 
 
@@ -116,16 +116,16 @@ def actor_of(**settings):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_the_initial_scale(own):
-    env, actor = actor_of(init_log_scale=-1.5, state_independent_scale=own)
+def test_log_std_init_is_the_first_deviation_of_actions(own):
+    env, actor = actor_of(log_std_init=-1.5, state_independent_std=own)
     dist = actor.get_dist(env.reset())
     assert torch.allclose(dist.scale, torch.full((3, 1), math.exp(-1.5)), atol=0 if own else 0.01)
     assert (dist.scale.std() == 0) == own
     assert ("log_scale" in "".join(actor.state_dict())) == own
 
 
-def test_clipped_actions_are_normal_and_reach_the_environment_within_its_bounds():
-    env, actor = actor_of(clip_actions=True, init_log_scale=2.0)
+def test_clip_actions_clips_actions_of_a_normal_distribution():
+    env, actor = actor_of(clip_actions=True, log_std_init=2.0)
     assert isinstance(actor.get_dist(env.reset()), IndependentNormal)
     with set_exploration_type("random"), torch.no_grad():
         data = env.rollout(50, actor)
@@ -141,7 +141,7 @@ def test_clipped_actions_are_normal_and_reach_the_environment_within_its_bounds(
         make_env("CartPole-v1", 2, seed=0, clip_actions=True)
 
 
-def test_initial_weights():
+def test_ortho_init_gives_orthogonal_weights():
     weights = [actor_of(ortho_init=ortho)[1].state_dict() for ortho in (True, False)]
     (last,) = [w for name, w in weights[0].items() if w.shape == (1, 64)]
     assert float(last.norm()) == pytest.approx(0.01, rel=1e-4)
@@ -149,13 +149,15 @@ def test_initial_weights():
     assert 0.1 < float(last.norm()) < 1  # torch's are uniform in 1/8: 64 of them have a norm near 0.58
 
 
-def test_the_clip_range_falls(tmp_path, monkeypatch):
+def test_anneal_clip_epsilon_lowers_the_clip_range(tmp_path, monkeypatch):
     seen = []
     call = MinibatchUpdater.__call__
     monkeypatch.setattr(
         MinibatchUpdater, "__call__", lambda self, b: (seen.append(self.loss.clip_epsilon), call(self, b))[1]
     )
-    train_ppo(dataclasses.replace(PPO, total_frames=512, anneal_clip=True), out=tmp_path / "run", display="none")
+    train_ppo(
+        dataclasses.replace(PPO, total_frames=512, anneal_clip_epsilon=True), out=tmp_path / "run", display="none"
+    )
     assert seen == pytest.approx([0.2, 0.15, 0.1, 0.05])
     assert functools.reduce(max, seen) == 0.2
 

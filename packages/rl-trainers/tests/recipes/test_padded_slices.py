@@ -87,14 +87,14 @@ def check(loss, padded, real, keys=()):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("recurrent", [False, True])
 @pytest.mark.parametrize("double", [False, True])
-def test_dqn(double, recurrent, reduction):
+def test_padding_changes_no_dqn_loss(double, recurrent, reduction):
     check(DQNLoss(q_net(recurrent=recurrent), double_dqn=double, reduction=reduction), *samples())
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("recurrent", [False, True])
 @pytest.mark.parametrize("kind", [PPOLoss, ClipPPOLoss])
-def test_ppo(kind, recurrent, reduction):
+def test_padding_changes_no_ppo_loss(kind, recurrent, reduction):
     loss = kind(*actor_and_critic(recurrent=recurrent), normalize_advantage=True, clip_value=0.3, reduction=reduction)
     check(loss, *samples())
 

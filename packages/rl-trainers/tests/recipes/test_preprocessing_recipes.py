@@ -49,7 +49,7 @@ def test_metrics_show_the_rewards_of_the_environment(tmp_path):
     rows = {}
     for normalize in (False, True):
         config = dataclasses.replace(
-            PPO, learning_rate=1e-30, normalize_observation=False, normalize_reward=normalize, anneal=False
+            PPO, learning_rate=1e-30, normalize_observation=False, normalize_reward=normalize, anneal_lr=False
         )
         train_ppo(config, out=tmp_path / str(normalize), display="none")
         rows[normalize] = read_metrics(tmp_path / str(normalize) / "metrics.csv")
@@ -94,7 +94,7 @@ def test_ppo_balances_the_pole_with_normalization(tmp_path):
 
 
 ATARI = {**SMALL, "env": "ALE/Pong-v5", "atari": True, "total_frames": 2000, "num_envs": 4, "eval_every": 2000,
-         "eval_episodes": 2, "max_episode_steps": 60, "hidden": (32,),
+         "eval_episodes": 2, "max_episode_steps": 60, "num_cells": (32,),
          "env_kwargs": {"repeat_action_probability": 0.0}}  # fmt: skip
 
 
@@ -102,10 +102,10 @@ ATARI = {**SMALL, "env": "ALE/Pong-v5", "atari": True, "total_frames": 2000, "nu
     ("train", "config"),
     [
         pytest.param(train_ppo, PPOConfig(**ATARI, frames_per_batch=400, minibatch_size=200, epochs=1), id="ppo"),
-        pytest.param(train_dqn, DQNConfig(**ATARI, frames_per_batch=200, learning_starts=400, updates_per_step=0.01,
-                                          minibatch_size=16, buffer_size=400), id="dqn"),
+        pytest.param(train_dqn, DQNConfig(**ATARI, frames_per_batch=200, learning_starts=400, utd_ratio=0.01,
+                                          batch_size=16, buffer_size=400), id="dqn"),
         pytest.param(train_discrete_sac, DiscreteSACConfig(**ATARI, frames_per_batch=200, learning_starts=400,
-                                                           updates_per_step=0.01, minibatch_size=16, buffer_size=400),
+                                                           utd_ratio=0.01, batch_size=16, buffer_size=400),
                      id="discrete-sac"),
     ],
 )  # fmt: skip

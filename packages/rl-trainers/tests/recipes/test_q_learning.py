@@ -5,7 +5,7 @@ import torch
 from rl_trainers_test_envs import FakeEnv
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, OneHot, Unbounded
 from rl.modules import NoisyLinear, reset_noise, set_exploration_type
 from rl.trainers import (
@@ -32,10 +32,10 @@ SMALL = {
     "num_envs": 4,
     "total_frames": 512,
     "frames_per_batch": 64,
-    "minibatch_size": 32,
+    "batch_size": 32,
     "learning_starts": 128,
     "buffer_size": 512,
-    "hidden": (16,),
+    "num_cells": (16,),
     "eval_every": 256,
     "eval_episodes": 2,
     "final_eval_episodes": 2,
@@ -55,7 +55,7 @@ def policies(folder, *runs):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_they_learn_to_guess(name, tmp_path):
+def test_each_recipe_learns_to_guess(name, tmp_path):
     config = config_of(name, total_frames=4096, learning_rate=0.01, final_eval_episodes=5, buffer_size=4096)
     assert RECIPES[name][2](config, out=tmp_path / "run", display="none").eval_return_mean == 8.0
     assert evaluate(tmp_path / "run", episodes=2).tolist() == [8.0, 8.0]
@@ -64,7 +64,7 @@ def test_they_learn_to_guess(name, tmp_path):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     train = RECIPES[name][2]
-    config = config_of(name, updates_per_step=0.1)
+    config = config_of(name, utd_ratio=0.1)
     whole = train(config, out=tmp_path / "whole", display="none")
     train(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 320)
     train(config, resume=tmp_path / "half", display="none")
@@ -85,7 +85,7 @@ def test_policies_read_images_and_write_distributions(name, shape):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_cannot_be_trained_is_refused(name):
+def test_what_cannot_be_trained_is_rejected(name):
     with pytest.raises(SpecError, match=f"{name} trains one choice"):
         RECIPES[name][0].make_policy(config_of(name), FakeEnv(Unbounded(2)))
 
@@ -96,19 +96,19 @@ def test_what_cannot_be_trained_is_refused(name):
         (C51Config, {"v_min": 1.0, "v_max": 1.0}, r"v_max must be above v_min \(1\.0\), got 1\.0"),
         (C51Config, {"atoms": 1}, "atoms must be 2 or more"),
         (QRDQNConfig, {"quantiles": 0}, "quantiles must be above 0"),
-        (DQNConfig, {"dueling": True, "hidden": ()}, "dueling must be false without hidden layers"),
+        (DQNConfig, {"dueling": True, "num_cells": ()}, "dueling must be false without hidden layers"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(config, change, message):
-    with pytest.raises(SpecError, match=message):
+def test_options_that_do_not_fit_are_rejected(config, change, message):
+    with pytest.raises(ArgumentError, match=message):
         config(**change)
 
 
 def test_rainbow_has_its_six_parts():
     config = RainbowConfig()
-    assert (config.double, config.dueling, config.noisy, config.n_step) == (True, True, True, 3)
+    assert (config.double_dqn, config.dueling, config.noisy, config.n_steps) == (True, True, True, 3)
     assert config.sampler.startswith("prioritized")
-    assert config.epsilon_start == config.epsilon_end == 0
+    assert config.eps_init == config.eps_end == 0
     policy = RAINBOW.make_policy(config_of("rainbow"), FakeEnv(OneHot(3), observation=Unbounded(4)))
     assert not [m for m in policy.modules() if type(m) is torch.nn.Linear]
     assert [m for m in policy.modules() if isinstance(m, NoisyLinear)]
@@ -126,7 +126,7 @@ def test_rainbow_has_its_six_parts():
 
 
 def test_dqn_with_a_dueling_network_of_noisy_layers_resumes(tmp_path):
-    config = DQNConfig(**{**SMALL, "hidden": (16, 16)}, dueling=True, noisy=True, updates_per_step=0.1)
+    config = DQNConfig(**{**SMALL, "num_cells": (16, 16)}, dueling=True, noisy=True, utd_ratio=0.1)
     train_dqn(config, out=tmp_path / "whole", display="none")
     train_dqn(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 320)
     train_dqn(config, resume=tmp_path / "half", display="none")

@@ -7,7 +7,7 @@ from rl_trainers_test_envs import FakeEnv, GuessEnv
 from tensordict import TensorDict
 
 from rl.core import ExplorationType, set_exploration_type
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.replay import PrioritizedSampler
 from rl.trainers import DQNConfig, Evaluator, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
@@ -33,7 +33,7 @@ def test_ppo_learns_to_guess(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dqn_learns_to_guess(seed, tmp_path):
-    config = DQNConfig(**QUICK, total_frames=2048, learning_starts=256, epsilon_frames=1000, seed=seed)
+    config = DQNConfig(**QUICK, total_frames=2048, learning_starts=256, annealing_num_steps=1000, seed=seed)
     assert train_dqn(config, out=tmp_path / "run", display="none").eval_return_mean == 8.0
 
 
@@ -48,7 +48,7 @@ def test_the_loaded_policy_is_an_ordinary_module(tmp_path):
 ENDLESS = {**QUICK, "env": "test/endless", "total_frames": 128, "frames_per_batch": 64, "minibatch_size": 64}
 
 
-def test_an_environment_without_state_is_trained_and_said_once(tmp_path, capsys, monkeypatch):
+def test_an_environment_without_state_is_trained_and_reported_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(_evaluation, "MAX_STEPS", 64)
     monkeypatch.setattr(_evaluation, "NOTE_STEPS", 32)
     with pytest.raises(RLError, match="did not end within 64 steps; set max_episode_steps"):
@@ -144,7 +144,7 @@ def test_dqn_writes_actions_of_the_spec(spec, shape):
 @pytest.mark.parametrize("batch", [(3,), (3, 2)], ids=str)
 def test_networks_take_every_kind_of_observation(observation, batch):
     env = FakeEnv(Categorical(2), observation)
-    net = network(env, out_features=6, hidden=(8,), activation="relu", last_gain=1.0, device="cpu")
+    net = network(env, out_features=6, num_cells=(8,), activation="relu", last_gain=1.0, device="cpu")
     spec = env.observation_spec[0]
     leaves = [spec[key].rand(batch) for key in spec.keys()]
     out = net(*leaves)
@@ -191,7 +191,7 @@ def test_how_an_observation_is_read_follows_from_its_spec_and_the_option(spec, l
         pytest.param(image(4, 4), "channels-last", "flat", id="no-channels"),
     ],
 )
-def test_observations_that_the_rule_does_not_cover_are_refused_with_the_layouts_that_fit(spec, layout, remedy):
+def test_observations_that_the_rule_does_not_cover_are_rejected_with_the_layouts_that_fit(spec, layout, remedy):
     with pytest.raises(SpecError, match=rf"Set --observation-layout to {remedy}$"):
         ppo_policy(PPOConfig(observation_layout=layout), FakeEnv(Categorical(2), spec))
 
@@ -209,7 +209,7 @@ def test_the_logged_value_loss_does_not_depend_on_its_weight(tmp_path):
     """With frozen weights: a learning rate that moves nothing."""
     rows = []
     for weight in (0.5, 2.0):
-        config = PPOConfig(**QUICK, total_frames=256, frames_per_batch=256, learning_rate=1e-30, value_weight=weight)
+        config = PPOConfig(**QUICK, total_frames=256, frames_per_batch=256, learning_rate=1e-30, critic_coeff=weight)
         train_ppo(config, out=tmp_path / str(weight), display="none")
         rows.append(read_metrics(tmp_path / str(weight) / "metrics.csv")["train/loss_critic"][-1])
     assert rows[0] == pytest.approx(rows[1], rel=1e-4)
@@ -231,8 +231,8 @@ def test_seeds_of_neighbouring_runs_share_no_start_states():
     assert not (starts[0][:, None] == starts[1][None]).all(-1).any()
 
 
-def test_more_threads_than_processors_are_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(SpecError, match=r"threads=100000, but this machine has \d+ processors"):
+def test_more_threads_than_processors_are_rejected_before_anything_is_written(tmp_path):
+    with pytest.raises(ArgumentError, match=r"threads=100000, but this machine has \d+ processors"):
         train_ppo(PPOConfig(**QUICK, threads=100_000), out=tmp_path / "run", display="none")
     assert list(tmp_path.iterdir()) == []
 
@@ -244,7 +244,7 @@ def test_dqn_samples_with_a_sampler_by_name(sampler, tmp_path, monkeypatch):
     monkeypatch.setattr(
         PrioritizedSampler, "update_priority", lambda self, *args: (updated.append(args), update(self, *args))
     )
-    config = DQNConfig(**QUICK, total_frames=1024, learning_starts=256, epsilon_frames=500, sampler=sampler)
+    config = DQNConfig(**QUICK, total_frames=1024, learning_starts=256, annealing_num_steps=500, sampler=sampler)
     assert train_dqn(config, out=tmp_path / "run", display="none").train_frames == 1024
     assert bool(updated) == sampler.startswith("prioritized")
     assert all((priority >= 0).all() and index.shape == priority.shape for index, priority in updated)
@@ -277,8 +277,8 @@ def test_every_setting_is_documented():
 
 
 def test_wrong_settings_are_named_together():
-    with pytest.raises(SpecError, match=r"PPOConfig: gae_lambda must be in \[0, 1\], got 2; clip must be"):
-        PPOConfig(gae_lambda=2, clip=0.0)
+    with pytest.raises(ArgumentError, match=r"PPOConfig: lmbda must be in \[0, 1\], got 2; clip_epsilon must be"):
+        PPOConfig(lmbda=2, clip_epsilon=0.0)
 
 
 def test_single_environments_of_any_make_are_put_side_by_side():
@@ -304,7 +304,7 @@ def test_single_environments_of_any_make_are_put_side_by_side():
         pytest.param({"loggers": ("csvv",)}, "did you mean 'csv'", id="logger"),
     ],
 )
-def test_what_is_not_there_is_said_before_anything_is_written(setting, message, tmp_path):
+def test_what_is_not_there_is_reported_before_anything_is_written(setting, message, tmp_path):
     with pytest.raises(RLError, match=message):
         train_ppo(PPOConfig(**{**QUICK, **setting}), out=tmp_path / "run", display="none")
     assert list(tmp_path.iterdir()) == []

@@ -359,7 +359,7 @@ def lambda_returns_by_hand(row, value, lmbda):
         pytest.param(lambda b: b[:, torch.randperm(STEPS)], "time order|leak into", id="shuffled"),
     ],
 )
-def test_what_is_wired_wrongly_is_refused(spoil, message):
+def test_parts_that_are_wired_wrongly_are_rejected(spoil, message):
     env = UnequalEnv()
     actor, critic, *_ = actor_critic((LSTMModule, 1), "pad", env)
     batch = collected(env, actor)[0]

@@ -18,12 +18,12 @@ from rl.trainers.networks import described_observations, network
 
 MODULE = "rl_trainers_test_gym:"
 TINY = {"total_frames": 256, "num_envs": 2, "eval_every": 256, "eval_episodes": 1, "final_eval_episodes": 1,
-        "loggers": ("csv",), "hidden": (8,), "max_episode_steps": 20}  # fmt: skip
+        "loggers": ("csv",), "num_cells": (8,), "max_episode_steps": 20}  # fmt: skip
 RECIPES = {
     "ppo": (train_ppo, PPOConfig(**TINY, frames_per_batch=128, minibatch_size=64, epochs=1)),
     "dqn": (
         train_dqn,
-        DQNConfig(**TINY, learning_starts=64, updates_per_step=0.05, minibatch_size=16, buffer_size=200),
+        DQNConfig(**TINY, learning_starts=64, utd_ratio=0.05, batch_size=16, buffer_size=200),
     ),
 }
 SEEN = ["SeenDiscrete-v0", "SeenChoices-v0", "SeenBits-v0", "SeenDouble-v0", "SeenImage-v0", "SeenTuple-v0", "Dict-v0"]
@@ -47,7 +47,7 @@ def test_every_kind_of_observation_is_trained_on(recipe, env, tmp_path):
 def test_a_large_image_goes_through_the_layers_of_mnih_et_al():
     """8 x 8 by 4, 4 x 4 by 2, 3 x 3 by 1, and 512 units; the reference is torch's own layers."""
     env = FakeEnv(Categorical(6), Bounded(0, 255, (4, 84, 84), dtype=torch.uint8))
-    net = network(env, out_features=6, hidden=(512,), activation="relu", last_gain=None, device="cpu")
+    net = network(env, out_features=6, num_cells=(512,), activation="relu", last_gain=None, device="cpu")
     reference = nn.Sequential(
         nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
         nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 6),
@@ -93,7 +93,7 @@ def test_the_transforms_that_an_error_names_make_the_environment_trainable(recip
         pytest.param(dqn_policy, DQNConfig(), "Integers-v0", "with a transform of your own", id="dqn-integers"),
     ],
 )  # fmt: skip
-def test_other_actions_are_refused_with_what_to_do(policy, config, env, message):
+def test_other_actions_are_rejected_with_what_to_do(policy, config, env, message):
     with pytest.raises(SpecError, match=re.escape(message)):
         policy(config, make_env(MODULE + env, 2, seed=0))
 
@@ -115,11 +115,11 @@ def goal_env(action, **more):
 def test_goals_are_read_beside_the_observation(recipe):
     action = Bounded(-1, 1, (2,)) if recipe in ("sac", "td3", "bc", "iql") else Categorical(3)
     found = load("recipe", recipe)
-    policy = found.make_policy(found.config(hidden=(8,)), goal_env(action))
+    policy = found.make_policy(found.config(num_cells=(8,)), goal_env(action))
     assert set(policy.in_keys) == {"observation", "desired_goal", "achieved_goal"}
 
 
-def test_what_is_left_out_is_said():
+def test_what_is_left_out_is_reported():
     """One observation in three, of which one has a name that transforms use for bookkeeping."""
     env = FakeEnv(
         Categorical(3), {"observation": Unbounded((4,)), "speed": Unbounded((2,)), "step_count": Unbounded((1,))}

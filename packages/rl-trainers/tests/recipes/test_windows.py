@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import ContractError
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.trainers.datasets import Windows, check_entries, chunk_reader, returns_to_go
 
@@ -57,9 +57,9 @@ def test_returns_to_go_are_sums():
     assert returns_to_go(data, torch.tensor(last_steps())).flatten().tolist() == expected
 
 
-def test_chunks_and_what_is_missing():
+def test_a_chunk_has_the_following_actions_and_names_missing_entries():
     class Config:
-        recipe, dataset, chunk_size, minibatch_size = "act", "mine:x", 3, 64
+        recipe, dataset, chunk_size, batch_size = "act", "mine:x", 3, 64
 
     batch = chunk_reader(Config, rows(), "x", "act", chunk_key="chunk")()
     assert batch["x"].shape == (64, 1)
@@ -68,5 +68,5 @@ def test_chunks_and_what_is_missing():
     last = torch.tensor(last_steps())[batch["x"].flatten().long()].unsqueeze(-1)
     assert torch.equal(batch["action_is_pad"], steps > last)
     assert torch.equal(batch["chunk"].squeeze(-1), -steps.minimum(last))
-    with pytest.raises(SpecError, match=r"act reads 'action', which mine:x lacks; it has 'x', .*'episode'"):
+    with pytest.raises(ContractError, match=r"act reads 'action', which mine:x lacks; it has 'x', .*'episode'"):
         check_entries("act", "mine:x", rows()[0], ["x", "action"])

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.trainers._report import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
 VALUES = {"rollout/return_mean": 21.5, "train/loss_actor": -0.0123, "eval/return_mean": math.nan}
@@ -42,7 +42,7 @@ def test_plain_lines_keep_their_interval():
     assert out.getvalue().splitlines() == ["ppo on X, seed 0: runs/x", "a note"]
 
 
-def test_the_panel_shows_progress_figures_and_times():
+def test_the_panel_shows_progress_metrics_and_times():
     out = Terminal()
     display = RichDisplay(out)
     run(display)
@@ -60,12 +60,12 @@ def test_the_panel_shows_progress_figures_and_times():
         pytest.param("none", Terminal(), QuietDisplay, id="none"),
     ],
 )
-def test_the_stream_decides(mode, stream, kind):
+def test_the_display_follows_the_mode_and_the_stream(mode, stream, kind):
     assert type(make_display(mode, stream)) is kind
 
 
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(SpecError, match="auto, rich, plain, none, got 'fancy'"):
+def test_an_unknown_mode_is_rejected():
+    with pytest.raises(ArgumentError, match="auto, rich, plain, none, got 'fancy'"):
         make_display("fancy")
 
 
@@ -74,7 +74,7 @@ def test_the_quiet_display_says_nothing(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_panel_says_what_happens_before_there_are_figures():
+def test_the_panel_says_what_happens_before_there_are_metrics():
     out = Terminal()
     display = RichDisplay(out)
     display.start("ppo on X, seed 0: runs/x", 1000, 0)

@@ -10,7 +10,8 @@ from rl.core.errors import RLError
 from rl.trainers import PPOConfig, evaluate, load_run, train_ppo
 from rl.trainers._video import record_video
 
-SMALL = {"total_frames": 64, "num_envs": 1, "frames_per_batch": 64, "minibatch_size": 64, "epochs": 1, "hidden": (8,),
+SMALL = {"total_frames": 64, "num_envs": 1, "frames_per_batch": 64, "minibatch_size": 64, "epochs": 1,
+         "num_cells": (8,),
          "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_an_environment_that_cannot_be_rendered_is_named(env, tmp_path):
     assert not (tmp_path / "a.mp4").exists()
 
 
-def test_a_video_that_cannot_be_written_is_said_before_episodes_are_played(tmp_path, capsys, trained):
+def test_a_video_that_cannot_be_written_is_reported_before_episodes_are_played(tmp_path, capsys, trained):
     trained("Slides-v0")
     (tmp_path / "file").write_text("")
     assert main(["eval", "run", "--video", "file/a.mp4"]) == 1
@@ -92,7 +93,8 @@ def test_a_video_that_cannot_be_written_is_said_before_episodes_are_played(tmp_p
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
 def test_a_recurrent_policy_plays_the_episode_of_its_evaluation(policy, tmp_path):
     config = PPOConfig(
-        env="CartPole-v1", observation_indices=(0, 2), policy=policy, recurrent_size=8, hidden=(8,), total_frames=512,
+        env="CartPole-v1", observation_indices=(0, 2), policy=policy, recurrent_size=8, num_cells=(8,),
+        total_frames=512,
         num_envs=2, frames_per_batch=256, minibatch_size=128, eval_episodes=1, final_eval_episodes=1, loggers=("csv",),
     )  # fmt: skip
     run = load_run(train_ppo(config, out=tmp_path / "run", display="none").folder)

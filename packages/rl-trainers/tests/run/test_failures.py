@@ -23,7 +23,7 @@ SMALL = {"env": "test/guess", "num_envs": 4, "eval_episodes": 1, "final_eval_epi
 
 def tiny(**settings):
     return PPOConfig(
-        **{**SMALL, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "hidden": (8,), **settings}
+        **{**SMALL, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "num_cells": (8,), **settings}
     )
 
 
@@ -107,7 +107,7 @@ def test_a_start_that_fails_leaves_no_folder(seeds, out, monkeypatch, tmp_path, 
         ("a\0b", "has a byte that is no text"),
     ],
 )
-def test_names_of_folders_that_cannot_be_are_refused_before_the_run(out, text, tmp_path):
+def test_names_of_folders_that_cannot_be_are_rejected_before_the_run(out, text, tmp_path):
     for seeds in ([], ["--seeds", "0,1"]):
         with pytest.raises(RLError, match=text):
             train(["ppo", "--env", "test/guess", "--display", "none", "--out", out, *seeds])
@@ -169,7 +169,7 @@ def test_runs_that_begin_together_get_folders_of_their_own():
         pytest.param(ppo_policy, PPOConfig(), Unbounded((2, 2)), "an Unbounded float32 [2, 2]", id="ppo-matrix"),
     ],
 )
-def test_refused_actions_are_named_in_one_line(build, config, spec, named):
+def test_rejected_actions_are_named_in_one_line(build, config, spec, named):
     with pytest.raises(SpecError, match="trains") as caught:
         build(config, FakeEnv(spec))
     message = str(caught.value)
@@ -179,19 +179,19 @@ def test_refused_actions_are_named_in_one_line(build, config, spec, named):
     assert ("train it with ppo" in message) == (build is dqn_policy)
 
 
-def test_actions_with_a_bound_on_one_side_are_refused():
+def test_actions_with_a_bound_on_one_side_are_rejected():
     spec = Bounded(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, float("inf")]))
     with pytest.raises(SpecError, match=r"'action' of FakeEnv is in \[\[-1.0, 0.0\], \[1.0, inf\]\]: set bounds"):
         ppo_policy(PPOConfig(), FakeEnv(spec))
 
 
-def test_observations_that_are_no_numbers_are_refused():
+def test_observations_that_are_no_numbers_are_rejected():
     env = FakeEnv(Categorical(2), {"words": NonTensor((3,)), "sizes": Unbounded((2,))})
     with pytest.raises(SpecError, match=r"'words'.*no tensor"):
         ppo_policy(PPOConfig(), env)
 
 
-def test_an_id_for_a_component_that_takes_none_is_refused():
+def test_an_id_for_a_component_that_takes_none_is_rejected():
     with pytest.raises(UnknownComponentError, match="'pendulum' takes no id"):
         make_env("pendulum/foo", 1, seed=0)
 

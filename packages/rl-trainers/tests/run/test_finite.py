@@ -14,7 +14,7 @@ from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
 
 SMALL = {"num_envs": 2, "total_frames": 256, "frames_per_batch": 64, "eval_episodes": 1, "final_eval_episodes": 1,
-         "hidden": (8,), "loggers": ("csv",)}  # fmt: skip
+         "num_cells": (8,), "loggers": ("csv",)}  # fmt: skip
 
 
 class Broken(gymnasium.Env):
@@ -48,7 +48,7 @@ CASES = [(name, True) for name in DISCRETE] + [(name, False) for name in CONTINU
 
 def config_of(recipe, **settings):
     config = load("recipe", recipe).config
-    more = {"minibatch_size": 64} if hasattr(config, "minibatch_size") else {}
+    more = {name: 64 for name in ("minibatch_size", "batch_size") if hasattr(config, name)}
     more |= {"learning_starts": 1000} if hasattr(config, "learning_starts") else {}
     return config(**{**SMALL, **more, **settings})
 
@@ -92,7 +92,7 @@ def test_the_row_of_a_data_set_is_named(recipe, tmp_path):
     config = load("recipe", recipe).config(
         env="Broken-v0", env_kwargs={"where": "", "value": "0", "choice": False}, dataset="broken:rows",
         total_frames=300, eval_episodes=1, final_eval_episodes=1, log_every=100, loggers=("csv",),
-        minibatch_size=64, **online,
+        **{"minibatch_size" if recipe == "gail" else "batch_size": 64}, **online,
     )  # fmt: skip
     with pytest.raises(RLError, match="'observation' of broken:rows is inf in row 300"):
         load("recipe", recipe).train(config, out=tmp_path / "run", display="none")

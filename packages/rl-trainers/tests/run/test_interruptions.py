@@ -19,7 +19,7 @@ from rl.trainers._device import seeds_of
 from rl.trainers.loggers import read_metrics
 
 CONFIG = PPOConfig(
-    env="test/guess", num_envs=4, total_frames=1024, frames_per_batch=128, minibatch_size=32, epochs=2, hidden=(16,),
+    env="test/guess", num_envs=4, total_frames=1024, frames_per_batch=128, minibatch_size=32, epochs=2, num_cells=(16,),
     eval_every=500, eval_episodes=2, final_eval_episodes=2, log_every=300, loggers=("csv",),
 )  # fmt: skip
 

@@ -130,7 +130,7 @@ def test_csv_keeps_single_numbers_texts_settings_and_videos_in_files(tmp_path):
     logger.log_scalar("train/loss", 0.5, step=10)
     logger.log_scalar("train/loss", 0.25, step=20)
     logger.log_str("note", "hello", step=3)
-    logger.log_hparams({"lr": 0.1, "hidden": [64, 64], "out": PurePosixPath("a/b")})
+    logger.log_hparams({"lr": 0.1, "num_cells": [64, 64], "out": PurePosixPath("a/b")})
     assert (tmp_path / "scalars" / "train" / "loss.csv").read_text() == "10,0.5\n20,0.25\n"
     assert (tmp_path / "texts" / "note-3.txt").read_text() == "hello"
     assert (tmp_path / "hparams.yaml").read_text() == "lr: 0.1\nhidden:\n- 64\n- 64\nout: a/b\n"

@@ -19,10 +19,8 @@ SMALL = {
     "log_every": 100,
     "loggers": ("csv",),
 }
-PPO = PPOConfig(**SMALL, frames_per_batch=128, minibatch_size=32, epochs=2, hidden=(16,))
-DQN = DQNConfig(
-    **SMALL, frames_per_batch=64, learning_starts=128, updates_per_step=0.0625, buffer_size=300, minibatch_size=16
-)
+PPO = PPOConfig(**SMALL, frames_per_batch=128, minibatch_size=32, epochs=2, num_cells=(16,))
+DQN = DQNConfig(**SMALL, frames_per_batch=64, learning_starts=128, utd_ratio=0.0625, buffer_size=300, batch_size=16)
 GYM = {"env": "CartPole-v1", "num_envs": 2}
 PREPROCESSED = {**GYM, "normalize_observation": True, "normalize_reward": True, "frame_stack": 2, "frame_skip": 2}
 CASES = [
@@ -37,12 +35,12 @@ CASES = [
         id="ppo-preprocessed-native",
     ),
     pytest.param(train_dqn, DQN, id="dqn-soft"),
-    pytest.param(train_dqn, dataclasses.replace(DQN, target_tau=0.0, target_every=200), id="dqn-hard"),
+    pytest.param(train_dqn, dataclasses.replace(DQN, tau=0.0, target_every=200), id="dqn-hard"),
     pytest.param(train_dqn, dataclasses.replace(DQN, **GYM), id="dqn-gymnasium"),
     pytest.param(
-        train_dqn, dataclasses.replace(DQN, n_step=3, sampler="prioritized:{alpha: 0.6, beta: 0.4}"), id="dqn-n-step"
+        train_dqn, dataclasses.replace(DQN, n_steps=3, sampler="prioritized:{alpha: 0.6, beta: 0.4}"), id="dqn-n-step"
     ),
-    pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip=True, clip_value=0.2), id="ppo-clip"),
+    pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip_epsilon=True, clip_value=0.2), id="ppo-clip"),
 ]
 
 
@@ -118,7 +116,7 @@ def test_a_finished_run_can_be_given_more_frames(tmp_path):
     assert "total_frames: 384" in (tmp_path / "run" / "config.yaml").read_text()
 
 
-def test_a_run_goes_on_as_what_it_was(tmp_path):
+def test_a_run_resumes_with_its_own_recipe_only(tmp_path):
     stop = {"display": "none", "should_stop": lambda frames: True}
     train_ppo(PPO, out=tmp_path / "run", **stop)
     with pytest.raises(CheckpointError, match=r"begun with gamma=0\.99, not 0\.5"):

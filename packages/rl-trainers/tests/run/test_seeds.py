@@ -80,7 +80,7 @@ def test_an_interrupted_seed_is_resumed(tmp_path, monkeypatch):
         (["--seeds", "0,1", "--seed", "3"], "--seeds makes a run for each seed: remove --seed"),
     ],
 )
-def test_seeds_that_make_no_sense_are_refused(words, message):
+def test_seeds_that_make_no_sense_are_rejected(words, message):
     with pytest.raises(UsageError, match=message):
         parse_train(["ppo", *words])
     assert parse_train(["ppo", "--seeds", "[4, 2]"]).seeds == (4, 2)
@@ -155,7 +155,10 @@ def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp
         ({"cases": [{"recipe": "ppo"}]}, "case 1: a case has recipe and env"),
         ({"cases": [{"recipe": "ppo", "env": "a", "fames": 1}]}, "case 1: a case has recipe and env"),
         ({"cases": [{"recipe": "pppo", "env": "a"}]}, "case 1: there is no recipe 'pppo'; did you mean 'ppo'"),
-        ({"cases": [{"recipe": "ppo", "env": "a", "settings": {"clip": 3}}]}, r"case 1: PPOConfig: clip must be in"),
+        (
+            {"cases": [{"recipe": "ppo", "env": "a", "settings": {"clip_epsilon": 3}}]},
+            r"case 1: PPOConfig: clip_epsilon must be in",
+        ),
         (
             {"cases": [{"recipe": "ppo", "env": "a", "settings": {"resume": "b"}}]},
             "case 1: settings has resume, which",
@@ -164,7 +167,7 @@ def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp
         ({"cases": [{"recipe": "ppo", "env": "a"}] * 2}, "several cases ppo-a: give each a name"),
     ],
 )
-def test_a_wrong_file_is_refused_before_anything_is_trained(values, message, tmp_path, capsys):
+def test_a_wrong_file_is_rejected_before_anything_is_trained(values, message, tmp_path, capsys):
     write(tmp_path / "bench.yaml", values)
     with pytest.raises(UsageError, match=message):
         read_cases("bench.yaml")

@@ -8,7 +8,7 @@ from rl.trainers import load_checkpoint, save_checkpoint
 from rl.trainers._storage import write_atomic
 
 
-def test_an_optimizer_goes_in_and_out(tmp_path):
+def test_a_checkpoint_restores_an_optimizer(tmp_path):
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(layer.parameters(), fused=True)
     layer(torch.ones(1, 2)).sum().backward()

@@ -13,8 +13,8 @@ from rl.trainers._storage import this_process
 from rl.trainers.loggers import CSVLogger, read_metrics
 
 CONFIG = PPOConfig(
-    env="CartPole-v1", total_frames=512, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1, hidden=(8,),
-    eval_episodes=1, final_eval_episodes=1, loggers=("csv",), log_every=128, anneal=False,
+    env="CartPole-v1", total_frames=512, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1, num_cells=(8,),
+    eval_episodes=1, final_eval_episodes=1, loggers=("csv",), log_every=128, anneal_lr=False,
 )  # fmt: skip
 
 
@@ -67,8 +67,8 @@ def test_the_git_commit_is_that_of_the_working_folder(tmp_path):
 
 
 def test_the_command_line_can_be_typed_again(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/rl", "train", "ppo", "--hidden", "[8, 8]"])
-    assert this_process()["command"] == "rl train ppo --hidden '[8, 8]'"
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/rl", "train", "ppo", "--num-cells", "[8, 8]"])
+    assert this_process()["command"] == "rl train ppo --num-cells '[8, 8]'"
 
 
 def test_metrics_of_0_3_get_the_present_names(tmp_path):

@@ -13,13 +13,13 @@ import torch
 from rl_trainers_test_envs import GuessEnv
 
 from rl.core.cli import main
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, save_checkpoint, train_ppo
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithms.ppo import PPO
 
 CONFIG = PPOConfig(
-    env="test/guess", num_envs=4, total_frames=512, frames_per_batch=128, minibatch_size=64, epochs=1, hidden=(8,),
+    env="test/guess", num_envs=4, total_frames=512, frames_per_batch=128, minibatch_size=64, epochs=1, num_cells=(8,),
     eval_every=128, eval_episodes=1, final_eval_episodes=1, log_every=128, loggers=("csv",),
 )  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_temporary_files_of_a_killed_process_are_removed_on_resume(tmp_path):
     assert mine.exists()
 
 
-def test_settings_edited_in_the_folder_are_refused_and_those_that_may_change_are_named(tmp_path, capsys):
+def test_settings_edited_in_the_folder_are_rejected_and_those_that_may_change_are_named(tmp_path, capsys):
     stopped()
     path = tmp_path / "run" / "config.yaml"
     text = path.read_text()
@@ -167,12 +167,12 @@ def test_damaged_metrics_are_named_on_resume(text, tmp_path):
         train_ppo(config, resume="run", display="none")
 
 
-def test_settings_that_yaml_cannot_hold_are_refused(tmp_path):
-    with pytest.raises(SpecError, match=r"PPOConfig holds .*; use numbers, strings"):
+def test_settings_that_yaml_cannot_hold_are_rejected(tmp_path):
+    with pytest.raises(ArgumentError, match=r"PPOConfig holds .*; use numbers, strings"):
         RunFolder.create("run", PPO, PPOConfig(env_kwargs={"at": object()}))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_no_file_can_have_is_refused():
+def test_a_name_that_no_file_can_have_is_rejected():
     with pytest.raises(RLError, match=r"the run folder 'a\\x00b' has a byte"):
         train_ppo(CONFIG, out="a\0b", display="none")

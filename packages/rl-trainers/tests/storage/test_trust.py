@@ -28,7 +28,8 @@ def attack(*args, **kwargs):
     Path("called").write_text("yes")
     return "done"
 """
-SMALL = {"total_frames": 128, "num_envs": 2, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "hidden": (4,),
+SMALL = {"total_frames": 128, "num_envs": 2, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1,
+         "num_cells": (4,),
          "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
 #: settings of ppo or dqn that name code
 NAMING = {

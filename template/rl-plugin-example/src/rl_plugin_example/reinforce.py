@@ -38,21 +38,21 @@ class ReinforceLoss(nn.Module):
 
     Args:
         actor: a probabilistic TensorDict module: has ``in_keys`` and ``get_dist(tensordict)``.
-        entropy_weight: weight of the entropy bonus, at least 0, units of return per nat.
+        entropy_coeff: weight of the entropy bonus, at least 0, units of return per nat.
 
     Keys: reads what the actor reads, ``action`` and ``advantage`` ``[*B, 1]``; returns ``loss_objective``,
     ``loss_entropy`` and ``entropy`` (nats, without gradient), all ``[]``.
 
     Raises:
-        RLError: if `entropy_weight` is negative.
+        RLError: if `entropy_coeff` is negative.
     """
 
-    def __init__(self, actor: Any, entropy_weight: float = 0.01) -> None:
+    def __init__(self, actor: Any, entropy_coeff: float = 0.01) -> None:
         super().__init__()
-        if entropy_weight < 0:
-            raise RLError(f"ReinforceLoss got entropy_weight={entropy_weight}; give 0 or more")
+        if entropy_coeff < 0:
+            raise RLError(f"ReinforceLoss got entropy_coeff={entropy_coeff}; give 0 or more")
         self.actor = actor
-        self.entropy_weight = entropy_weight
+        self.entropy_coeff = entropy_coeff
         self.contract = Contract(
             reads=(
                 *(Key(key, doc="input of the actor") for key in actor.in_keys),
@@ -79,7 +79,7 @@ class ReinforceLoss(nn.Module):
         return TensorDict(
             {
                 "loss_objective": objective,
-                "loss_entropy": -self.entropy_weight * entropy,
+                "loss_entropy": -self.entropy_coeff * entropy,
                 "entropy": entropy.detach(),
             }
         )

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError as ParserError
+from jsonargparse import ArgumentParser
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
 from rl.trainers._presets import Preset, preset_for
 from rl.trainers._report import DisplayMode
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import ConfigField, RunConfig, config_fields
+from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names, warn_old_names, with_new_names
 
 
 class UsageError(RLError, ValueError):
@@ -36,7 +37,7 @@ class TrainArguments:
     """Parsed arguments of ``rl train``.
 
     Args:
-        preset: the preset that applies, with the settings that it decides: those that nothing else sets.
+        preset: The preset that applies, with the settings that it decides: those that nothing else sets.
     """
 
     recipe: Algorithm
@@ -82,7 +83,7 @@ _COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset", "trust")
 
 
 def usage() -> str:
-    """The page of ``rl train --help``."""
+    """Return the page of ``rl train --help``."""
     lines = ["usage: rl train [RECIPE] [--env ID] [--total-frames N] [--seed S] [--out DIR] ...", "", "Recipes:"]
     recipes = components("recipe")
     width = max(len(component.name) for component in recipes)
@@ -95,8 +96,8 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     """Understand the arguments, or return the help page that they ask for.
 
     Raises:
-        UsageError: if an argument cannot be understood.
-        RLError: if a file that is named cannot be read.
+        UsageError: If an argument cannot be understood.
+        RLError: If a file that is named cannot be read.
 
     Example:
         >>> parse_train(["ppo", "--total-frames", "1000"]).config.total_frames
@@ -111,10 +112,10 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     given = _dashes_to_underscores(words[1:] if named else words)
     name = words[0] if named else _recipe_of_files(given)
     recipe = find_recipe(name)
-    given = _plain_words(given, config_fields(recipe.config))
+    given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
     parser = _parser(recipe)
     fields = [*_CONTROL, *config_fields(recipe.config)]
-    given = _collected(given, {field.name for field in fields if field.repeated})
+    given = _collect_repeated(given, {field.name for field in fields if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
     preset, values = _parse(parser, recipe, given)
@@ -127,7 +128,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
     try:
         config = recipe.config(**values)
-    except SpecError as error:
+    except ArgumentError as error:
         decided = ""
         if preset is not None and str(error) != _error_without(preset, recipe, values):
             decided = f"; settings of the preset {preset.name} apply, --preset none leaves them out"
@@ -136,19 +137,19 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
 
 
 def _error_without(preset: Preset, recipe: Algorithm, values: Mapping[str, Any]) -> str:
-    """What is wrong with the settings without those of the preset; empty if nothing is."""
+    """Return what is wrong with the settings without those of the preset; empty if nothing is."""
     try:
         recipe.config(**{name: value for name, value in values.items() if name not in preset.settings})
-    except SpecError as error:
+    except ArgumentError as error:
         return str(error)
     return ""
 
 
 def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
-    """The seeds of ``--seeds``.
+    """Return the seeds of ``--seeds``.
 
     Raises:
-        UsageError: if they are no different integers from 0 to 2147483647, or another option excludes them.
+        UsageError: If they are no different integers from 0 to 2147483647, or another option excludes them.
     """
     if text is None:
         return ()
@@ -163,10 +164,10 @@ def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
 
 
 def find_recipe(name: str) -> Algorithm:
-    """The recipe of that name.
+    """Return the recipe of that name.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: If there is none.
     """
     known = [component.name for component in components("recipe")]
     if name.endswith(".py"):
@@ -187,10 +188,10 @@ def find_recipe(name: str) -> Algorithm:
 
 
 def algorithm_of_file(file: str) -> Algorithm:
-    """The algorithm of a page, which is imported as the module of its name.
+    """Return the algorithm of a page, which is imported as the module of its name.
 
     Raises:
-        UsageError: if there is no such file, its name is none of a module, or it has not one algorithm.
+        UsageError: If there is no such file, its name is none of a module, or it has not one algorithm.
     """
     path = Path(file)
     if not path.is_file():
@@ -215,7 +216,7 @@ def algorithm_of_file(file: str) -> Algorithm:
 
 
 def _recipe_of_files(given: Sequence[str]) -> str:
-    """The recipe that ``--resume`` or ``--config`` implies; ppo without them."""
+    """Return the recipe that ``--resume`` or ``--config`` implies; ppo without them."""
     for option in ("--resume", "--config"):
         value = _value_of(option, given)
         if value is None:
@@ -228,7 +229,7 @@ def _recipe_of_files(given: Sequence[str]) -> str:
 
 
 def _trusted_modules(given: Sequence[str]) -> list[str]:
-    """The modules of ``--trust``, as typed or collected."""
+    """Return the modules of ``--trust``, as typed or collected."""
     values = [_value_of("--trust", given[i : i + 2]) for i, word in enumerate(given) if word.startswith("--trust")]
     found: list[str] = []
     for value in values:
@@ -237,7 +238,7 @@ def _trusted_modules(given: Sequence[str]) -> list[str]:
 
 
 def _value_of(option: str, given: Sequence[str]) -> str | None:
-    """The last value of an option."""
+    """Return the last value of an option."""
     found = None
     for i, word in enumerate(given):
         if word.startswith(option + "="):
@@ -275,8 +276,18 @@ def _parser(recipe: Algorithm) -> ArgumentParser:
     return parser
 
 
+def _with_new_options(words: Sequence[str], config: type[RunConfig]) -> list[str]:
+    """Words with the options of older versions by today's names."""
+    names = {f"--{old}": f"--{new}" for old, new in old_names(config).items()}
+    options = [word.partition("=")[0] for word in words]
+    warn_old_names(
+        {old.replace("_", "-"): names[old].replace("_", "-") for old in dict.fromkeys(options) if old in names}
+    )
+    return [names.get(option, option) + word[len(option) :] for option, word in zip(options, words, strict=True)]
+
+
 def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[str]:
-    """Words with ``true`` after a switch alone, and lists in brackets: ``--atari``, ``--hidden 64,64``."""
+    """Words with ``true`` after a switch alone, and lists in brackets: ``--atari``, ``--num-cells 64,64``."""
     kinds = {field.name: field.type for field in fields if not field.repeated}
     out: list[str] = []
     for before, word, after in zip(["", *words], words, [*words[1:], "--"], strict=False):
@@ -292,7 +303,7 @@ def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[st
 
 
 def _in_brackets(text: str, kind: Any) -> str:
-    """A list that is typed without brackets, with them."""
+    """Put brackets around a list that is typed without them."""
     if get_origin(kind) is not tuple or text.startswith("["):
         return text
     if get_args(kind)[0] is not str:
@@ -300,7 +311,7 @@ def _in_brackets(text: str, kind: Any) -> str:
     return json.dumps([part.strip() for part in text.split(",") if part.strip()])
 
 
-def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:
+def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
     """Each repeated option once, with the list of its values at the place of the first."""
     out: list[str] = []
     places: dict[str, int] = {}
@@ -329,13 +340,13 @@ _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     names = {"metavar": _METAVARS.get(field.type, "VALUE")}
-    help_text = SUPPRESS if hidden else _escaped(field.doc)
+    help_text = SUPPRESS if hidden else _escape(field.doc)
     # of values of any type jsonargparse imports what a key class_path names; of a plain dict it reads none
     kind = dict if get_origin(field.type) is Mapping else field.type
     group.add_argument(f"--{field.name}", type=kind, default=field.default, help=help_text, **names)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%%")
 
 
@@ -348,7 +359,7 @@ def _help_page(parser: ArgumentParser, recipe: Algorithm) -> str:
 
 
 def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> tuple[Preset | None, dict[str, Any]]:
-    """The preset, and values of all options: from the command line, the files it names, the preset, or the defaults."""
+    """Return the preset, and values of all options: from the command line, files, the preset, or the defaults."""
     options = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no other list
     for word in given:
         option = word.partition("=")[0]
@@ -356,23 +367,26 @@ def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> t
             raise UsageError(unknown("option", option[2:], options, dashed=True))
     try:
         integers = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
-        files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
+        files = {
+            name: _whole(v) if name in integers else v
+            for name, v in _file_values(parser, recipe.config, given, options).items()
+        }
         words = _integer_words(given, integers)
         preset = _preset(recipe, words, files)
         below = {**({} if preset is None else preset.settings), **files}
         namespace = parser.parse_object(below) if below else parser.get_defaults()
         return preset, dict(vars(parser.parse_args(words, namespace=namespace)))
-    except ArgumentError as error:
-        raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
+    except ParserError as error:
+        raise UsageError(_explain(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
         raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
 
 
 def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -> Preset | None:
-    """The preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
+    """Return the preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
 
     Raises:
-        UsageError: if there is no preset of that name.
+        UsageError: If there is no preset of that name.
     """
     name = _value_of("--preset", given) or "auto"
     by_file = any(_value_of(option, given) is not None for option in ("--config", "--resume"))
@@ -396,7 +410,9 @@ def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -
     return replace(preset, settings=left) if left else None
 
 
-def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+def _file_values(
+    parser: ArgumentParser, config: type[RunConfig], given: Sequence[str], options: Sequence[str]
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option, path in (("--resume", _value_of("--resume", given)), ("--config", _value_of("--config", given))):
         if path is None:
@@ -406,6 +422,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
         mine = parser.prog.rpartition(" ")[2]
         if recipe not in (None, mine):
             raise UsageError(f"{path} is about the recipe {recipe!r}: type rl train {recipe} {option} {path}")
+        part = with_new_names(config, part)
         for name in part:
             if name in _COMMAND_LINE_ONLY:
                 raise UsageError(f"{path} sets {name!r}, which a config file cannot: type --{name}")
@@ -435,7 +452,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 def unknown(
     what: str, name: str, options: Sequence[str], *, dashed: bool = False, more: str = "rl train RECIPE --help"
 ) -> str:
-    """The message about an option or setting that does not exist, with the nearest one and where all are listed."""
+    """Return the message about an unknown option or setting, with the nearest one and where all are listed."""
     close = get_close_matches(name, options, n=1)
     shown, near = (f"--{name}", f"--{close[0]}") if dashed and close else (name, close[0] if close else "")
     if dashed:
@@ -450,14 +467,14 @@ _ELSEWHERE = {
     "algo": (),
     "batch_size": ("minibatch_size",),
     "buffer": ("buffer_size",),
-    "clip_coef": ("clip",),
-    "clip_range": ("clip",),
-    "ent_coef": ("entropy_weight", "alpha_init"),
+    "clip_coef": ("clip_epsilon",),
+    "clip_range": ("clip_epsilon",),
+    "ent_coef": ("entropy_coeff", "alpha_init"),
     "env_id": ("env",),
     "eval_freq": ("eval_every",),
-    "exploration_final_eps": ("epsilon_end",),
-    "exploration_fraction": ("epsilon_frames",),
-    "gradient_steps": ("updates_per_step",),
+    "exploration_final_eps": ("eps_end",),
+    "exploration_fraction": ("annealing_num_steps",),
+    "gradient_steps": ("utd_ratio",),
     "gym_id": ("env",),
     "log_interval": ("log_every",),
     "logdir": ("out",),
@@ -466,23 +483,22 @@ _ELSEWHERE = {
     "n_epochs": ("epochs",),
     "n_eval_episodes": ("eval_episodes",),
     "n_steps": ("frames_per_batch",),
-    "net_arch": ("hidden",),
+    "net_arch": ("num_cells",),
     "num_steps": ("frames_per_batch",),
-    "polyak": ("target_tau",),
+    "polyak": ("tau",),
     "save_freq": ("checkpoint_every",),
     "target_update_interval": ("target_every",),
-    "tau": ("target_tau",),
     "total_steps": ("total_frames",),
     "total_timesteps": ("total_frames",),
     "train_freq": ("frames_per_batch",),
     "update_epochs": ("epochs",),
     "verbose": ("display",),
-    "vf_coef": ("value_weight",),
+    "vf_coef": ("critic_coeff",),
 }
 
 
 def _elsewhere(name: str, options: Sequence[str], *, dashed: bool) -> str:
-    """What an option of another project is called here; empty if it is none."""
+    """Return what an option of another project is called here; empty if it is none."""
     plain = name.replace("-", "_").lower()
     if plain == "algo":
         return "; the recipe is the first word, as in rl train ppo."
@@ -521,8 +537,8 @@ _WANTED = {
 }
 
 
-def _explained(message: str, prog: str) -> str:
-    """A message of jsonargparse, in terms of the command line."""
+def _explain(message: str, prog: str) -> str:
+    """Return a message of jsonargparse, in terms of the command line."""
     wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
     if wrong is not None and wrong[2] in _WANTED:
         return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"

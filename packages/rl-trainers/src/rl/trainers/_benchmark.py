@@ -27,7 +27,7 @@ from rl.trainers._storage import (
     write_atomic,
 )
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import RunConfig, config_fields
+from rl.trainers.config import RunConfig, config_fields, with_new_names
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Case:
     """One line of a benchmark.
 
     Args:
-        name: of its folder.
-        recipe: the recipe.
-        config: its settings; the seed is replaced.
-        seeds: of its runs.
-        reference: return that it is compared with; None without one.
-        source: where that return is from.
+        name: Name of its folder.
+        recipe: The recipe.
+        config: Settings; the seed is replaced.
+        seeds: Seeds of its runs.
+        reference: Return that it is compared with; None without one.
+        source: Origin of that return.
     """
 
     name: str
@@ -55,17 +55,17 @@ _KEYS = ("name", "recipe", "env", "frames", "seeds", "preset", "settings", "refe
 
 
 def read_cases(path: str, trust: Sequence[str] = ()) -> list[Case]:
-    """The cases of a file.
+    """Read the cases of a file.
 
     Args:
         path: YAML with ``cases``, a list of mappings with ``recipe`` and ``env`` and optionally ``frames``, ``seeds``,
             ``preset``, ``settings`` (options of the recipe), ``reference``, ``source`` and ``name``
             (``RECIPE-ENV`` if absent), and ``seeds`` for cases without their own, ``[0, 1, 2]`` if absent.
-        trust: modules that the cases may name.
+        trust: Modules that the cases may name.
 
     Raises:
-        UsageError: if the file cannot be read, or a case is wrong.
-        RLError: if it names a module that is not trusted.
+        UsageError: If the file cannot be read, or a case is wrong.
+        RLError: If it names a module that is not trusted.
     """
     values = read_yaml(path)
     given = values.get("cases")
@@ -123,7 +123,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 #: entries of a summary of which that of several runs has median and range
-FIGURES = ("best/return_mean", "last/return_mean", "time/seconds", "time/cpu_seconds")
+SPREAD_METRICS = ("best/return_mean", "last/return_mean", "time/seconds", "time/cpu_seconds")
 
 
 def train_seeds(
@@ -140,18 +140,18 @@ def train_seeds(
     Writes ``summary.json`` and ``learning_curve.png`` into the folder.
 
     Args:
-        recipe: the recipe.
-        config: its settings; the seed is replaced.
-        seeds: of the runs.
-        out: the folder, which may contain some of the runs; a new one under ``runs/`` if None.
-        display: how progress is shown.
-        reference: return at which the plot has a line.
+        recipe: The recipe.
+        config: Settings; the seed is replaced.
+        seeds: Seeds of the runs.
+        out: The folder, which may contain some of the runs; a new one under ``runs/`` if None.
+        display: Mode of the display, as of `Algorithm.train`.
+        reference: Return at which the plot has a line.
 
     Returns:
         What ``summary.json`` contains; None if a run was interrupted.
 
     Raises:
-        RLError: if there is a run with other settings in the folder.
+        RLError: If there is a run with other settings in the folder.
     """
     check_seeds(recipe, config, seeds, out)
     folder = new_folder_of_runs(recipe.name, config) if out is None else Path(out)
@@ -202,8 +202,8 @@ def check_seeds(recipe: Algorithm, config: RunConfig, seeds: Sequence[int], out:
     """Raise if a run in the folder `out` has other settings than it would get.
 
     Raises:
-        RLError: if so, or if `out` is a run folder itself.
-        CheckpointError: if its config cannot be read.
+        RLError: If so, or if `out` is a run folder itself.
+        CheckpointError: If its config cannot be read.
     """
     if out is None:
         return
@@ -215,7 +215,8 @@ def check_seeds(recipe: Algorithm, config: RunConfig, seeds: Sequence[int], out:
         if not run.config.is_file():
             continue
         usual = settings_of(recipe.reference, recipe.config())  # of a setting that an older version did not have
-        before, now = usual | run.read_config(), settings_of(recipe.reference, replace(config, seed=seed))
+        before = usual | with_new_names(recipe.config, run.read_config())
+        now = settings_of(recipe.reference, replace(config, seed=seed))
         differing = [name for name, value in now.items() if before[name] != value]
         changed = [f"{name}={before[name]!r}, not {now[name]!r}" for name in differing]
         if changed:
@@ -228,7 +229,7 @@ def _summary(
     recipe: Algorithm, config: RunConfig, seeds: Sequence[int], runs: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     spread: dict[str, Any] = {}
-    for name in FIGURES:
+    for name in SPREAD_METRICS:
         values = [run[name] for run in runs]
         spread[name] = {"median": median(values), "min": min(values), "max": max(values), "values": values}
     return {"recipe": recipe.name, "env": config.env, "seeds": [*seeds], "frames": runs[0]["frames"], **spread}
@@ -256,16 +257,15 @@ def run_cases(cases: Sequence[Case], out: Path, *, kept: Sequence[str] = (), dis
     """Train what is missing, case by case, and write ``results.json`` and ``results.md`` after each.
 
     Args:
-        cases: what to train; each has a folder of its name, with those of its seeds.
-        out: folder of all.
-        kept: Names of other cases, whose earlier results stay in both files.
-        display: how progress is shown.
+        cases: Cases to train; each has a folder of its name, with those of its seeds.
+        out: Folder of all.
+        display: Mode of the display, as of `Algorithm.train`.
 
     Returns:
         Whether all cases are complete; False if a run was interrupted.
 
     Raises:
-        RLError: if a run fails, or there is a run with other settings; checked for all cases before the first run.
+        RLError: If a run fails, or there is a run with other settings; checked for all cases before the first run.
     """
     for case in cases:
         check_seeds(case.recipe, case.config, case.seeds, out / case.name)
@@ -290,7 +290,7 @@ def _earlier_results(out: Path, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table with a row for each case: medians over the seeds, with the range of several in brackets."""
+    """Return a Markdown table with a row for each case: medians over the seeds, with the range in brackets."""
     lines = [
         "| case | frames | seeds | best policy | last policy | reference | CPU seconds | curve |",
         "|---|---:|---:|---:|---:|---|---:|---|",

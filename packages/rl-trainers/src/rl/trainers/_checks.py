@@ -25,13 +25,13 @@ def check_no_clash(recipe: str, env: Env, parts: Sequence[Any], more: Sequence[N
 
     Args:
         recipe: Name of the recipe.
-        env: writes observations.
-        parts: policies, critics, estimators and losses; what they write, and what losses read if it is there, as
+        env: Environment, which writes observations.
+        parts: Policies, critics, estimators and losses; what they write, and what losses read if it is there, as
             ``gamma``.
-        more: other keys that the loop writes into batches.
+        more: Other keys that the loop writes into batches.
 
     Raises:
-        SpecError: if so; the message has the transform that renames the observation.
+        SpecError: If so; the message has the transform that renames the observation.
     """
     own = {as_tuple(key) for part in parts for key in _keys_of(part)} | {as_tuple(key) for key in more}
     own = {key for key in own if key[0] != NEXT} | {("collector",)}  # which collectors write
@@ -43,14 +43,14 @@ def check_no_clash(recipe: str, env: Env, parts: Sequence[Any], more: Sequence[N
         if any(as_tuple(key)[: len(one)] == one or one[: len(as_tuple(key))] == as_tuple(key) for one in own)
     ]
     if clashes:
-        refuse_clash(recipe, clashes)
+        reject_clash(recipe, clashes)
 
 
-def refuse_clash(owner: str, clashes: Sequence[NestedKey]) -> NoReturn:
+def reject_clash(owner: str, clashes: Sequence[NestedKey]) -> NoReturn:
     """Raise about observations that have the names of entries of `owner`.
 
     Raises:
-        SpecError: always; the message has the transform that renames the observations.
+        SpecError: Always; the message has the transform that renames the observations.
     """
     renamed = [(*as_tuple(key)[:-1], f"{as_tuple(key)[-1]}_seen") for key in clashes]
     old = ", ".join(yaml_key(key) for key in clashes)
@@ -90,13 +90,13 @@ def check_batch(batch: TensorDictBase, keys: Sequence[NestedKey], frames: int, e
     A loss may be finite where its gradient is not; so this looks at what goes in, before anything is learned from it.
 
     Args:
-        batch: ``[num_envs, T]``, in time order.
-        keys: entries that are read; others, and those of integers, are left alone.
-        frames: before the batch.
-        env: name of the environment.
+        batch: Batch ``[num_envs, T]``, in time order.
+        keys: Entries that are read; others, and those of integers, are left alone.
+        frames: Number of frames before the batch.
+        env: Name of the environment.
 
     Raises:
-        RLError: if there is one.
+        RLError: If there is one.
     """
     there = ((key, batch.get(key, None)) for key in keys)
     read: list[tuple[NestedKey, Tensor]] = [(key, x) for key, x in there if x is not None and x.is_floating_point()]
@@ -145,7 +145,7 @@ def check_rows(data: Any, name: str) -> None:
     """Raise if a data set that is in memory has an entry that is NaN or infinite.
 
     Raises:
-        RLError: if so.
+        RLError: If so.
     """
     where = first_bad_row(data, leaf_keys(data), name) if len(data) else ""
     if where:

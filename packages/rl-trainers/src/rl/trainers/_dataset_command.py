@@ -52,22 +52,22 @@ def record_dataset(
     """Write a data set of Minari: episodes played with the policy of a run, or what its replay buffer holds.
 
     Args:
-        run: the run folder.
-        name: id of the data set, as in ``pendulum/medium-v0``.
-        frames: steps at least; the last episodes are complete.
-        random: share of random actions, in [0, 1].
-        checkpoint: ``best`` or ``last``.
-        seed: of environment and actions.
-        replay: write the replay buffer of the last checkpoint, and play nothing.
-        trust: modules that the run may name.
+        run: The run folder.
+        name: Id of the data set, as in ``pendulum/medium-v0``.
+        frames: Steps at least; the last episodes are complete.
+        random: Share of random actions, in [0, 1].
+        checkpoint: Checkpoint to play, ``best`` or ``last``.
+        seed: Seed of environment and actions.
+        replay: Whether to write the replay buffer of the last checkpoint, and play nothing.
+        trust: Modules that the run may name.
 
     Returns:
         A line about what was written.
 
     Raises:
-        RLError: if observations or actions are of a kind that is not recorded, the run has no replay buffer of single
+        RLError: If observations or actions are of a kind that is not recorded, the run has no replay buffer of single
             steps, or the data set exists.
-        MissingExtraError: if Minari is not installed.
+        MissingExtraError: If Minari is not installed.
     """
     minari = _minari()
     RunFolder.open(run)
@@ -165,10 +165,10 @@ def _read_buffer(
 ) -> list[dict[str, Any]]:
     """Episodes in the replay buffer of the last checkpoint, oldest first. The ones at its ends may be parts."""
     state = load_checkpoint(RunFolder(run).last)
-    if "buffer" not in state or getattr(config, "n_step", 1) > 1 or getattr(config, "policy", "mlp") != "mlp":
+    if "buffer" not in state or getattr(config, "n_steps", 1) > 1 or getattr(config, "policy", "mlp") != "mlp":
         raise RLError(
             f"{run} keeps no replay buffer of single steps; --replay takes runs of recipes such as sac, td3 and dqn,"
-            " with n_step=1 and policy=mlp"
+            " with n_steps=1 and policy=mlp"
         )
     buffer = transitions_buffer(config)
     buffer.load_state_dict(state["buffer"])
@@ -248,7 +248,7 @@ def _play(
 
 
 def _array(seen: torch.Tensor) -> np.ndarray[Any, Any]:
-    """An observation, or a mask as integers, as a space of Gymnasium has it."""
+    """Convert an observation, or a mask as integers, to what a space of Gymnasium contains."""
     return (seen.to(torch.int8) if seen.dtype is torch.bool else seen).cpu().numpy()
 
 
@@ -262,15 +262,15 @@ def _stack_episode(episode: dict[str, list[Any]], seen: Sequence[str]) -> dict[s
     return {**episode, "observations": observations, "actions": np.stack(episode["actions"])}
 
 
-def described_dataset(name: str) -> str:
-    """What a data set holds, as text.
+def describe_dataset(name: str) -> str:
+    """Describe what a data set contains, as text.
 
     Args:
-        name: ``SOURCE:NAME``; a name without a source is Minari's.
+        name: Name as ``SOURCE:NAME``; a name without a source is Minari's.
 
     Raises:
-        RLError: if there is no such data set.
-        MissingExtraError: if the library that reads it is not installed.
+        RLError: If there is no such data set.
+        MissingExtraError: If the library that reads it is not installed.
     """
     from rl.replay.datasets import load_dataset
 

@@ -21,7 +21,7 @@ def check_device(device: str) -> None:
     """Raise unless tensors can be made on a device.
 
     Raises:
-        BackendError: if not; names the available devices.
+        BackendError: If not; names the available devices.
 
     Example:
         >>> check_device("cpu")
@@ -44,7 +44,7 @@ def storing_device(device: str) -> str | None:
 
 
 def mixed_precision(config: RunConfig) -> AbstractContextManager[object]:
-    """The context of the losses of a run: their matrix products are of the precision of `config`, weights stay float32.
+    """Return the context of a run's losses: their matrix products have the precision of `config`, weights stay float32.
 
     Weights are cast at each use: a cast that a target has made without gradient would otherwise serve the loss, too.
     """
@@ -97,7 +97,7 @@ class Seeds(NamedTuple):
 
 
 def seeds_of(seed: int) -> Seeds:
-    """The seeds that follow from the one of a run.
+    """Return the seeds that follow from the one of a run.
 
     They are children of a `numpy.random.SeedSequence`, so that runs with neighbouring seeds share no start states.
 
@@ -121,7 +121,7 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of all global generators, as tensors and plain containers."""
+    """Return the state of all global generators, as tensors and plain containers."""
     name, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "python": random.getstate(),

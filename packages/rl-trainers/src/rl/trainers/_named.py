@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -14,20 +15,20 @@ from typing import Any
 import yaml
 
 from rl.core.component import CONTRACTS
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import components, default, load
 
 
 def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
-    """The object and the keyword arguments that ``NAME[:ARGS]`` stands for.
+    """Return the object and the keyword arguments that ``NAME[:ARGS]`` stands for.
 
     Args:
-        kind: of component, for example ``"transform"``.
-        text: a component's name or ``module:attribute``; after another colon, a YAML mapping in braces.
+        kind: Kind of component, for example ``"transform"``.
+        text: A component's name or ``module:attribute``; after another colon, a YAML mapping in braces.
 
     Raises:
-        UnknownComponentError: if there is no such component, module or attribute.
-        RLError: if the arguments are no mapping.
+        UnknownComponentError: If there is no such component, module or attribute.
+        ArgumentError: If the arguments are no mapping.
 
     Example:
         >>> find_call("transform", "step-counter:{max_steps: 10}")[1]
@@ -39,15 +40,15 @@ def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
         try:
             arguments = yaml.safe_load("{" + rest)
         except (yaml.YAMLError, RecursionError) as error:
-            raise RLError(_bad_arguments(kind, text)) from error
+            raise ArgumentError(_bad_arguments(kind, text)) from error
         if not isinstance(arguments, dict) or not all(map(is_argument, arguments.items())):
-            raise RLError(_bad_arguments(kind, text))
+            raise ArgumentError(_bad_arguments(kind, text))
     try:
         return find(kind, name), arguments
     except UnknownComponentError as error:
         before = name.partition(":")[0]
         if before != name and kind in CONTRACTS and before in {component.name for component in components(kind)}:
-            raise RLError(_bad_arguments(kind, text)) from error
+            raise ArgumentError(_bad_arguments(kind, text)) from error
         raise
 
 
@@ -70,10 +71,10 @@ def _bad_arguments(kind: str, text: str) -> str:
 
 
 def find(kind: str, name: str) -> Any:
-    """The component `name`, or what ``module:attribute`` names.
+    """Return the component `name`, or what ``module:attribute`` names.
 
     Raises:
-        UnknownComponentError: if there is no such component, module or attribute.
+        UnknownComponentError: If there is no such component, module or attribute.
     """
     return load(kind, name) if ":" not in name or is_component(kind, name) else import_attribute(name, kind)
 
@@ -95,12 +96,12 @@ def is_component(kind: str, name: str) -> bool:
 
 
 def import_attribute(target: str, what: str) -> Any:
-    """What ``module:attribute`` names.
+    """Import what ``module:attribute`` names.
 
     Raises:
-        UnknownComponentError: if there is no such module or attribute.
-        MissingExtraError: if the module needs a library that is not installed.
-        RLError: if the module raises.
+        UnknownComponentError: If there is no such module or attribute.
+        MissingExtraError: If the module needs a library that is not installed.
+        RLError: If the module raises.
     """
     module_name, _, attribute = target.partition(":")
     module = import_named(module_name, f"{what} {target!r}")
@@ -121,16 +122,16 @@ def import_attribute(target: str, what: str) -> Any:
 
 
 def import_named(name: str, what: str) -> Any:
-    """The module `name`; the current folder is searched too, as `python` does.
+    """Import the module `name`; the current folder is searched too, as `python` does.
 
     Args:
-        name: of the module.
-        what: needs it, for messages.
+        name: Name of the module.
+        what: Component that needs it, for messages.
 
     Raises:
-        UnknownComponentError: if there is no such module.
-        MissingExtraError: if it needs a library that is not installed.
-        RLError: if it raises.
+        UnknownComponentError: If there is no such module.
+        MissingExtraError: If it needs a library that is not installed.
+        RLError: If it raises.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         raise UnknownComponentError(
@@ -151,8 +152,16 @@ def import_named(name: str, what: str) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # a module may raise what it likes
         raise RLError(
-            f"{what}: importing the module {name!r} raised {type(error).__name__}: {error}; correct the module"
+            f"{what}: importing the module {name!r} raised {type(error).__name__}: {error}{_line_of(error, name)};"
+            " correct the module"
         ) from error
+
+
+def _line_of(error: BaseException, module: str) -> str:
+    """Return the line of a module that raised, in brackets; empty if it did not run, as with a syntax error."""
+    steps = reversed(traceback.extract_tb(error.__traceback__))
+    lines = [step for step in steps if Path(step.filename).stem == module.rpartition(".")[2]]
+    return f" ({lines[0].filename}, line {lines[0].lineno})" if lines else ""
 
 
 class GivenEnv(str):
@@ -175,7 +184,7 @@ class GivenEnv(str):
 
 
 def named_env(env: Any, env_kwargs: Any = None) -> tuple[Any, Any]:
-    """The name of an environment class or function, or of an environment from ``gymnasium.make``, and its arguments.
+    """Return name and arguments of an environment class or function, or of what ``gymnasium.make`` returned.
 
     A run needs several copies, and later commands have only its settings. So an environment is rebuilt from its
     ``spec``, and the arguments of it or of a ``functools.partial`` join those of the user.
@@ -185,7 +194,7 @@ def named_env(env: Any, env_kwargs: Any = None) -> tuple[Any, Any]:
         env_kwargs: Arguments from the user, which go before those of `env`.
 
     Raises:
-        SpecError: if it is an environment that cannot be rebuilt, or not from settings.
+        ArgumentError: If it is an environment that cannot be rebuilt, or not from settings.
 
     Example:
         >>> named_env(dict)
@@ -220,7 +229,7 @@ def _of_callable(make: Callable[..., Any]) -> tuple[GivenEnv, dict[str, Any]]:
 def _of_gymnasium(env: Any) -> tuple[GivenEnv, dict[str, Any]]:
     spec = getattr(env, "spec", None)
     if spec is None or getattr(spec, "entry_point", None) is None:
-        raise SpecError(
+        raise ArgumentError(
             f"env is a {type(env).__name__}, which cannot be rebuilt, and a run needs several; give the class or a"
             " function that makes it, as in env=MyEnv or env=lambda: MyEnv(size=5)"
         )
@@ -246,7 +255,7 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they are after a file, with lists in place of tuples.
 
     Raises:
-        SpecError: if no settings can hold one.
+        ArgumentError: If no settings can hold one.
     """
     plain: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -257,8 +266,8 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _not_named(what: str) -> SpecError:
-    return SpecError(
+def _not_named(what: str) -> ArgumentError:
+    return ArgumentError(
         f"env {what}, which no settings can hold, so that later commands would make another environment; give a"
         " function of a module that makes all of it, as in env=my_env.make_maze"
     )
@@ -287,7 +296,7 @@ def check_trusted(settings: Mapping[str, Any], trust: str | Sequence[str], file:
         file: Path for the message.
 
     Raises:
-        RLError: if so.
+        RLError: If so.
 
     Example:
         >>> check_trusted({"env": "CartPole-v1", "loggers": ["csv"]}, (), "config.yaml")
@@ -316,7 +325,7 @@ def check_trusted(settings: Mapping[str, Any], trust: str | Sequence[str], file:
 
 
 def trust_options(settings: Mapping[str, Any]) -> str:
-    """The options, after a space, with which a file of these settings can be read; empty if none is needed.
+    """Return the options, after a space, with which a file of these settings can be read; empty if none is needed.
 
     Example:
         >>> trust_options({"env": "my_env:Maze"})
@@ -327,7 +336,7 @@ def trust_options(settings: Mapping[str, Any]) -> str:
 
 
 def unimportable(settings: Mapping[str, Any]) -> list[str]:
-    """What settings name that no other process can import: what is in a script, a lambda, or inside of a function.
+    """List what settings name that no other process can import: in a script, a lambda, or inside of a function.
 
     Example:
         >>> unimportable({"env": "__main__:Maze", "wrapper": ["my_env:<lambda>", "my_env:Wrapper"]})
@@ -344,7 +353,7 @@ def _printable(name: str) -> str:
 
 
 def _texts_of(setting: str, value: Any) -> Iterator[tuple[str, str]]:
-    """What has to be trusted for a value, with the text that names it."""
+    """Yield what has to be trusted for a value, with the text that names it."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             yield from _texts_of(setting, key)  # a mapping in the place of a list is read as its keys

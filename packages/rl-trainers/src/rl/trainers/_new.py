@@ -7,7 +7,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from rl.core.errors import RLError
+from rl.core.errors import ArgumentError, RLError
 from rl.trainers.algorithm import Algorithm
 
 __all__ = ["write_page"]
@@ -20,14 +20,15 @@ def write_page(file: str | Path, like: Algorithm) -> Path:
     out; bases of its settings in other modules are imported.
 
     Args:
-        file: a new file, whose name is that of a module, such as ``my_td3.py``.
-        like: an algorithm whose page is a file.
+        file: A new file, whose name is that of a module, such as ``my_td3.py``.
+        like: An algorithm whose page is a file.
 
     Returns:
         The path of the file.
 
     Raises:
-        RLError: if the file exists, or its name is none of a module.
+        ArgumentError: If the file has no name of a module.
+        RLError: If the file exists, or the page of `like` is no file.
 
     Example:
         >>> import tempfile
@@ -38,7 +39,7 @@ def write_page(file: str | Path, like: Algorithm) -> Path:
     """
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise RLError(f"{path} is no name of a module: write a name such as my_{like.name.replace('-', '_')}.py")
+        raise ArgumentError(f"{path} is no name of a module: write a name such as my_{like.name.replace('-', '_')}.py")
     if path.exists():
         raise RLError(f"{path} exists: choose another name, or remove it")
     spec = find_spec(like.config.__module__)
@@ -50,7 +51,7 @@ def write_page(file: str | Path, like: Algorithm) -> Path:
 
 
 def _page(text: str, like: Algorithm, name: str) -> str:
-    """The part of a page that an algorithm needs, with another name."""
+    """Return the part of a page that an algorithm needs, with another name."""
     tree = ast.parse(text)
     defined = {one: node for node in tree.body for one in _names_of(node)}
     (object_name,) = (one for one, node in defined.items() if _is_algorithm(node, like.config.__name__))
@@ -65,11 +66,11 @@ def _page(text: str, like: Algorithm, name: str) -> str:
     nodes = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     imports = [line for node in nodes if (line := _needed_import(node, read))]
     body = re.sub(rf'(recipe: ClassVar\[str\] = )"{re.escape(like.name)}"', rf'\1"{name}"', body)
-    return f'"""{name}: begins as {like.name}."""\n\n' + _grouped(imports) + f"\n\n\n{body}\n"
+    return f'"""{name}: begins as {like.name}."""\n\n' + _group_imports(imports) + f"\n\n\n{body}\n"
 
 
 def _names_of(node: ast.stmt) -> set[str]:
-    """What a statement defines, but for shortcuts such as ``train_td3 = TD3.train``."""
+    """Return what a statement defines, but for shortcuts such as ``train_td3 = TD3.train``."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return {node.name}
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -87,7 +88,7 @@ def _is_algorithm(node: ast.stmt, config: str) -> bool:
 
 
 def _source(text: str, node: ast.stmt) -> str:
-    """The lines of a statement, with decorators and the comments above."""
+    """Return the lines of a statement, with decorators and the comments above."""
     lines = text.splitlines()
     first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
     while lines[first - 1].startswith("#"):
@@ -96,14 +97,14 @@ def _source(text: str, node: ast.stmt) -> str:
 
 
 def _needed_import(node: ast.Import | ast.ImportFrom, read: set[str]) -> str:
-    """An import with the names that are read; an empty string without any."""
+    """Return an import with the names that are read; an empty string without any."""
     if not isinstance(node, ast.ImportFrom) or node.module != "__future__":
         node.names = [one for one in node.names if (one.asname or one.name) in read]
     return ast.unparse(node) if node.names else ""
 
 
-def _grouped(imports: list[str]) -> str:
-    """Imports as a formatter has them: the future, the standard library, the others."""
+def _group_imports(imports: list[str]) -> str:
+    """Group imports as a formatter does: the future, the standard library, the others."""
     future = [one for one in imports if one.startswith("from __future__")]
     ours = [one for one in imports if one.startswith(("from rl", "import rl"))]
     rest = [one for one in imports if one not in future and one not in ours]

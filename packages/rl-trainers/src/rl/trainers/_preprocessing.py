@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import REWARD, NestedKey, key_str, leaf_keys
 from rl.envs import (
     CatFrames,
@@ -17,7 +17,7 @@ from rl.envs import (
     TransformedEnv,
     VecNorm,
 )
-from rl.trainers._checks import refuse_clash
+from rl.trainers._checks import reject_clash
 from rl.trainers.networks import EPISODE_REWARD, bookkeeping_names, described, observations_of, readings_of
 
 #: limit of normalized observations; Engstrom et al., "Implementation matters in deep policy gradients", 2020, section 2
@@ -25,10 +25,10 @@ LIMIT = 10.0
 
 
 def normalized_observations(env: Any, layout: str) -> TransformedEnv:
-    """The environment with all vectors of floats that a policy reads normalized by running statistics, and clipped.
+    """Normalize all vectors of floats that a policy reads by running statistics, and clip them.
 
     Raises:
-        SpecError: if there is none.
+        SpecError: If there is none.
     """
     spec = env.observation_spec
     readings = readings_of(env, layout)
@@ -36,16 +36,16 @@ def normalized_observations(env: Any, layout: str) -> TransformedEnv:
     if not keys:
         raise SpecError(
             f"normalize_observation (--normalize-observation) is for vectors of floats; {type(env).__name__} has"
-            f" {_listed(env, readings)}: leave it out"
+            f" {_list_readings(env, readings)}: leave it out"
         )
     return TransformedEnv(env, Compose(VecNorm(keys, decay=1.0), ClipTransform(keys, low=-LIMIT, high=LIMIT)))
 
 
 def stacked_frames(env: Any, count: int, layout: str) -> TransformedEnv:
-    """The environment with the last `count` observations of an episode as one, for all vectors and images.
+    """Stack the last `count` observations of an episode, for all vectors and images.
 
     Raises:
-        SpecError: if there is none, or the stack would be read in another way than one observation.
+        SpecError: If there is none, or the stack would be read in another way than one observation.
     """
     readings = readings_of(env, layout)
     batch = len(env.batch_size)
@@ -56,7 +56,7 @@ def stacked_frames(env: Any, count: int, layout: str) -> TransformedEnv:
     if not transforms:
         raise SpecError(
             f"frame_stack={count} (--frame-stack) is for vectors and images; {type(env).__name__} has"
-            f" {_listed(env, readings)}: leave it out"
+            f" {_list_readings(env, readings)}: leave it out"
         )
     stacked = TransformedEnv(env, Compose(*transforms))
     for key, how in readings.items():
@@ -76,20 +76,20 @@ def _is_read_as(env: Any, key: NestedKey, how: str, layout: str) -> bool:
 
 
 def training_rewards(env: Any, *, sign: bool, normalize: bool, gamma: float) -> TransformedEnv:
-    """The environment with rewards to learn from, and ``episode_reward``, the sum of its own rewards.
+    """Add rewards to learn from, and ``episode_reward``, the sum of the environment's own rewards.
 
     Args:
-        env: the environment.
-        sign: replace rewards by their sign.
-        normalize: divide rewards by the running standard deviation of the return.
-        gamma: discount of that return.
+        env: The environment.
+        sign: Whether to replace rewards by their sign.
+        normalize: Whether to divide rewards by the running standard deviation of the return.
+        gamma: Discount of that return.
 
     Raises:
-        SpecError: if an observation is called ``episode_reward``.
+        SpecError: If an observation is called ``episode_reward``.
     """
     chain = Compose()
     if EPISODE_REWARD in bookkeeping_names(env):
-        refuse_clash("atari (--atari)" if sign else "normalize_reward (--normalize-reward)", [EPISODE_REWARD])
+        reject_clash("atari (--atari)" if sign else "normalize_reward (--normalize-reward)", [EPISODE_REWARD])
     if env.observation_spec.get(EPISODE_REWARD, None) is None:
         chain.append(RewardSum([REWARD], [EPISODE_REWARD]))
     if sign:
@@ -103,11 +103,11 @@ def check_no_reward_statistics(transform: Any, env: Any, text: str) -> None:
     """Raise if a transform would normalize the rewards of evaluations, too.
 
     Raises:
-        SpecError: if so.
+        ArgumentError: If so.
     """
     rewards = set(leaf_keys(env.full_reward_spec))
     if isinstance(transform, RewardNorm) or (isinstance(transform, VecNorm) and rewards & set(transform.out_keys)):
-        raise SpecError(
+        raise ArgumentError(
             f"the transform {text!r} would also normalize the rewards of evaluations; use --normalize-reward true for"
             " rewards, and in_keys of a VecNorm for observations"
         )
@@ -122,7 +122,7 @@ def set_statistics(env: Any, statistics: Sequence[Any]) -> None:
     """Give the `VecNorm` of an environment the statistics of another one, and stop their updates.
 
     Raises:
-        ValueError: if there are more or fewer of them.
+        ValueError: If there are more or fewer of them.
     """
     for one, state in zip(_normalizers(env), statistics, strict=True):
         one.load_state_dict(state)
@@ -136,7 +136,7 @@ def _normalizers(env: Any) -> list[VecNorm]:
     return [one for one in chain if isinstance(one, VecNorm)]
 
 
-def _listed(env: Any, readings: dict[NestedKey, str]) -> str:
+def _list_readings(env: Any, readings: dict[NestedKey, str]) -> str:
     first = (0,) * len(env.batch_size)
     specs = {key: spec[first] if first else spec for key, spec in observations_of(env).items()}
     return ", ".join(f"{key_str(key)}, {described(specs[key])} read as {how}" for key, how in readings.items())

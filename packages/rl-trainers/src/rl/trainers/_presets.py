@@ -17,11 +17,11 @@ class Preset:
     """Settings for one environment.
 
     Args:
-        name: id of the environment.
-        settings: of the recipe, by name; all others have their defaults.
-        source: where the settings come from.
-        seeds: of the runs that were measured with these settings.
-        returns: of the best policy of each of these runs on fresh episodes.
+        name: Id of the environment.
+        settings: Settings of the recipe, by name; all others have their defaults.
+        source: Origin of the settings.
+        seeds: Seeds of the runs that were measured with these settings.
+        returns: Returns of the best policy of each of these runs on fresh episodes.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Preset:
 
 
 def read_presets(target: str) -> dict[str, Preset]:
-    """The presets of a YAML file, by name, with the returns that ``results.json`` beside it has for them.
+    """Read the presets of a YAML file, by name, with the returns that ``results.json`` next to it has for them.
 
     Args:
-        target: ``package:file``, or ``package:file:section`` for the part of the file that is below a name, that of
-            the algorithm. The file maps names of environments to ``settings`` and ``source``; ``results.json`` is a
+        target: Name ``package:file``, or ``package:file:section`` for the part of the file that is below a name, that
+            of the algorithm. The file maps names of environments to ``settings`` and ``source``; ``results.json`` is a
             file of ``rl benchmark``, in which ``case`` names a case: by default that of the algorithm on the
             environment. An entry that has none there may have ``seeds`` and ``returns`` of its own.
 
@@ -69,7 +69,7 @@ def _returns(path: Any) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:
 
 
 def preset_for(presets: Mapping[str, Preset], env: str) -> Preset | None:
-    """The preset of an environment, also for ``gym/ID``; None if there is none.
+    """Return the preset of an environment, also for ``gym/ID``; None if there is none.
 
     Example:
         >>> preset_for({}, "CartPole-v1") is None
@@ -78,22 +78,22 @@ def preset_for(presets: Mapping[str, Preset], env: str) -> Preset | None:
     return presets.get(env.removeprefix("gym/"))
 
 
-def described_preset(preset: Preset) -> str:
+def describe_preset(preset: Preset) -> str:
     """Name and settings in one line, as options.
 
     Example:
-        >>> described_preset(Preset("A-v1", {"gamma": 0.9, "hidden": (64, 64)}, "", (0,), (1.0,)))
-        'preset A-v1: --gamma 0.9 --hidden [64,64]; without it: --preset none'
+        >>> describe_preset(Preset("A-v1", {"gamma": 0.9, "num_cells": (64, 64)}, "", (0,), (1.0,)))
+        'preset A-v1: --gamma 0.9 --num-cells [64,64]; without it: --preset none'
     """
     return f"preset {preset.name}: {_options(preset)}; without it: --preset none"
 
 
 def presets_page(recipes: Iterable[Any], *, settings: bool) -> str:
-    """The page of ``rl presets``: a line for each preset.
+    """Return the page of ``rl presets``: a line for each preset.
 
     Args:
-        recipes: whose presets.
-        settings: below each, list its settings and their source.
+        recipes: Recipes whose presets are listed.
+        settings: Whether to list the settings of each preset and their source.
     """
     recipes = list(recipes)
     width = max(len(name) for name in ("recipe", *(recipe.name for recipe in recipes)))

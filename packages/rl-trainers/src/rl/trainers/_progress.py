@@ -23,8 +23,8 @@ class EpisodeStats:
     """Returns and lengths of finished episodes, from rewards and done flags alone.
 
     Args:
-        num_envs: number of environments.
-        window: episodes over which means are taken.
+        num_envs: Number of environments.
+        window: Episodes over which means are taken.
 
     Example:
         >>> stats = EpisodeStats(num_envs=1)
@@ -45,8 +45,8 @@ class EpisodeStats:
         """Take a batch in time order.
 
         Args:
-            reward: ``[num_envs, T, 1]``.
-            done: bool ``[num_envs, T, 1]``.
+            reward: Rewards ``[num_envs, T, 1]``.
+            done: Bool ``[num_envs, T, 1]``.
 
         Returns:
             The episodes that end in it, in order of time.
@@ -107,7 +107,7 @@ class Every:
     """Due once in each `interval` of frames.
 
     Args:
-        interval: frames.
+        interval: Frames.
 
     Example:
         >>> every = Every(100)

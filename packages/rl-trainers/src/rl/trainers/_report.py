@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 import numpy as np
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError
 from rl.trainers._storage import write_atomic
 from rl.trainers.loggers import read_metrics
 
@@ -30,7 +30,7 @@ class Display(Protocol):
         ...
 
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None:
-        """Show the latest figures, and the seconds of each phase, after an iteration."""
+        """Show the latest metrics, and the seconds of each phase, after an iteration."""
         ...
 
     def note(self, text: str) -> None:
@@ -43,14 +43,14 @@ class Display(Protocol):
 
 
 def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Display:
-    """The display for a stream.
+    """Return the display for a stream.
 
     Args:
-        mode: ``rich``, ``plain``, ``none``, or ``auto`` for rich on a terminal and plain elsewhere.
-        stream: where to; the standard output if None.
+        mode: Mode: ``rich``, ``plain``, ``none``, or ``auto`` for rich on a terminal and plain elsewhere.
+        stream: Stream to write to; the standard output if None.
 
     Raises:
-        SpecError: if there is no such mode.
+        ArgumentError: If there is no such mode.
 
     Example:
         >>> type(make_display("none")).__name__
@@ -65,7 +65,7 @@ def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Di
         return PlainDisplay(to)
     if mode == "none":
         return QuietDisplay()
-    raise SpecError(f"display must be one of auto, rich, plain, none, got {mode!r}")
+    raise ArgumentError(f"display must be one of auto, rich, plain, none, got {mode!r}")
 
 
 class QuietDisplay:
@@ -95,8 +95,8 @@ class PlainDisplay:
     """One line every few seconds, for logs and pipes.
 
     Args:
-        stream: where to.
-        interval: seconds between two lines.
+        stream: Stream to write to.
+        interval: Seconds between two lines.
     """
 
     def __init__(self, stream: TextIO, interval: float = 5.0) -> None:
@@ -115,7 +115,9 @@ class PlainDisplay:
         self._next = time.monotonic() + self._interval
         fps, left = self._pace.read(frames)
         parts = [f"{frames}/{self._pace.total} frames", f"{fps:.0f} frames/s"]
-        parts += [f"{_label(name)} {text}" for name, text in _figures(values) if "return" in name or "loss" in name]
+        parts += [
+            f"{_label(name)} {text}" for name, text in _format_metrics(values) if "return" in name or "loss" in name
+        ]
         parts += [_split(times), f"{_clock(left)} left"]
         self.note(" | ".join(part for part in parts if part))
 
@@ -127,10 +129,10 @@ class PlainDisplay:
 
 
 class RichDisplay:
-    """Panel that is redrawn in place: progress, figures, share of time of each phase.
+    """Panel that is redrawn in place: progress, metrics, share of time of each phase.
 
     Args:
-        stream: the terminal.
+        stream: The terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -149,7 +151,7 @@ class RichDisplay:
 
         self._live.start()
         table = self._table(done, {}, {})
-        table.add_row("now", Spinner("dots", "first batch"))  # moves until there are figures
+        table.add_row("now", Spinner("dots", "first batch"))  # moves until there are metrics
         self._live.update(table)
 
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None:
@@ -176,7 +178,7 @@ class RichDisplay:
             ("frames", f"{frames} of {self._pace.total}"),
             ("frames/s", f"{fps:.0f}"),
             ("time left", _clock(left)),
-            *((_label(name), text) for name, text in _figures(values)),
+            *((_label(name), text) for name, text in _format_metrics(values)),
         ]
         if times:
             rows.append(("time", _split(times)))
@@ -190,7 +192,7 @@ def _label(name: str) -> str:
     return name.removeprefix("train/").replace("/", " ").replace("_", " ")
 
 
-def _figures(values: Mapping[str, float]) -> list[tuple[str, str]]:
+def _format_metrics(values: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, f"{value:.4g}") for name, value in values.items() if not math.isnan(value)]
 
 
@@ -213,13 +215,13 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     """Draw returns over frames from a ``metrics.csv``.
 
     Args:
-        metrics: the file; its columns ``rollout/return_mean`` and ``eval/return_mean`` are plotted.
-        out: the PNG file to write.
-        title: above the picture.
+        metrics: The file; its columns ``rollout/return_mean`` and ``eval/return_mean`` are plotted.
+        out: The PNG file to write.
+        title: Title above the picture.
 
     Raises:
-        CheckpointError: if the file cannot be read.
-        RLError: if the picture cannot be written.
+        CheckpointError: If the file cannot be read.
+        RLError: If the picture cannot be written.
     """
     columns = read_metrics(metrics)
     figure, axes = _axes(title)
@@ -237,14 +239,14 @@ def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: f
     """Draw the median and the interquartile range of the evaluations of several runs.
 
     Args:
-        metrics: a ``metrics.csv`` of each run; only evaluations after the same frames in all of them are plotted.
-        out: the PNG file to write.
-        title: above the picture.
-        reference: return at which a line is drawn.
+        metrics: A ``metrics.csv`` of each run; only evaluations after the same frames in all of them are plotted.
+        out: The PNG file to write.
+        title: Title above the picture.
+        reference: Return at which a line is drawn.
 
     Raises:
-        CheckpointError: if a file cannot be read.
-        RLError: if the picture cannot be written.
+        CheckpointError: If a file cannot be read.
+        RLError: If the picture cannot be written.
     """
     runs = [read_metrics(path) for path in metrics]
     curves = [

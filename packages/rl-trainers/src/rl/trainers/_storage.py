@@ -22,20 +22,20 @@ from typing import Any
 
 import yaml
 
-from rl.core.errors import CheckpointError, MissingExtraError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, MissingExtraError, RLError
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import RunConfig
+from rl.trainers.config import RunConfig, with_new_names
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     """Write `state` to `path`: all of it, or nothing and the old file stays.
 
     Args:
-        path: a file, which is replaced in one step; its folder is created.
-        state: nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
+        path: A file, which is replaced in one step; its folder is created.
+        state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
 
     Raises:
-        CheckpointError: if the state holds something else, or the file cannot be written.
+        CheckpointError: If the state holds something else, or the file cannot be written.
 
     Example:
         >>> import tempfile, torch
@@ -51,10 +51,10 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The state that `save_checkpoint` wrote, with its tensors on the CPU.
+    """Load the state that `save_checkpoint` wrote, with its tensors on the CPU.
 
     Raises:
-        CheckpointError: if the file is missing, damaged, or was not written by `save_checkpoint`.
+        CheckpointError: If the file is missing, damaged, or was not written by `save_checkpoint`.
     """
     from rl.core import state as states  # imports torch
 
@@ -69,7 +69,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 @contextmanager
 def atomic_path(path: Path) -> Generator[Path]:
-    """A temporary path next to `path` that replaces it when the block ends without an error.
+    """Open a temporary path next to `path` that replaces it when the block ends without an error.
 
     What was at `path` before stays as it is until then, and for good if the block raises.
     """
@@ -121,10 +121,10 @@ def _sync(path: Path) -> None:
 
 
 def video_library() -> Any:
-    """The library that writes videos.
+    """Return the library that writes videos.
 
     Raises:
-        MissingExtraError: if it is not installed.
+        MissingExtraError: If it is not installed.
     """
     try:
         import imageio.v3 as imageio
@@ -137,17 +137,18 @@ def video_library() -> Any:
 
 
 def check_video(out: str | Path) -> Any:
-    """The library that writes videos, if one can be written to `out`.
+    """Return the library that writes videos, if one can be written to `out`.
 
     Raises:
-        MissingExtraError: if it is not installed.
-        RLError: if there is a file at `out`, no file can be made there, or its name has no known ending.
+        MissingExtraError: If it is not installed.
+        ArgumentError: If there is a file at `out`, or its name has no known ending.
+        RLError: If no file can be made there.
     """
     path = Path(out)
     if path.exists():
-        raise RLError(f"{path} exists already and is not overwritten; name another file with --video")
+        raise ArgumentError(f"{path} exists already and is not overwritten; name another file with --video")
     if path.suffix not in (".mp4", ".gif"):
-        raise RLError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
+        raise ArgumentError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
     imageio = video_library()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +179,7 @@ def this_process() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """The commit that is checked out here; None if there is none, or no git."""
+    """Return the commit that is checked out here; None if there is none, or no git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
@@ -191,7 +192,7 @@ class RunFolder:
     """Paths inside a run folder.
 
     Args:
-        path: the folder.
+        path: The folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -210,7 +211,7 @@ class RunFolder:
         """Keep other processes from training in this folder; remove what a killed one left half written.
 
         Raises:
-            CheckpointError: if another process trains in it.
+            CheckpointError: If another process trains in it.
         """
         from filelock import FileLock, Timeout
 
@@ -247,7 +248,7 @@ class RunFolder:
         """Raise if the folder was deleted or renamed during its run.
 
         Raises:
-            CheckpointError: if so.
+            CheckpointError: If so.
         """
         if not self.config.is_file():
             raise CheckpointError(
@@ -257,20 +258,20 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path | None, recipe: Algorithm, config: RunConfig) -> RunFolder:
-        """A new folder that holds the config, and nothing else yet.
+        """Create a folder that contains the config, and nothing else yet.
 
         Args:
-            path: where; ``runs/RECIPE-ENV-SEED-COUNTER`` if None.
-            recipe: the recipe.
-            config: its settings.
+            path: Path of the folder; ``runs/RECIPE-ENV-SEED-COUNTER`` if None.
+            recipe: The recipe.
+            config: Settings.
 
         Raises:
-            RLError: if the folder is there already, or cannot be made.
-            SpecError: if a setting cannot be written as YAML.
+            RLError: If the folder is there already, or cannot be made.
+            ArgumentError: If a setting cannot be written as YAML.
         """
         text = config_yaml(recipe.reference, config)
         candidates = _names(recipe.name, config, config.seed) if path is None else [Path(path)]
-        folder = next((cls(name) for name in candidates if _made(name)), None)
+        folder = next((cls(name) for name in candidates if _create_folder(name)), None)
         if folder is None:
             raise RLError(
                 f"the run folder {path} exists already and is not overwritten; name another one with"
@@ -281,10 +282,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """The folder of an earlier run.
+        """Open the folder of an earlier run.
 
         Raises:
-            CheckpointError: if there is no run in it.
+            CheckpointError: If there is no run in it.
         """
         folder = cls(path)
         if not folder.config.is_file():
@@ -298,7 +299,7 @@ class RunFolder:
         """``config.yaml`` as a dict: ``recipe`` and the settings.
 
         Raises:
-            CheckpointError: if it cannot be read.
+            CheckpointError: If it cannot be read.
         """
         try:
             values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
@@ -311,7 +312,7 @@ class RunFolder:
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
         if "updates_per_batch" in values:  # dqn of rl-trainers 0.3
-            values["updates_per_step"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
+            values["utd_ratio"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
         return values
 
     def update_config(self, text: str) -> None:
@@ -322,7 +323,7 @@ class RunFolder:
         """``summary.json``; None if the run is not complete.
 
         Raises:
-            CheckpointError: if it cannot be read.
+            CheckpointError: If it cannot be read.
         """
         if not self.summary.is_file():
             return None
@@ -339,10 +340,10 @@ class RunFolder:
         """Record the start of this process in ``history.json``.
 
         Args:
-            frames: that are done already.
+            frames: Number of frames that are done already.
 
         Raises:
-            CheckpointError: if the file is damaged.
+            CheckpointError: If the file is damaged.
         """
         try:
             before = json.loads(self.history.read_text(encoding="utf-8")) if self.history.is_file() else []
@@ -355,20 +356,20 @@ def check_name(out: str | Path) -> None:
     """Raise unless `out` can be the name of a folder and stand in files of text.
 
     Raises:
-        RLError: if not.
+        ArgumentError: If not.
     """
     text = os.fspath(out)
     if not text.strip():
-        raise RLError("the run folder has an empty name; name one with --out, or leave --out out")
+        raise ArgumentError("the run folder has an empty name; name one with --out, or leave --out out")
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        raise RLError(f"the run folder {text!a} has a byte that is no text; name another one with --out")
+        raise ArgumentError(f"the run folder {text!a} has a byte that is no text; name another one with --out")
 
 
 def runs_in(path: str | Path) -> list[RunFolder]:
-    """The run in a folder, or those of several seeds in the order of the seeds.
+    """List the run in a folder, or those of several seeds in the order of the seeds.
 
     Raises:
-        CheckpointError: if there is no run in it.
+        CheckpointError: If there is no run in it.
     """
     whole = RunFolder(path)
     found = [RunFolder(one) for one in whole.path.glob("seed-*")] if not whole.config.is_file() else []
@@ -379,7 +380,7 @@ def runs_in(path: str | Path) -> list[RunFolder]:
 
 
 def config_yaml(recipe: str, config: RunConfig) -> str:
-    """A config as ``config.yaml`` holds it and ``--config`` reads it.
+    """Write a config as ``config.yaml`` contains it and ``--config`` reads it.
 
     Example:
         >>> from rl.trainers import PPOConfig
@@ -387,12 +388,12 @@ def config_yaml(recipe: str, config: RunConfig) -> str:
         recipe: ppo
 
     Raises:
-        SpecError: if a setting cannot be written as YAML.
+        ArgumentError: If a setting cannot be written as YAML.
     """
     try:
         return yaml.safe_dump(settings_of(recipe, config), sort_keys=False, default_flow_style=None)
     except yaml.YAMLError as error:
-        raise SpecError(
+        raise ArgumentError(
             f"{type(config).__name__} holds {' '.join(str(error).split())}; use numbers, strings, lists and mappings"
         ) from error
 
@@ -407,12 +408,12 @@ def settings_of(recipe: str, config: RunConfig) -> dict[str, Any]:
 
 
 def new_folder_of_runs(recipe: str, config: RunConfig) -> Path:
-    """A new folder ``runs/RECIPE-ENV-seeds-COUNTER``, for runs that differ in their seed.
+    """Create a folder ``runs/RECIPE-ENV-seeds-COUNTER``, for runs that differ in their seed.
 
     Raises:
-        RLError: if it cannot be made.
+        RLError: If it cannot be made.
     """
-    return next(path for path in _names(recipe, config, "seeds") if _made(path))
+    return next(path for path in _names(recipe, config, "seeds") if _create_folder(path))
 
 
 def file_name(text: str) -> str:
@@ -432,11 +433,11 @@ def _names(recipe: str, config: RunConfig, label: object) -> Iterator[Path]:
     )
 
 
-def _made(path: Path) -> bool:
+def _create_folder(path: Path) -> bool:
     """Whether the folder is new; another run may take a name at any moment.
 
     Raises:
-        RLError: if it cannot be made.
+        RLError: If it cannot be made.
     """
     try:
         path.mkdir(parents=True, exist_ok=False)
@@ -493,7 +494,7 @@ def check_resume(folder: RunFolder, recipe: Algorithm, config: RunConfig, saved:
         The settings that do change, as ``name=new (was old)``.
 
     Raises:
-        CheckpointError: if recipe or settings differ, or all frames are done.
+        CheckpointError: If recipe or settings differ, or all frames are done.
     """
     run = saved.get("run")
     frames = run.get("frames") if isinstance(run, dict) else None
@@ -505,6 +506,7 @@ def check_resume(folder: RunFolder, recipe: Algorithm, config: RunConfig, saved:
             f"{folder.path} is a run of {before['recipe']!r}, not of {recipe.reference!r}; resume it with"
             f" `rl train {before['recipe']} --resume {folder.path}`"
         )
+    before = with_new_names(type(config), before)
     now = settings_of(recipe.reference, config)
     changed = {name: value for name, value in now.items() if before.get(name, value) != value}
     refused = [f"{name}={before[name]!r}, not {value!r}" for name, value in changed.items() if name not in CHANGEABLE]

@@ -16,7 +16,7 @@ from rl.trainers._device import preserved_rng, seed_everything
 from rl.trainers._storage import atomic_path, check_video
 from rl.trainers.evaluation import TrainedRun
 
-#: pictures per second of an environment that does not say
+#: images per second of an environment that does not say
 FPS = 30
 
 
@@ -26,18 +26,18 @@ def record_video(
     """Write one episode as a video, headless.
 
     Args:
-        run: what to show.
-        out: the file, ``.mp4`` or ``.gif``; it must not exist.
-        seed: of the environment.
-        deterministic: take the deterministic action (exploration off); else sample actions as in training.
-        max_steps: largest number of steps.
+        run: Run to show.
+        out: The file, ``.mp4`` or ``.gif``; it must not exist.
+        seed: Seed of the environment.
+        deterministic: Whether to take the deterministic action (exploration off) instead of sampling as in training.
+        max_steps: Largest number of steps.
 
     Returns:
-        The number of pictures.
+        The number of images.
 
     Raises:
-        RLError: if the environment cannot be rendered, or the file exists.
-        MissingExtraError: if imageio is not installed.
+        RLError: If the environment cannot be rendered, or the file exists.
+        MissingExtraError: If imageio is not installed.
     """
     imageio = check_video(out)
     try:
@@ -45,14 +45,14 @@ def record_video(
     except (TypeError, RLError) as error:
         raise RLError(f"{run.config.env!r} cannot be rendered: it takes no render_mode ({error})") from error
     how = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
-    pictures: list[Any] = []
+    images: list[Any] = []
     with preserved_rng(), torch.no_grad(), set_exploration_type(how):
         seed_everything(seed)
         td = _begun(env.reset(), run.policy)
-        pictures.append(_picture(env, run.config.env))
+        images.append(_render(env, run.config.env))
         for _ in range(max_steps):
             td = env.step(run.policy(td))
-            pictures.append(_picture(env, run.config.env))
+            images.append(_render(env, run.config.env))
             if bool(td.get((NEXT, DONE)).any()):
                 break
             td = _going_on(step_mdp(td))
@@ -62,14 +62,14 @@ def record_video(
     options = {"duration": 1000 / fps, "loop": 0} if Path(out).suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
     try:
         with atomic_path(Path(out)) as path:
-            imageio.imwrite(path, pictures, **options)
+            imageio.imwrite(path, images, **options)
     except OSError as error:
         raise RLError(f"{out} cannot be written: {error}; free some room, or name another file with --video") from error
-    return len(pictures)
+    return len(images)
 
 
 def _begun(td: TensorDictBase, policy: Any) -> TensorDictBase:
-    """The root of a first step, with the start of what a policy carries."""
+    """Return the root of a first step, with the start of what a policy carries."""
     states = states_of(policy)
     for state in states:
         td.set(state.name, state.start(tuple(td.batch_size), td.device))
@@ -77,7 +77,7 @@ def _begun(td: TensorDictBase, policy: Any) -> TensorDictBase:
 
 
 def _going_on(td: TensorDictBase) -> TensorDictBase:
-    """The root of a following step: the policy has written its states under ``next``."""
+    """Return the root of a following step: the policy has written its states under ``next``."""
     return td if td.get(IS_INIT, None) is None else td.set(IS_INIT, torch.zeros_like(td.get(DONE)))
 
 
@@ -89,7 +89,7 @@ def _fps(env: Any) -> float:
 
 
 def _without_screen(error: BaseException) -> str:
-    """The remedy if OpenGL finds no screen, as MuJoCo does on a server."""
+    """Return the remedy if OpenGL finds no screen, as MuJoCo does on a server."""
     said = f"{type(error).__name__} {error}".lower()
     signs = ("mujoco_gl", "opengl", "glfw", "gladload", "egl", "display", "framebuffer", "glcontext")
     if not any(sign in said for sign in signs):
@@ -97,11 +97,11 @@ def _without_screen(error: BaseException) -> str:
     return ". Without a screen, MuJoCo renders with MUJOCO_GL=egl rl eval ..., or with MUJOCO_GL=osmesa"
 
 
-def _picture(env: Any, name: str) -> Any:
+def _render(env: Any, name: str) -> Any:
     try:
-        picture = env.render()
+        image = env.render()
     except Exception as error:  # simulators raise what they like
         raise RLError(f"{name!r} cannot be rendered: {error}{_without_screen(error)}") from error
-    if picture is None:
+    if image is None:
         raise RLError(f"{name!r} rendered nothing; it knows no render_mode 'rgb_array'")
-    return picture[0] if isinstance(picture, (list, tuple)) else picture
+    return image[0] if isinstance(image, (list, tuple)) else image

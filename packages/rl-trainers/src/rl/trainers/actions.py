@@ -64,7 +64,7 @@ def check_mask(recipe: str, env: Env) -> None:
         env: Environment of one agent.
 
     Raises:
-        SpecError: if the action is not one choice of several, or the mask has no entry for each of them.
+        SpecError: If the action is not one choice of several, or the mask has no entry for each of them.
     """
     if mask_key(env) is not None:
         check_choice(recipe, type(env).__name__, MASK, _one(env, env.observation_spec[MASK]), *action_of(env))
@@ -82,7 +82,7 @@ def check_choice(recipe: str, env: str, key: NestedKey, mask: Any, action: Neste
         spec: Spec of the action of one agent.
 
     Raises:
-        SpecError: if the action is not one choice of several, or the mask has no entry for each of them.
+        SpecError: If the action is not one choice of several, or the mask has no entry for each of them.
     """
     numbers = mask.dtype is not None and not mask.dtype.is_floating_point
     if is_choice(spec) and numbers and tuple(mask.shape) == (int(spec.n),):
@@ -116,7 +116,7 @@ def mask_in_info(env: Any, seed: int) -> dict[str, TensorSpec]:
 
 
 def legal(mask: Tensor) -> Tensor:
-    """A mask as bool; where no action is legal, as at the end of an episode, all are.
+    """Convert a mask to bool; where no action is legal, as at the end of an episode, all are.
 
     Example:
         >>> legal(torch.tensor([[0, 1], [0, 0]], dtype=torch.int8))
@@ -157,7 +157,7 @@ class LegalActions(ActionMask):
         super().transform_specs(specs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The mask of the action spec."""
+        """Return the mask of the action spec."""
         mask = self.masked_spec.mask
         return {} if mask is None else {"mask": mask.clone()}
 
@@ -176,12 +176,12 @@ class ActionDistribution:
     """How a policy samples an action.
 
     Args:
-        key: where the action is.
-        spec: of the action, without the environment's batch.
-        width: of the network's output.
-        params: names of the distribution's parameters.
-        kind: class of the distribution.
-        kwargs: further arguments of the distribution.
+        key: Key of the action.
+        spec: Spec of the action, without the environment's batch.
+        width: Width of the network's output.
+        params: Names of the distribution's parameters.
+        kind: Class of the distribution.
+        kwargs: Further arguments of the distribution.
         mask: Key of the mask of legal actions; None if all are.
     """
 
@@ -194,13 +194,13 @@ class ActionDistribution:
     mask: NestedKey | None = None
 
     def reads(self, params: Sequence[NestedKey] | None = None) -> Any:
-        """The ``in_keys`` of a `ProbabilisticActor`; `params` are the keys of the parameters, if not their names."""
+        """Return the ``in_keys`` of a `ProbabilisticActor`; `params` are the keys of parameters, if not their names."""
         found: list[Any] = [*(self.params if params is None else params)]
         return found if self.mask is None else {**dict(zip(self.params, found, strict=True)), "mask": self.mask}
 
 
 def distribution_of(env: Env, recipe: str) -> ActionDistribution:
-    """The distribution that fits an environment's action.
+    """Return the distribution that fits an environment's action.
 
     | action | distribution |
     |---|---|
@@ -211,11 +211,11 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
     | `Unbounded` ``[n]``, float32 or float64 | normal |
 
     Args:
-        env: the environment.
-        recipe: name for messages.
+        env: The environment.
+        recipe: Name for messages.
 
     Raises:
-        SpecError: if the action is of another kind, or bounded on one side.
+        SpecError: If the action is of another kind, or bounded on one side.
     """
     key, spec = action_of(env)
     return distribution_for(key, spec, type(env).__name__, recipe, mask_key(env))
@@ -224,17 +224,17 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
 def distribution_for(
     key: NestedKey, spec: Any, env: str, recipe: str, mask: NestedKey | None = None
 ) -> ActionDistribution:
-    """The distribution that fits a spec, see `distribution_of`.
+    """Return the distribution that fits a spec, see `distribution_of`.
 
     Args:
-        key: of the action.
-        spec: of one action.
-        env: name of the environment, for messages.
-        recipe: name for messages.
+        key: Key of the action.
+        spec: Spec of one action.
+        env: Name of the environment, for messages.
+        recipe: Name for messages.
         mask: Key of the mask of legal actions, which only one choice of several can have.
 
     Raises:
-        SpecError: if the action is of another kind, or bounded on one side.
+        SpecError: If the action is of another kind, or bounded on one side.
     """
     vector = len(spec.shape) == 1
     if is_choice(spec):
@@ -282,7 +282,7 @@ def single_choice(env: Env, recipe: str) -> Any:
     """Spec of an action that is one choice of several: `Categorical` or `OneHot`.
 
     Raises:
-        SpecError: if the action is of another kind, or not under ``action``.
+        SpecError: If the action is of another kind, or not under ``action``.
     """
     key, spec = action_of(env)
     if not is_choice(spec) or key != ACTION:

@@ -63,16 +63,16 @@ __all__ = [
 
 
 def on_policy_actor(config: OnPolicyConfig, env: Env) -> ProbabilisticActor:
-    """The untrained actor of an on-policy algorithm: reads observations, writes ``action`` and ``action_log_prob``.
+    """Create the actor of an on-policy algorithm: reads observations, writes ``action`` and ``action_log_prob``.
 
     `rl.trainers.actions.distribution_of` lists the distributions.
 
     Args:
-        config: widths, layers and initial weights.
-        env: decides inputs and distribution.
+        config: Widths, layers and initial weights.
+        env: Environment, which decides inputs and distribution.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     action = distribution_of(env, config.recipe)
     gain = 0.01 if config.ortho_init else None
@@ -93,7 +93,7 @@ def on_policy_actor(config: OnPolicyConfig, env: Env) -> ProbabilisticActor:
 
 
 def on_policy_critic(config: OnPolicyConfig, env: Env) -> TensorDictModuleBase:
-    """The untrained critic of an on-policy algorithm, which shares nothing with the actor; writes ``state_value``."""
+    """Create the critic of an on-policy algorithm, which shares nothing with the actor; writes ``state_value``."""
     gain = 1.0 if config.ortho_init else None
     value = partial(_on_policy_network(config, env), out_features=1, last_gain=gain)
     return with_memory(config, env, value, [STATE_VALUE], state="critic_state")
@@ -103,7 +103,7 @@ def _on_policy_network(config: OnPolicyConfig, env: Env) -> Callable[..., nn.Mod
     return partial(
         network,
         env,
-        hidden=config.hidden,
+        num_cells=config.num_cells,
         activation=activation_of(config),
         layout=config.observation_layout,
         device=config.device,
@@ -113,21 +113,21 @@ def _on_policy_network(config: OnPolicyConfig, env: Env) -> Callable[..., nn.Mod
 def with_scale(
     config: OnPolicyConfig, make: Callable[..., nn.Module], action: ActionDistribution, gain: float | None
 ) -> Callable[..., nn.Module]:
-    """What makes a network of the mean and standard deviation of an action.
+    """Return a constructor of networks of the mean and standard deviation of an action.
 
     Args:
-        config: where the deviation comes from.
-        make: makes the network, from ``out_features`` and ``last_gain``.
-        action: its distribution.
-        gain: scale of the last layer.
+        config: Settings, which decide where the deviation comes from.
+        make: Constructor of the network, called with ``out_features`` and ``last_gain``.
+        action: Distribution of the action.
+        gain: Scale of the last layer.
     """
-    own, dtype = config.state_independent_scale, action.spec.dtype
+    own, dtype = config.state_independent_std, action.spec.dtype
     kind = OwnScale if own else SplitScale
     width = action.width if own else 2 * action.width
 
     def build(**settings: Any) -> nn.Module:
         body = make(out_features=width, last_gain=gain, **settings)
-        return kind(body, action.width, config.init_log_scale, dtype).to(config.device)
+        return kind(body, action.width, config.log_std_init, dtype).to(config.device)
 
     return build
 
@@ -171,7 +171,7 @@ def bounded_action(config: OffPolicyConfig | OfflineConfig, env: Env) -> tuple[N
     """Key and spec of the action.
 
     Raises:
-        SpecError: if it is no vector of bounded floats.
+        SpecError: If it is no vector of bounded floats.
     """
     key, spec = action_of(env)
     if not is_bounded(spec, 1):
@@ -196,7 +196,7 @@ class GaussianParams(nn.Module):
         self.body, self.dtype = body, dtype
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
-        loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)
+        loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)  # [*B, 2 n] to twice [*B, n]
         return loc, log_scale.clamp(SAC_LOG_STD_MIN, SAC_LOG_STD_MAX).exp()
 
 
@@ -216,9 +216,9 @@ class Squashed(nn.Module):
 
 
 def body(config: OffPolicyConfig | OfflineConfig, env: Env, **settings: Any) -> nn.Module:
-    """The network that `config` describes; `settings` are other arguments of `network`."""
+    """Create the network that `config` describes; `settings` are other arguments of `network`."""
     described: dict[str, Any] = {
-        "hidden": config.hidden,
+        "num_cells": config.num_cells,
         "activation": config.activation,
         "last_gain": None,
         "layout": config.observation_layout,
@@ -231,12 +231,12 @@ def gaussian_actor(config: OffPolicyConfig | OfflineConfig, env: Env, **settings
     """Untrained tanh-normal policy: reads observations, writes ``action``.
 
     Args:
-        config: the settings.
-        env: its specs decide input and output.
-        settings: other arguments of `network`.
+        config: The settings.
+        env: Environment, whose specs decide input and output.
+        settings: Other arguments of `network`.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     key, spec = bounded_action(config, env)
     net = GaussianParams(body(config, env, out_features=2 * spec.shape[0], **settings), spec.dtype).to(config.device)
@@ -254,7 +254,7 @@ def deterministic_actor(config: OffPolicyConfig | OfflineConfig, env: Env) -> Te
     """Untrained deterministic policy: reads observations, writes ``action`` within its bounds.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     key, spec = bounded_action(config, env)
     net = Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
@@ -268,7 +268,7 @@ def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModule
 
 def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDictModuleBase:
     """Noise on the action under `key`, of floats within the bounds of `spec`."""
-    sigma = config.exploration_noise * (spec.high - spec.low) / 2
+    sigma = config.exploration_noise * (spec.high - spec.low) / 2  # of each dimension
     if config.noise == "ou":
         module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)
     else:
@@ -294,19 +294,19 @@ NOISE = 0.5
 def value_network(
     config: QLearningConfig, env: Env, shape: tuple[int, ...], value_shape: tuple[int, ...], **settings: Any
 ) -> nn.Module:
-    """A network from observations to the values of all actions, or to their distributions.
+    """Create a network from observations to the values of all actions, or to their distributions.
 
     Args:
-        config: width and kind of its layers.
-        env: decides the input.
-        shape: of the output: ``(n,)``, or with atoms or quantiles.
-        value_shape: the same with 1 in the place of the number of actions.
-        settings: other arguments of `rl.trainers.networks.network`.
+        config: Width and kind of its layers.
+        env: Environment, which decides the input.
+        shape: Shape of the output: ``(n,)``, or with atoms or quantiles.
+        value_shape: The same with 1 in the place of the number of actions.
+        settings: Other arguments of `rl.trainers.networks.network`.
     """
     return network(
         env,
         out_features=0,
-        hidden=config.hidden,
+        num_cells=config.num_cells,
         activation=config.activation,
         last_gain=None,
         layout=config.observation_layout,
@@ -322,9 +322,10 @@ def _q_body(
     layers: dict[str, Any] = {"activation_class": ACTIVATIONS[config.activation]}
     if config.noisy:
         layers["layer_class"] = partial(NoisyLinear, std_init=NOISE, use_exploration_type=True)
-    hidden = list(config.hidden)
+    hidden = list(config.num_cells)
     if not config.dueling:
         return lambda width: MLP(width, shape, num_cells=hidden, **layers)
+    # Wang et al., 2016: the streams of value and advantage have a hidden layer each behind the common ones
     common, own = (hidden[:-1], hidden[-1:]) if len(hidden) > 1 else (hidden, [])
 
     def dueling(width: int) -> nn.Module:
@@ -342,7 +343,7 @@ def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
     """Key and width of the observation.
 
     Raises:
-        SpecError: if it is no vector of numbers, or there are several.
+        SpecError: If it is no vector of numbers, or there are several.
     """
     readings, batch = readings_of(env, config.observation_layout), len(env.batch_size)
     specs = observations_of(env)
@@ -356,16 +357,16 @@ def vector_of(config: Any, env: Env) -> tuple[NestedKey, int]:
 
 
 def categorical_actor(config: OfflineConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy with a distribution of choices.
+    """Create the untrained policy with a distribution of choices.
 
     Raises:
-        SpecError: if the environment's action is of another kind.
+        SpecError: If the environment's action is of another kind.
     """
     action = distribution_of(env, config.recipe)
     net = network(
         env,
         out_features=action.width,
-        hidden=config.hidden,
+        num_cells=config.num_cells,
         activation=config.activation,
         last_gain=None,
         layout=config.observation_layout,

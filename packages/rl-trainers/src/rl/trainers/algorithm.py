@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from rl.core.errors import ArgumentError
 from rl.core.registry import components, default, load
 from rl.trainers._presets import Preset, read_presets
-from rl.trainers.config import RunConfig
+from rl.trainers.config import RunConfig, with_new_names
 
 __all__ = ["Algorithm", "Recipe", "TrainResult"]
 
@@ -25,12 +26,12 @@ class TrainResult:
     """How a run ended.
 
     Args:
-        folder: the run folder.
-        train_frames: frames trained for, those before a resume included.
-        train_seconds: wall time of the training loop, its evaluations included.
-        eval_return_mean: mean return of the best policy on fresh episodes; not a number if interrupted.
-        eval_return_std: standard deviation of these returns.
-        interrupted: the run was stopped before `total_frames` and can be resumed.
+        folder: The run folder.
+        train_frames: Frames trained for, those before a resume included.
+        train_seconds: Wall time of the training loop, its evaluations included.
+        eval_return_mean: Mean return of the best policy on fresh episodes; not a number if interrupted.
+        eval_return_std: Standard deviation of these returns.
+        interrupted: Whether the run was stopped before `total_frames` and can be resumed.
     """
 
     folder: Path
@@ -47,19 +48,19 @@ class Algorithm:
     A plugin offers one as a component of kind ``recipe``. A file with one is a page: ``rl train ./my_page.py``.
 
     Args:
-        config: frozen dataclass on top of `RunConfig`, each field documented in its docstring; its `recipe` is the
+        config: Frozen dataclass on top of `RunConfig`, each field documented in its docstring; its `recipe` is the
             name of the algorithm.
-        loop: one of `LOOPS`, whose module in `rl.trainers.loops` documents the parts; or a function of one's own,
+        loop: Name in `LOOPS`, whose module in `rl.trainers.loops` documents the parts; or a function of one's own,
             called as ``loop(algorithm, config, policy=, **parts, out=, resume=, display=, should_stop=)``.
-        policy: called as ``policy(config, env)``, returns the untrained policy.
-        presets: settings for environments in ``"package:file"``, or ``"package:file:section"``; empty without.
-        parts: arguments of the loop, such as ``loss``.
+        policy: Function of the untrained policy, called as ``policy(config, env)``.
+        presets: Settings for environments in ``"package:file"``, or ``"package:file:section"``; empty without.
+        parts: Arguments of the loop, such as ``loss``.
 
     Raises:
-        ValueError: if there is no such loop.
+        ArgumentError: If there is no such loop.
 
     Attributes:
-        name: the argument of ``rl train``.
+        name: The argument of ``rl train``.
 
     Example:
         >>> from rl.trainers import PPOConfig
@@ -78,7 +79,7 @@ class Algorithm:
         **parts: Any,
     ) -> None:
         if isinstance(loop, str) and loop not in LOOPS:
-            raise ValueError(
+            raise ArgumentError(
                 f"Algorithm: there is no loop {loop!r}; name one of {', '.join(LOOPS)}, or give a function"
             )
         self.name, self.config = config.recipe, config
@@ -127,17 +128,18 @@ class Algorithm:
         """Train.
 
         Args:
-            config: what to train, and how.
-            out: the run folder, which must not exist; the next free one under ``runs/`` if None.
-            resume: the folder of an earlier run, which continues from its last checkpoint.
-            display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
-            should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
+            config: Settings.
+            out: The run folder, which must not exist; the next free one under ``runs/`` if None.
+            resume: The folder of an earlier run, which continues from its last checkpoint.
+            display: Mode of the display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
+            should_stop: Function that is called with the frames so far after each iteration; true ends the run as
+                Ctrl-C does.
 
         Raises:
-            UnknownComponentError: if there is no such environment.
-            SpecError: if the actions or observations of the environment do not fit, or a data set does not.
-            RLError: if the run folder exists, or a loss is not finite.
-            CheckpointError: if there is nothing to resume.
+            UnknownComponentError: If there is no such environment.
+            SpecError: If the actions or observations of the environment do not fit, or a data set does not.
+            RLError: If the run folder exists, or a loss is not finite.
+            CheckpointError: If there is nothing to resume.
 
         Example:
             >>> import tempfile
@@ -154,33 +156,34 @@ class Algorithm:
         return run(self, config, policy=self._policy, **self._parts, **options)
 
     def make_policy(self, config: Any, env: Any) -> Any:
-        """The untrained policy for an environment.
+        """Return the untrained policy for an environment.
 
         Raises:
-            SpecError: if actions or observations of the environment do not fit.
+            SpecError: If actions or observations of the environment do not fit.
         """
         return self._policy(config, env)
 
     def load_presets(self) -> dict[str, Preset]:
-        """The presets, by name of the environment.
+        """Return the presets, by name of the environment.
 
         Example:
             >>> from rl.trainers.algorithms.ppo import PPO, PPOConfig
             >>> PPOConfig(env="Pendulum-v1", **PPO.load_presets()["Pendulum-v1"].settings).gamma
             0.9
         """
-        return read_presets(self._presets) if self._presets else {}
+        presets = read_presets(self._presets) if self._presets else {}
+        return {name: replace(one, settings=with_new_names(self.config, one.settings)) for name, one in presets.items()}
 
 
 class Recipe(Algorithm):
     """An algorithm by names of functions: the form of older versions, kept for one series.
 
     Args:
-        name: the argument of ``rl train``.
-        config: see `Algorithm`.
-        train: ``"module:function"``; called as ``train(config, out=, resume=, display=, should_stop=)``.
-        policy: ``"module:function"``; called as ``policy(config, env)``.
-        presets: see `Algorithm`.
+        name: The argument of ``rl train``.
+        config: Settings, see `Algorithm`.
+        train: Name ``"module:function"``; called as ``train(config, out=, resume=, display=, should_stop=)``.
+        policy: Name ``"module:function"``; called as ``policy(config, env)``.
+        presets: Presets, see `Algorithm`.
     """
 
     def __init__(self, name: str, config: type[RunConfig], train: str, policy: str, presets: str = "") -> None:

@@ -6,24 +6,50 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from statistics import median
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from rl.core.errors import RLError
 from rl.core.registry import components, load
 from rl.trainers._arguments import UsageError, find_recipe, parse_train, unknown
 from rl.trainers._benchmark import choose_cases, read_cases
 from rl.trainers._new import write_page
-from rl.trainers._presets import described_preset, presets_page
+from rl.trainers._presets import describe_preset, presets_page
 from rl.trainers._report import DisplayMode
 from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, runs_in
+from rl.trainers.config import OldNameWarning
 
 __all__ = ["benchmark", "dataset", "evaluate", "new", "plot", "presets", "train"]
 
 
+def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
+    """Let a command report each older name of a setting once, in a line."""
+
+    @wraps(command)
+    def run(argv: Sequence[str]) -> int:
+        with warnings.catch_warnings():
+            show, shown = warnings.showwarning, set[str]()
+
+            def note(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+                if not issubclass(category, OldNameWarning):
+                    show(message, category, *rest)
+                elif str(message) not in shown:
+                    shown.add(str(message))
+                    sys.stderr.write(f"note: {message}\n")
+
+            warnings.showwarning = note
+            warnings.simplefilter("always", OldNameWarning)
+            return command(argv)
+
+    return run
+
+
+@_notes
 def train(argv: Sequence[str]) -> int:
     """Run ``rl train ARGUMENTS``.
 
@@ -31,8 +57,8 @@ def train(argv: Sequence[str]) -> int:
         The exit status: 0, 2 if the arguments cannot be understood, 130 if the run was interrupted and saved.
 
     Raises:
-        RLError: about everything else; nothing has been overwritten.
-        SavedInterrupt: if a second Ctrl-C ended a run that has a checkpoint.
+        RLError: About everything else; nothing has been overwritten.
+        SavedInterrupt: If a second Ctrl-C ended a run that has a checkpoint.
     """
     _search_current_folder()
     try:
@@ -60,7 +86,7 @@ def _train(argv: Sequence[str]) -> int:
     if arguments.display != "none":
         sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
         if arguments.preset is not None:
-            sys.stdout.write(f"{described_preset(arguments.preset)}\n")
+            sys.stdout.write(f"{describe_preset(arguments.preset)}\n")
         sys.stdout.flush()
     if arguments.seeds:
         from rl.trainers._benchmark import train_seeds
@@ -79,6 +105,7 @@ def _search_current_folder() -> None:
         sys.path.insert(0, "")
 
 
+@_notes
 def dataset(argv: Sequence[str]) -> int:
     """Run ``rl dataset record RUN NAME`` or ``rl dataset info NAME``.
 
@@ -86,7 +113,7 @@ def dataset(argv: Sequence[str]) -> int:
         The exit status: 0.
 
     Raises:
-        RLError: if there is no such run or data set, or it cannot be written.
+        RLError: If there is no such run or data set, or it cannot be written.
     """
     parser = argparse.ArgumentParser(
         "rl dataset", description="Record data sets of trained policies, and describe them."
@@ -105,10 +132,10 @@ def dataset(argv: Sequence[str]) -> int:
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
     _search_current_folder()
-    from rl.trainers._dataset_command import described_dataset, record_dataset
+    from rl.trainers._dataset_command import describe_dataset, record_dataset
 
     if options.command == "info":
-        sys.stdout.write(described_dataset(options.name))
+        sys.stdout.write(describe_dataset(options.name))
         return 0
     if options.frames < 1 or not 0 <= options.random <= 1:
         parser.error("--frames is above 0, and --random in [0, 1]")
@@ -133,7 +160,7 @@ def plot(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: if there is no such run, its metrics cannot be read, or the picture cannot be written.
+        RLError: If there is no such run, its metrics cannot be read, or the picture cannot be written.
     """
     parser = _Parser("rl plot", description="Draw learning_curve.png of a run again, from its metrics.csv.")
     parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed, or the one of --seeds")
@@ -158,6 +185,7 @@ def plot(argv: Sequence[str]) -> int:
     return 0
 
 
+@_notes
 def presets(argv: Sequence[str]) -> int:
     """Run ``rl presets ARGUMENTS``.
 
@@ -185,7 +213,7 @@ def new(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: if the file exists, or cannot be a module.
+        RLError: If the file exists, or cannot be a module.
     """
     parser = _Parser("rl new", description="Write a file to begin with.")
     parser.add_argument("what", choices=["algorithm"], metavar="algorithm", help="a page of an algorithm")
@@ -209,6 +237,7 @@ def _as_path(path: Path) -> str:
     return str(path) if path.parts[1:] else f"./{path}"
 
 
+@_notes
 def benchmark(argv: Sequence[str]) -> int:
     """Run ``rl benchmark ARGUMENTS``.
 
@@ -216,7 +245,7 @@ def benchmark(argv: Sequence[str]) -> int:
         The exit status: 0, 2 if the arguments or the file cannot be understood, 130 if a run was interrupted.
 
     Raises:
-        RLError: if a run fails, or the folder contains runs with other settings.
+        RLError: If a run fails, or the folder contains runs with other settings.
     """
     _search_current_folder()
     parser = _Parser(
@@ -244,6 +273,7 @@ def benchmark(argv: Sequence[str]) -> int:
     return 0 if run_cases(chosen, Path(out), kept=kept, display=options.display) else 130
 
 
+@_notes
 def evaluate(argv: Sequence[str]) -> int:
     """Run ``rl eval ARGUMENTS``.
 
@@ -251,7 +281,7 @@ def evaluate(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments make no sense.
 
     Raises:
-        RLError: if there is no such run, its checkpoint is damaged, its device is not here, or the video cannot
+        RLError: If there is no such run, its checkpoint is damaged, its device is not here, or the video cannot
             be written.
     """
     _search_current_folder()

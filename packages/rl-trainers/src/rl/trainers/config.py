@@ -11,17 +11,19 @@ A subclass that gives a field another default keeps the rules of its bases, and 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, issue_warning
 from rl.trainers._named import is_argument, named_env
 
 __all__ = [
     "ConfigField",
+    "OldNameWarning",
     "Rule",
     "RunConfig",
     "above",
@@ -29,8 +31,10 @@ __all__ = [
     "checked",
     "config_fields",
     "in_range",
+    "old_names",
     "one_of",
     "where",
+    "with_new_names",
 ]
 
 POLICIES = ("mlp", "lstm", "gru")
@@ -45,9 +49,9 @@ class Rule:
     """What a value of a field has to be.
 
     Args:
-        accepts: tells whether a value is good; called with the value, and with the config if `related`.
-        wanted: words after "must be"; of a related rule with fields of the config in braces, or made from the config.
-        related: whether the rule is about other fields, too; these have been checked by themselves before.
+        accepts: Function that returns whether a value is good; called with the value, and with the config if `related`.
+        wanted: Words after "must be"; of a related rule with fields of the config in braces, or made from the config.
+        related: Whether the rule is about other fields, too; these have been checked by themselves before.
     """
 
     accepts: Callable[..., Any]
@@ -55,7 +59,7 @@ class Rule:
     related: bool = False
 
     def broken(self, config: Any, value: Any) -> str:
-        """The words for what was wanted if `value` breaks the rule, else an empty string."""
+        """Return the words for what was wanted if `value` breaks the rule, else an empty string."""
         if self.accepts(value, config) if self.related else self.accepts(value):
             return ""
         if not isinstance(self.wanted, str):
@@ -75,12 +79,12 @@ class _Values(dict[str, Any]):
 
 
 def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
-    """A field with rules.
+    """Define a field with rules.
 
     Args:
-        default: value of the field where none is given; a function of no arguments makes it.
-        rules: what a value has to keep.
-        repeated: whether the option may be given several times, once for each entry.
+        default: Value of the field where none is given; a function of no arguments makes it.
+        rules: Rules of the values.
+        repeated: Whether the option may be given several times, once for each entry.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,7 @@ def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
         >>> MyConfig(num_envs=10)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: MyConfig: width must be a multiple of 10, got 64
+        rl.core.errors.ArgumentError: MyConfig: width must be a multiple of 10, got 64
     """
     metadata = {"rules": rules, "repeated": repeated}
     if callable(default):
@@ -98,12 +102,12 @@ def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
 
 
 def where(accepts: Callable[[Any, Any], Any], wanted: str | Callable[[Any], str]) -> Rule:
-    """A rule about a value and the other fields: ``accepts(value, config)``."""
+    """Define a rule about a value and the other fields: ``accepts(value, config)``."""
     return Rule(accepts, wanted, related=True)
 
 
 def above(low: float, default: Any, *rules: Rule) -> Any:
-    """A field whose values are above `low`.
+    """Define a field whose values are above `low`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -112,35 +116,35 @@ def above(low: float, default: Any, *rules: Rule) -> Any:
         >>> MyConfig(learning_rate=0)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: MyConfig: learning_rate must be above 0, got 0
+        rl.core.errors.ArgumentError: MyConfig: learning_rate must be above 0, got 0
     """
     return checked(default, Rule(lambda value: value > low, f"above {low:g}"), *rules)
 
 
 def at_least(low: float, default: Any, *rules: Rule) -> Any:
-    """A field whose values are `low` or more."""
+    """Define a field whose values are `low` or more."""
     return checked(default, Rule(lambda value: value >= low, f"{low:g} or more"), *rules)
 
 
 def in_range(low: float, high: float, default: Any, *rules: Rule) -> Any:
-    """A field whose values are in ``[low, high]``."""
+    """Define a field whose values are in ``[low, high]``."""
     return checked(default, Rule(lambda value: low <= value <= high, f"in [{low:g}, {high:g}]"), *rules)
 
 
 def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
-    """A field whose values are among `names`."""
+    """Define a field whose values are among `names`."""
     names = tuple(names)
     return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
 
 
 def widths(default: tuple[int, ...], *rules: Rule) -> Any:
-    """A field of widths of layers."""
+    """Define a field of widths of layers."""
     return checked(default, Rule(lambda sizes: all(n > 0 for n in sizes), "widths above 0"), *rules)
 
 
 @cache
 def _rules_of(config: type) -> dict[str, list[Rule]]:
-    """The rules of each field, those of base classes first."""
+    """Return the rules of each field, those of base classes first."""
     found: dict[str, list[Rule]] = {}
     for cls in reversed(config.__mro__):
         for name, one in getattr(cls, "__dataclass_fields__", {}).items():
@@ -153,7 +157,7 @@ def check_fields(config: RunConfig) -> None:
     """Raise about every field whose value breaks a rule, in one message.
 
     Raises:
-        SpecError: naming class, field, value and what was expected.
+        ArgumentError: If a value breaks a rule; the message names class, field, value and what was expected.
     """
     for related in (False, True):  # a rule about other fields may divide by them
         wrong: list[str] = []
@@ -163,7 +167,7 @@ def check_fields(config: RunConfig) -> None:
             if wanted := next(filter(None, broken), ""):
                 wrong.append(f"{name} must be {wanted}, got {value!r}")
         if wrong:
-            raise SpecError(f"{type(config).__name__}: {'; '.join(wrong)}")
+            raise ArgumentError(f"{type(config).__name__}: {'; '.join(wrong)}")
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class ConfigField:
 
 
 def config_fields(config: type) -> list[ConfigField]:
-    """The fields of a config dataclass, in order, documented by the ``Args`` of its docstrings.
+    """Return the fields of a config dataclass, in order, documented by the ``Args`` of its docstrings.
 
     Example:
         >>> from rl.trainers import PPOConfig
@@ -218,75 +222,154 @@ def _args_section(docstring: str) -> dict[str, str]:
     return docs
 
 
+class OldNameWarning(DeprecationWarning):
+    """A setting is given by a name that it had in an older version."""
+
+
+@cache
+def old_names(config: type) -> Mapping[str, str]:
+    """Return the names that settings of a config had in older versions, with today's.
+
+    A class lists those of its family in `renamed`.
+
+    Raises:
+        ArgumentError: If the config has a field with an older name, which nothing would read.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> old_names(PPOConfig)["clip"]
+        'clip_epsilon'
+    """
+    listed: dict[str, str] = {}
+    for cls in reversed(config.__mro__):
+        listed |= vars(cls).get("renamed", {})
+    fields = {one.name for one in dataclasses.fields(config)}
+    names = {old: new for old, new in listed.items() if new in fields}
+    if fields & names.keys():
+        clash = "; ".join(f"{old} is now {new}" for old, new in names.items() if old in fields)
+        raise ArgumentError(f"{config.__name__}: {clash}; rename the field")
+    return names
+
+
+def with_new_names(config: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by today's names, and warn about older ones.
+
+    Args:
+        config: Class of the settings.
+        given: Settings by name.
+
+    Raises:
+        ArgumentError: If a setting is given by both names.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> with_new_names(PPOConfig, {"gamma": 0.9, "clip_epsilon": 0.1})
+        {'gamma': 0.9, 'clip_epsilon': 0.1}
+    """
+    names = {old: new for old, new in old_names(config).items() if old in given}
+    both = [f"{new} and its older name {old}" for old, new in names.items() if new in given]
+    if both:
+        raise ArgumentError(f"{config.__name__}: got {'; '.join(both)}; leave the older name out")
+    warn_old_names(names)
+    return {names.get(name, name): value for name, value in given.items()}
+
+
+def warn_old_names(names: Mapping[str, str]) -> None:
+    """Warn about older names, which `names` maps to today's; nothing if there are none."""
+    if names:
+        listed = ", ".join(f"{old} is now {new}" for old, new in names.items())
+        issue_warning(f"{listed}; older names are accepted until rl-trainers 0.6", OldNameWarning)
+
+
+class _ConfigType(type):
+    """Class of configs, whose constructors accept settings by the names of older versions."""
+
+    if not TYPE_CHECKING:  # type checkers read the signature of the dataclass
+
+        def __call__(cls, *args: Any, **given: Any) -> Any:
+            if old_names(cls).keys() & given:
+                # `dataclasses.replace` gives all fields, also the one whose older name it was called with
+                replaced = given.keys() >= {one.name for one in dataclasses.fields(cls)}
+                changed = {old_names(cls)[name] for name in given if name in old_names(cls)} if replaced else set()
+                given = with_new_names(cls, {name: one for name, one in given.items() if name not in changed})
+            return super().__call__(*args, **given)
+
+        @property
+        def __signature__(cls) -> inspect.Signature:
+            found = inspect.signature(cls.__init__)
+            return found.replace(parameters=[*found.parameters.values()][1:])
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(metaclass=_ConfigType):
     """Settings that all recipes share: environment, length of the run, evaluations, checkpoints.
 
     Args:
-        env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
+        env: Environment: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
             that takes an id (gym/CartPole-v1), module:Class for an environment class or function of your own, else a
             Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
             searched in the current folder. In Python also a class, a function, or what gymnasium.make returns;
             arguments of the latter, and of a functools.partial, become env_kwargs.
-        env_kwargs: arguments for the environment, as in '{frame_skip: 4}'.
-        wrapper: a Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
+        env_kwargs: Arguments for the environment, as in '{frame_skip: 4}'.
+        wrapper: A Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
             be repeated, the first one is innermost.
-        transform: a transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
+        transform: A transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
             in order.
-        normalize_observation: normalize the vectors of floats that the policy reads with their running mean and
-            standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not change
-            them; checkpoints contain them.
-        normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
-            Metrics and evaluations show the rewards of the environment.
-        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; else
-            they are tanh-normal, within the bounds. For vectors of bounded floats.
-        frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
-            dimension, images in their channels.
-        frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all
-            other settings.
-        atari: the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the maximum of the
-            last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign of the reward,
-            in evaluations whole games and their score.
-        gamma: discount of the return, per step.
-        observation_layout: how observations with two or more dimensions are read. auto takes uint8 with three
+        normalize_observation: Whether to normalize the vectors of floats that the policy reads with their running mean
+            and standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not
+            change them; checkpoints contain them.
+        normalize_reward: Whether to divide the rewards of training by the running standard deviation of their
+            discounted return. Metrics and evaluations show the rewards of the environment.
+        clip_actions: Whether actions of the policy are normal without bounds, and clipped to those of the environment;
+            else they are tanh-normal, within the bounds. For vectors of bounded floats.
+        frame_stack: Number of the last observations of an episode that the policy sees as one: vectors are joined in
+            their last dimension, images in their channels.
+        frame_skip: Number of times that each action is repeated; rewards are added up, and the repetitions are one
+            frame in all other settings.
+        atari: Whether to apply the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the
+            maximum of the last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign
+            of the reward, in evaluations whole games and their score.
+        gamma: Discount of the return, per step.
+        observation_layout: Reading of observations with two or more dimensions. auto takes uint8 with three
             dimensions as an image, whose channels are the smaller of the first and last dimension, and refuses
             others; channels-first and channels-last take all with three dimensions as images; flat takes all as
             vectors.
-        total_frames: environment steps to train for, counted over all parallel environments.
-        seed: of networks, environments and exploration.
-        device: where networks live and learn, for example cpu or cuda:0.
-        num_envs: environments that are stepped together.
-        workers: processes that step them, for simulators that need a millisecond a step or more; 0 for this process.
-        ray: address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
+        total_frames: Number of environment steps to train for, counted over all parallel environments.
+        seed: Seed of networks, environments and exploration.
+        device: Device of networks and gradient steps, for example cpu or cuda:0.
+        num_envs: Number of environments that are stepped together.
+        workers: Number of processes that step them, for simulators that need a millisecond a step or more; 0 for this
+            process.
+        ray: Address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
             workers collect then, each with its share of the environments. Needs rl-trainers[ray].
-        eval_every: frames between two evaluations of the policy on environments of its own; the policy with
+        eval_every: Number of frames between two evaluations of the policy on environments of its own; the policy with
             the best mean return becomes the best checkpoint.
-        eval_episodes: episodes of each of these evaluations.
-        final_eval_episodes: fresh episodes on which the best policy is evaluated at the end; this is the
+        eval_episodes: Number of episodes of each of these evaluations.
+        final_eval_episodes: Number of fresh episodes on which the best policy is evaluated at the end; this is the
             result in summary.json.
-        max_episode_steps: number of steps after which episodes are truncated; 0 for the environment's own
+        max_episode_steps: Number of steps after which episodes are truncated; 0 for the environment's own
             limit, if it has one.
-        observation_indices: entries of a vector observation that the policy may see, as in [0,2], which hides the
+        observation_indices: Entries of a vector observation that the policy may see, as in [0,2], which hides the
             velocities of CartPole-v1; an empty list for all.
-        log_every: frames between two rows of metrics.
-        checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
+        log_every: Number of frames between two rows of metrics.
+        checkpoint_every: Number of frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
-        threads: torch threads while training, at most as many as the machine has processors; small networks are
-            fastest with 1. 0 leaves torch's setting.
-        compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
-            networks. Results are those without it up to rounding.
-        precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights, optimizers
-            and the actions that are collected stay float32. Worth it for large networks on a GPU.
-        loggers: loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
+        threads: Number of torch threads while training, at most as many as the machine has processors; small networks
+            are fastest with 1. 0 leaves torch's setting.
+        compile: Whether to compile the loss with torch.compile after its first call; worth its time in long runs with
+            larger networks. Results are those without it up to rounding.
+        precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
+            optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
+        loggers: Loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> RunConfig(num_envs=0)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: RunConfig: num_envs must be above 0, got 0
+        rl.core.errors.ArgumentError: RunConfig: num_envs must be above 0, got 0
     """
 
     recipe: ClassVar[str] = ""
@@ -298,6 +381,8 @@ class RunConfig:
     """Settings of base classes that the recipe does not have: they keep their defaults, and --help leaves them out."""
     own_transforms: ClassVar[tuple[str, ...]] = ()
     """Transforms whose entries the policy of the recipe reads, after those of the user."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names that settings of the family had in older versions, with today's."""
 
     env: str = checked(
         "CartPole-v1",
@@ -372,11 +457,20 @@ class RunConfig:
     precision: str = one_of(("fp32", "bf16"), "fp32")
     loggers: tuple[str, ...] = ("csv", "tensorboard")
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the setting of an older name."""
+            if name not in old_names(type(self)):
+                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+            warn_old_names({name: old_names(type(self))[name]})
+            return getattr(self, old_names(type(self))[name])
+
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            SpecError: if one breaks a rule of its field.
+            ArgumentError: If one breaks a rule of its field.
         """
         for name, value in zip(("env", "env_kwargs"), named_env(self.env, self.env_kwargs), strict=True):
             object.__setattr__(self, name, value)
@@ -387,5 +481,5 @@ class RunConfig:
                 f"{name} must be left out with {self.recipe}, which does not have it, got {getattr(self, name)!r}"
                 for name in wrong
             )
-            raise SpecError(f"{type(self).__name__}: {listed}")
+            raise ArgumentError(f"{type(self).__name__}: {listed}")
         check_fields(self)

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD, NestedKey, key_str, leaf_keys
 from rl.core.specs import Categorical
@@ -29,14 +29,14 @@ def open_dataset(name: str, env: Env, batch_size: int, env_name: str) -> Any:
     """Open a data set as a replay buffer, if it can be of the environment.
 
     Args:
-        name: ``SOURCE:NAME``.
+        name: Name as ``SOURCE:NAME``.
         env: Environment that the policy is trained for.
-        batch_size: rows of a sample.
-        env_name: name of the environment, for messages.
+        batch_size: Rows of a sample.
+        env_name: Name of the environment, for messages.
 
     Raises:
-        SpecError: if an observation or the action has another shape than in the environment, or more choices.
-        RLError: if there is no such data set; the message has a command that downloads it.
+        SpecError: If an observation or the action has another shape than in the environment, or more choices.
+        RLError: If there is no such data set; the message has a command that downloads it.
     """
     try:
         data = load_dataset(name, batch_size=batch_size)
@@ -81,28 +81,28 @@ def check_entries(recipe: str, dataset: str, row: TensorDictBase, keys: Sequence
     """Raise unless a row of a data set has all entries that a recipe reads.
 
     Args:
-        recipe: its name, for messages.
-        dataset: name of the data set, for messages.
-        row: a row of it.
-        keys: what is read.
+        recipe: Name of the recipe, for messages.
+        dataset: Name of the data set, for messages.
+        row: A row of it.
+        keys: Keys that are read.
 
     Raises:
-        SpecError: if one is missing.
+        ContractError: If one is missing.
     """
     missing = [key for key in keys if row.get(key, None) is None]
     if missing:
         there = ", ".join(key_str(key) for key in leaf_keys(row))
-        raise SpecError(f"{recipe} reads {', '.join(map(key_str, missing))}, which {dataset} lacks; it has {there}")
+        raise ContractError(f"{recipe} reads {', '.join(map(key_str, missing))}, which {dataset} lacks; it has {there}")
 
 
 class Windows:
     """Samples windows of steps of one episode; each step of the data set is equally often the first one.
 
     Args:
-        data: a data set whose episodes are in time order, one after the other, as a replay buffer.
-        keys: entries of a step that are read.
-        length: steps of a window.
-        count: windows of a sample.
+        data: A data set whose episodes are in time order, one after the other, as a replay buffer.
+        keys: Entries of a step that are read.
+        length: Steps of a window.
+        count: Windows of a sample.
 
     Example:
         >>> from rl.replay import ReplayBuffer, TensorStorage
@@ -126,12 +126,12 @@ class Windows:
         ``("collector", "mask")`` is false there. Uses torch's generator.
 
         Args:
-            columns: further entries of all steps of the data set, ``[rows, ...]``.
+            columns: Further entries of all steps of the data set, ``[rows, ...]``.
         """
         first = torch.randint(len(self.last_step), (self._count, 1))
-        step = first + torch.arange(self._length)
-        last = self.last_step[first]
-        rows = step.minimum(last)
+        step = first + torch.arange(self._length)  # [count, length]; may run into the next episode
+        last = self.last_step[first]  # [count, 1]
+        rows = step.minimum(last)  # padding repeats the last step
         found: Any = self._rows[rows.flatten()].to_tensordict()
         for name, column in columns.items():
             found.set(name, column[rows.flatten()])
@@ -144,18 +144,18 @@ def _last_steps(rows: TensorDictBase) -> Tensor:
     ends = rows[NEXT, DONE].reshape(-1).clone()
     number = rows.get("episode", None)
     if number is not None:
-        ends[:-1] |= number.reshape(-1).diff() != 0
+        ends[:-1] |= number.reshape(-1).diff() != 0  # recorded episodes may end without a flag
     ends[-1] = True
     at = ends.nonzero().flatten()
-    return at[torch.searchsorted(at, torch.arange(len(ends)))]
+    return at[torch.searchsorted(at, torch.arange(len(ends)))]  # the first end at or after each step
 
 
 def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
     """Sum of the rewards from each step to the end of its episode, float32 ``[rows, 1]``.
 
     Args:
-        data: the data set, as a replay buffer.
-        last_step: from `Windows`.
+        data: The data set, as a replay buffer.
+        last_step: Last step of each row's episode, from `Windows`.
 
     Example:
         >>> after = TensorDict(reward=torch.tensor([1.0, 2.0, 3.0]).unsqueeze(-1), batch_size=[3])
@@ -163,6 +163,7 @@ def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
         tensor([3., 2., 3.])
     """
     reward = data[:][NEXT, REWARD].reshape(-1).double()
+    # sum over [t, last] = total[last] - total[t] + reward[t]; in float64, as totals of long data sets cancel
     total = reward.cumsum(0)
     return (total[last_step] - total + reward).float().unsqueeze(-1)
 
@@ -170,28 +171,28 @@ def returns_to_go(data: Any, last_step: Tensor) -> Tensor:
 def chunk_reader(
     config: Any, data: Any, observation: NestedKey, action: NestedKey, chunk_key: NestedKey
 ) -> Callable[[], TensorDictBase]:
-    """What samples observations with the chunks of actions that follow.
+    """Return a sampler of observations with the chunks of actions that follow.
 
-    A batch ``[minibatch_size]`` has the observation, the chunk, which repeats the last action after the end of an
+    A batch ``[batch_size]`` has the observation, the chunk, which repeats the last action after the end of an
     episode, and ``action_is_pad`` ``[B, chunk_size]``, true there.
 
     Args:
-        config: settings of the recipe: `recipe`, `dataset`, `chunk_size`, `minibatch_size`.
-        data: the data set.
-        observation: key of the observation.
-        action: key of the action.
-        chunk_key: key of the chunk.
+        config: Settings of the recipe: `recipe`, `dataset`, `chunk_size`, `batch_size`.
+        data: The data set.
+        observation: Key of the observation.
+        action: Key of the action.
+        chunk_key: Key of the chunk.
 
     Raises:
-        SpecError: if the data set lacks one of these, or the end of episodes.
+        ContractError: If the data set lacks one of these, or the end of episodes.
     """
     check_entries(config.recipe, config.dataset, data[0], [observation, action, (NEXT, DONE)])
-    windows = Windows(data, [observation, action], config.chunk_size, config.minibatch_size)
+    windows = Windows(data, [observation, action], config.chunk_size, config.batch_size)
 
     def read() -> TensorDictBase:
         window = windows.sample()
         batch = TensorDict({}, batch_size=window.batch_size[:1])
-        batch.set(observation, window.get(observation)[:, 0].float())
+        batch.set(observation, window.get(observation)[:, 0].float())  # a chunk is planned from its first step
         batch.set(chunk_key, window.get(action).float())
         return batch.set("action_is_pad", ~window["collector", "mask"])
 

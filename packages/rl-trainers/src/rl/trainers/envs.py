@@ -14,7 +14,7 @@ import gymnasium
 from tensordict import TensorDictBase
 
 from rl.collectors import Collector, RayCollector
-from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.core.errors import ArgumentError, RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.keys import REWARD, as_tuple, key_str, leaf_keys
 from rl.core.registry import load
@@ -89,39 +89,40 @@ def make_env(  # noqa: PLR0913  one for each setting
     """`num_envs` copies of an environment as one, seeded.
 
     Args:
-        env: in this order: the name of an installed env component; COMPONENT/ID, where the component takes an id;
-            ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's; ``module:ID``, a
-            Gymnasium id that the module registers; a Gymnasium id.
-        num_envs: batch size; an environment with a batch of its own keeps that.
-        seed: of the environment.
-        max_episode_steps: episodes end as truncated after this number of steps, each of `frame_skip` repetitions; 0
+        env: Environment, in this order: the name of an installed env component; COMPONENT/ID, where the component takes
+            an id; ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's;
+            ``module:ID``, a Gymnasium id that the module registers; a Gymnasium id.
+        num_envs: Batch size; an environment with a batch of its own keeps that.
+        seed: Seed of the environment.
+        max_episode_steps: Episodes end as truncated after this number of steps, each of `frame_skip` repetitions; 0
             for the environment's own ``max_episode_steps``, if it has one, which counts repetitions.
-        observation_indices: entries of a vector observation that are kept; all if empty.
-        env_kwargs: arguments for the environment, from the user.
+        observation_indices: Entries of a vector observation that are kept; all if empty.
+        env_kwargs: Arguments for the environment, from the user.
         wrapper: Gymnasium wrappers, ``module:callable`` or ``module:callable:{key: value}``, innermost first.
-        transform: transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
-        normalize_observation: see `RunConfig`, as for the following ones.
-        normalize_reward: of training only.
-        clip_actions: after `transform`.
-        frame_stack: after the normalization.
-        frame_skip: before `transform`.
-        atari: before `transform`.
-        gamma: discount of the return whose scale normalizes rewards.
-        observation_layout: decides what is a vector and what is an image.
-        evaluation: the environment is for an evaluation: rewards are those of the environment, and an Atari game ends
+        transform: Transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
+        normalize_observation: Whether to normalize observations, see `RunConfig`, as for the following ones.
+        normalize_reward: Whether to normalize rewards, of training only.
+        clip_actions: Whether to clip actions, after `transform`.
+        frame_stack: Number of stacked observations, after the normalization.
+        frame_skip: Number of repetitions of an action, before `transform`.
+        atari: Whether to preprocess Atari games, before `transform`.
+        gamma: Discount of the return whose scale normalizes rewards.
+        observation_layout: Reading of observations, which decides what is a vector and what is an image.
+        evaluation: The environment is for an evaluation: rewards are those of the environment, and an Atari game ends
             with its last life. `set_statistics` gives it the statistics of training.
-        workers: processes that step the environments; 0 for this process. Transforms are in this process always.
-        team: the environment has groups of agents; the root gets ``reward``, the mean of this group, or of all if
+        workers: Processes that step the environments; 0 for this process. Transforms are in this process always.
+        team: The environment has groups of agents; the root gets ``reward``, the mean of this group, or of all if
             empty.
-        options: further arguments for the environment, for example ``render_mode="rgb_array"``.
+        options: Further arguments for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
-        UnknownComponentError: if there is no such environment, wrapper or transform; the message names the nearest.
-        MissingExtraError: if a library that the environment needs is not installed.
-        SpecError: if the observation has no such entries, wrappers are given for an environment that is not
-            Gymnasium's, it has several rewards, or `atari`, `frame_stack` or a normalization does not fit the
-            environment.
-        RLError: if the environment does not take `env_kwargs`.
+        UnknownComponentError: If there is no such environment, wrapper or transform; the message names the nearest.
+        MissingExtraError: If a library that the environment needs is not installed.
+        ArgumentError: If wrappers are given for an environment that is not Gymnasium's, or `atari` or `workers` for
+            one that they are not for.
+        SpecError: If the observation has no such entries, there are several rewards, or `frame_stack` or a
+            normalization does not fit the environment.
+        RLError: If the environment does not take `env_kwargs`.
 
     Example:
         >>> make_env("CartPole-v1", 2, seed=0).batch_size
@@ -139,19 +140,19 @@ def make_env(  # noqa: PLR0913  one for each setting
     elif frame_skip > 1 and by_id:
         given |= _exclusive("frame_skip", given, {"frame_skip": frame_skip})
     wrappers = [_wrapper(text) for text in wrapper]
-    with _explained(env, arguments, env_kwargs, atari=atari):
+    with _explain(env, arguments, env_kwargs, atari=atari):
         if workers:
             made = _in_processes(make, arguments, num_envs, given, wrappers, workers, seed)
         else:
-            made = _batched(make, arguments, num_envs, given, wrappers, seed)
+            made = _create_batch(make, arguments, num_envs, given, wrappers, seed)
         if atari:
             made = TransformedEnv(made, transforms.atari(episodic_life=not evaluation, clip_reward=False))
-    made = _limited(made, max_episode_steps, 1 if by_id else frame_skip)
+    made = _limit_steps(made, max_episode_steps, 1 if by_id else frame_skip)
     for text in transform:
-        made = _transformed(made, text)
+        made = _add_transform(made, text)
     if team is None:
         made = _with_legal_actions(made)
-    made = _observed(
+    made = _observe(
         made,
         observation_indices,
         observation_layout,
@@ -169,10 +170,10 @@ def make_env(  # noqa: PLR0913  one for each setting
     return made
 
 
-def _observed(
+def _observe(
     made: Env, indices: Sequence[int], layout: str, *, clip_actions: bool, normalize: bool, frame_stack: int
 ) -> Env:
-    """The environment with the observations and the actions of the settings."""
+    """Give an environment the observations and the actions of the settings."""
     if indices:
         made = _selected(made, indices)
     if clip_actions:
@@ -185,7 +186,7 @@ def _observed(
 
 
 def _selected(made: Env, indices: Sequence[int]) -> Env:
-    """The environment with some elements of its observation, which hides the others from the policy."""
+    """Hide all but some elements of the observation from the policy."""
     try:
         return TransformedEnv(made, ObservationIndices(indices))
     except SpecError as error:
@@ -193,7 +194,7 @@ def _selected(made: Env, indices: Sequence[int]) -> Env:
 
 
 def _clipped(made: Env) -> Env:
-    """The environment with its one action clipped to its bounds."""
+    """Clip the one action of the environment to its bounds."""
     keys = leaf_keys(made.full_action_spec)
     spec: Any = made.full_action_spec[keys[0]] if len(keys) == 1 else None
     if type(spec) is not Bounded or not spec.dtype.is_floating_point:
@@ -205,7 +206,7 @@ def _clipped(made: Env) -> Env:
 
 
 @contextmanager
-def _explained(
+def _explain(
     env: str, arguments: tuple[Any, ...], env_kwargs: Mapping[str, Any] | None, *, atari: bool
 ) -> Generator[None]:
     """Errors of the making of an environment, with what to do about them."""
@@ -219,13 +220,13 @@ def _explained(
     except gymnasium.error.Error as error:  # of a malformed id, and what else Gymnasium refuses
         said = " ".join(str(error).split()).removesuffix(".")
         raise RLError(f"{env!r} cannot be made, Gymnasium says: {said}. Write an id as in CartPole-v1") from error
-    except (TypeError, SpecError) as error:
+    except (TypeError, ArgumentError, SpecError) as error:
         if atari:
-            raise SpecError(
+            raise ArgumentError(
                 f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r}"
                 f" does not work with it: {error}"
             ) from error
-        if isinstance(error, SpecError):
+        if not isinstance(error, TypeError):
             raise
         given_kwargs = f" with env_kwargs={dict(env_kwargs)}" if env_kwargs else ""
         raise RLError(
@@ -245,7 +246,7 @@ def _check_one_reward(env: Any) -> None:
 
 
 def _with_legal_actions(env: Any) -> Any:
-    """The environment with a mask of booleans, by which random actions are legal, if it has a mask that fits."""
+    """Convert a mask that fits to booleans, by which random actions are legal."""
     keys = leaf_keys(env.full_action_spec)
     if mask_key(env) is None or len(keys) != 1 or not is_choice(action_of(env)[1]):
         return env
@@ -253,7 +254,7 @@ def _with_legal_actions(env: Any) -> Any:
 
 
 def _with_team_reward(env: Any, group: str) -> Any:
-    """The environment with a reward of all agents at the root."""
+    """Add a reward of all agents at the root."""
     rewards, flags = leaf_keys(env.full_reward_spec), leaf_keys(env.full_done_spec)
     if "done" not in flags or not rewards:
         listed = ", ".join(key_str(key) for key in [*rewards, *flags])
@@ -268,7 +269,7 @@ def _with_team_reward(env: Any, group: str) -> Any:
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:
-    """The arguments of `make_env` that a config holds, besides the name of the environment."""
+    """Return the arguments of `make_env` that a config holds, besides the name of the environment."""
     return {
         "max_episode_steps": config.max_episode_steps,
         "observation_indices": config.observation_indices,
@@ -290,7 +291,7 @@ def env_options(config: RunConfig) -> dict[str, Any]:
 def _atari_arguments(env: str, given: Mapping[str, Any], *, by_id: bool) -> dict[str, Any]:
     """Arguments of a game whose frames the preset processes."""
     if not by_id:
-        raise SpecError(
+        raise ArgumentError(
             f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r} is none"
         )
     return _exclusive("atari", given, {"frameskip": 1, "obs_type": "grayscale", "info_keys": ["lives"]})
@@ -300,18 +301,18 @@ def _exclusive(name: str, given: Mapping[str, Any], arguments: dict[str, Any]) -
     """`arguments`, if none of them is given.
 
     Raises:
-        SpecError: if one is.
+        ArgumentError: If one is.
     """
     both = sorted(given.keys() & arguments.keys())
     if both:
-        raise SpecError(
+        raise ArgumentError(
             f"env_kwargs has {', '.join(both)}, which {name} (--{name.replace('_', '-')}) sets: leave one of them out"
         )
     return arguments
 
 
-def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
-    """The environment with repeated actions, its own step limit before and that of the user after the repetition."""
+def _limit_steps(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
+    """Repeat actions, with the environment's own step limit before and that of the user after the repetition."""
     own = int(getattr(type(env), "max_episode_steps", 0)) if isinstance(env, EnvBase) and not max_episode_steps else 0
     if own:
         env = TransformedEnv(env, StepCounter(max_steps=own))
@@ -322,7 +323,7 @@ def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
     return env
 
 
-def _transformed(env: Any, text: str) -> Any:
+def _add_transform(env: Any, text: str) -> Any:
     transform = _transform(text)
     try:
         made = TransformedEnv(env, transform)
@@ -337,7 +338,7 @@ def _transformed(env: Any, text: str) -> Any:
 
 
 def _transform(text: str) -> Any:
-    """A class is called with the arguments; a function from TensorDict to TensorDict is taken as it is."""
+    """Call a class with the arguments; a function from TensorDict to TensorDict is used as it is."""
     found, arguments = find_call("transform", text)
     if not isinstance(found, type):
         return partial(found, **arguments) if arguments else found
@@ -346,7 +347,7 @@ def _transform(text: str) -> Any:
     try:
         return found(*positional, **arguments)
     except TypeError as error:
-        raise RLError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+        raise ArgumentError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
 
 
 def _wrapper(text: str) -> Callable[[Any], Any]:
@@ -354,10 +355,10 @@ def _wrapper(text: str) -> Callable[[Any], Any]:
     if ":" not in name:
         raise UnknownComponentError(f"the wrapper {text!r} names no module; write module:callable")
     found, arguments = find_call("wrapper", text)
-    return partial(_wrapped, found, arguments, text)
+    return partial(_wrap, found, arguments, text)
 
 
-def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> Any:
+def _wrap(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> Any:
     try:
         return wrapper(env, **arguments)
     except TypeError as error:
@@ -367,7 +368,7 @@ def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -
 
 
 def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
-    """The callable that makes the environment, and its positional arguments."""
+    """Return the callable that makes the environment, and its positional arguments."""
     if isinstance(env, GivenEnv):
         return env.make, ()
     _check_form(env)
@@ -414,7 +415,7 @@ def _check_form(env: str) -> None:
 
 
 def _no_component(env: str) -> str:
-    """The message of the module or the registry: the nearest name, and plugins that are left out."""
+    """Return the message of the module or the registry: the nearest name, and plugins that are left out."""
     module, colon, name = env.partition(":")
     if colon:
         return f"And the module {module!r} has no {name!r}."
@@ -452,7 +453,7 @@ def _parameters(make: Make) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _batched(
+def _create_batch(
     make: Make,
     arguments: tuple[str, ...],
     num_envs: int,
@@ -468,14 +469,14 @@ def _batched(
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
     if "num_envs" in names:
-        return _unwrapped(_made(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
+        return _check_no_wrappers(_create(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
     if "batch_size" in names:
-        return _unwrapped(_made(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
-    first = _made(make, arguments, options, seed)
+        return _check_no_wrappers(_create(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
+    first = _create(make, arguments, options, seed)
     if isinstance(first, gymnasium.Env):
         envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
         return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs], seed)
-    first = _unwrapped(first, wrappers)
+    first = _check_no_wrappers(first, wrappers)
     if not hasattr(first, "batch_size"):
         raise RLError(
             f"{getattr(make, '__name__', make)} made a {type(first).__name__}, which is neither an environment of"
@@ -511,32 +512,34 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
     names = _parameters(make)
     size = names.get("num_envs")
     if size is not None and size.default is size.empty and "num_envs" not in options:
-        _refuse_workers(make, "makes a batch of environments itself")
+        _reject_workers(make, "makes a batch of environments itself")
     options = {name: value for name, value in options.items() if name != "device"}
     if "categorical_action_encoding" in names:
         options.setdefault("categorical_action_encoding", True)
     if "wrappers" in names:
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
-    made = _made(make, arguments, options, seed)
+    made = _create(make, arguments, options, seed)
     if isinstance(made, gymnasium.Env):
         return _gym_wrapper(reduce(_apply, wrappers, made), seed)
-    made = _unwrapped(made, wrappers)
+    made = _check_no_wrappers(made, wrappers)
     if getattr(made, "batch_size", None) != ():
-        _refuse_workers(make, "makes a batch or no environment of ours")
+        _reject_workers(make, "makes a batch or no environment of ours")
     return made
 
 
-def _refuse_workers(make: Make, why: str) -> NoReturn:
-    raise SpecError(
+def _reject_workers(make: Make, why: str) -> NoReturn:
+    raise ArgumentError(
         f"workers (--workers) puts single environments into processes, and {getattr(make, '__name__', make)} {why}:"
         " leave it out"
     )
 
 
-def _unwrapped(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
+def _check_no_wrappers(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
     if wrappers:
-        raise SpecError(f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform")
+        raise ArgumentError(
+            f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform"
+        )
     return env
 
 
@@ -544,8 +547,8 @@ def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
     return wrapper(env)
 
 
-def _made(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
-    """What `make` returns; with the mask of legal actions, if it is in ``info``."""
+def _create(make: Make, arguments: tuple[str, ...], options: dict[str, Any], seed: int) -> Any:
+    """Create an environment with `make`; with the mask of legal actions, if it is in ``info``."""
     made = make(*arguments, **options)
     found = {} if options.get("info_keys") is not None else mask_in_info(made, seed)
     if not found:
@@ -578,14 +581,14 @@ def make_collector(config: RunConfig, env: Env, policy: Any, seed: int, **settin
     """Return what collects ``[num_envs, T]``.
 
     Args:
-        config: settings of the run; with `ray` as many actors as `workers`, each with its share of the environments.
-        env: environment of training. With `ray` the actors make their own, and this one is closed.
-        policy: that collects.
-        seed: of the first environment.
-        settings: arguments of the collector.
+        config: Settings of the run; with `ray` as many actors as `workers`, each with its share of the environments.
+        env: Environment of training. With `ray` the actors make their own, and this one is closed.
+        policy: Policy that collects.
+        seed: Seed of the first environment.
+        settings: Arguments of the collector.
 
     Raises:
-        MissingExtraError: if `ray` is set and Ray is not installed.
+        MissingExtraError: If `ray` is set and Ray is not installed.
     """
     if not config.ray:
         return Collector(env, policy, storing_device=storing_device(config.device), **settings)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.collectors import Collector
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
 from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
@@ -35,14 +35,14 @@ class Evaluator:
     Each parallel environment plays the same number of episodes, so that short episodes are not over-represented.
 
     Args:
-        make: called with the number of parallel environments and a seed, returns the environment; `Run.make_env` makes
-            one that is meant for evaluations.
-        policy: the policy; each `run` uses its current weights.
-        deterministic: take the deterministic action, or sample actions as in training.
+        make: Function that returns an environment, called with the number of parallel environments and a seed;
+            `Run.make_env` makes one that is meant for evaluations.
+        policy: The policy; each `run` uses its current weights.
+        deterministic: Whether to take the deterministic action instead of sampling as in training.
 
     Attributes:
-        note: called with a line about an evaluation that takes suspiciously long.
-        statistics: those with which the environments normalize observations, see
+        note: Function that is called with a line about an evaluation that takes suspiciously long.
+        statistics: Statistics with which the environments normalize observations, see
             `rl.trainers._preprocessing.statistics_of`; None if they have what they need.
     """
 
@@ -57,14 +57,14 @@ class Evaluator:
         self._envs: dict[int, Env] = {}
 
     def run(self, episodes: int, *, seed: int) -> Tensor:
-        """Returns of `episodes` episodes, ``[episodes]`` float64. Seeds the global generators.
+        """Play `episodes` episodes, and return their returns, ``[episodes]`` float64. Seeds the global generators.
 
         Args:
-            episodes: number of episodes, played in parallel.
-            seed: of start states and of all randomness.
+            episodes: Number of episodes, played in parallel.
+            seed: Seed of start states and of all randomness.
 
         Raises:
-            RLError: if an episode does not end.
+            RLError: If an episode does not end.
         """
         from rl.core import ExplorationType
 
@@ -86,7 +86,8 @@ class Evaluator:
         for count, batch in enumerate(collector, start=1):
             reward = batch.get((NEXT, REWARD)).reshape(episodes, -1).to("cpu", torch.float64)
             done = batch.get((NEXT, DONE)).reshape(episodes, -1).cpu()
-            before = torch.cumsum(done, dim=1) - done.long()  # episodes that ended before each step
+            before = torch.cumsum(done, dim=1) - done.long()  # [episodes, T], episodes that ended before each step
+            # only the first episode of each environment counts, up to and with its last step
             returns += (reward * ((before == 0) & alive[:, None])).sum(dim=1)
             alive &= ~done.any(dim=1)
             if not alive.any():
@@ -115,12 +116,12 @@ class TrainedRun:
     """What a run folder holds, ready for use.
 
     Args:
-        recipe: what was run.
-        config: its settings.
-        policy: with the weights of the checkpoint, on ``config.device``.
-        frames: frames that the policy was trained for.
-        checkpoint: where the weights come from, ``best`` or ``last``.
-        statistics: of normalized observations, from the same checkpoint.
+        recipe: Recipe of the run.
+        config: Settings of the run.
+        policy: Policy with the weights of the checkpoint, on ``config.device``.
+        frames: Frames that the policy was trained for.
+        checkpoint: Origin of the weights, ``best`` or ``last``.
+        statistics: Statistics of normalized observations, from the same checkpoint.
     """
 
     recipe: Algorithm
@@ -131,7 +132,7 @@ class TrainedRun:
     statistics: Sequence[Any] = ()
 
     def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
-        """The environment that the policy was trained on, as evaluations use it.
+        """Return the environment that the policy was trained on, as evaluations use it.
 
         Observations are normalized with the statistics of the checkpoint, which do not change; rewards are those of the
         environment.
@@ -151,12 +152,12 @@ def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Algor
     """Recipe and settings of a run folder.
 
     Args:
-        run: the run folder.
-        trust: modules that the run may name besides installed components, see `check_trusted`.
+        run: The run folder.
+        trust: Modules that the run may name besides installed components, see `check_trusted`.
 
     Raises:
-        CheckpointError: if there is no run in it, or its config does not fit this version.
-        RLError: if it names a module that is not trusted.
+        CheckpointError: If there is no run in it, or its config does not fit this version.
+        RLError: If it names a module that is not trusted.
     """
     folder = RunFolder.open(run)
     values = folder.read_config()
@@ -165,7 +166,7 @@ def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Algor
     settings: dict[str, Any] = {str(k): tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
         return recipe, recipe.config(**settings)
-    except SpecError as error:
+    except ArgumentError as error:
         raise CheckpointError(f"{folder.config} is damaged: {error}; put back what it held") from error
     except TypeError as error:
         raise CheckpointError(
@@ -184,17 +185,17 @@ def load_run(
     """Build the policy of a run and load its weights.
 
     Args:
-        run: the run folder.
-        checkpoint: ``best`` or ``last``; a run that was stopped before its first evaluation has only the last one, and
-            the result's ``checkpoint`` names it.
-        device: instead of the one that it was trained on.
-        trust: modules that the run may name, as in ``("my_env",)`` for a run on ``my_env:Maze``. A run folder is data:
+        run: The run folder.
+        checkpoint: Checkpoint, ``best`` or ``last``; a run that was stopped before its first evaluation has only the
+            last one, and the result's ``checkpoint`` names it.
+        device: Device instead of the one that it was trained on.
+        trust: Modules that the run may name, as in ``("my_env",)`` for a run on ``my_env:Maze``. A run folder is data:
             of what it names only installed components and these modules are imported.
 
     Raises:
-        CheckpointError: if there is no such checkpoint, or it is damaged.
-        RLError: if the run names a module that is not trusted.
-        BackendError: if there is no such device here.
+        CheckpointError: If there is no such checkpoint, or it is damaged.
+        RLError: If the run names a module that is not trusted.
+        BackendError: If there is no such device here.
     """
     recipe, config = load_config(run, trust)
     config = replace(config, device=device) if device else config
@@ -228,19 +229,19 @@ def load_policy(
     *,
     trust: str | Sequence[str] = (),
 ) -> Any:
-    """The trained policy of a run folder: reads observations from a TensorDict, writes actions.
+    """Load the trained policy of a run folder: reads observations from a TensorDict, writes actions.
 
     It reads the observations of ``load_run(run).make_env(...)``, normalized and stacked as in training.
 
     Args:
-        run: the run folder.
-        checkpoint: ``best`` or ``last``.
-        device: instead of the one that it was trained on.
-        trust: modules that the run may name, as for `load_run`.
+        run: The run folder.
+        checkpoint: Checkpoint, ``best`` or ``last``.
+        device: Device instead of the one that it was trained on.
+        trust: Modules that the run may name, as for `load_run`.
 
     Raises:
-        CheckpointError: if there is no such checkpoint, or it is damaged.
-        RLError: if the run names a module that is not trusted.
+        CheckpointError: If there is no such checkpoint, or it is damaged.
+        RLError: If the run names a module that is not trusted.
 
     Example:
         >>> import tempfile
@@ -263,18 +264,18 @@ def evaluate(
     deterministic: bool = True,
     trust: str | Sequence[str] = (),
 ) -> Tensor:
-    """Returns ``[episodes]`` of a run's best policy on fresh episodes.
+    """Play fresh episodes with a run's best policy, and return their returns ``[episodes]``.
 
     Args:
-        run: the run folder, or what `load_run` made of it.
-        episodes: number of episodes.
-        seed: of the environments; one that training has not used if None.
-        deterministic: take the deterministic action (exploration off); else sample actions as in training.
-        trust: modules that the run may name, as for `load_run`.
+        run: The run folder, or what `load_run` made of it.
+        episodes: Number of episodes.
+        seed: Seed of the environments; one that training has not used if None.
+        deterministic: Whether to take the deterministic action (exploration off) instead of sampling as in training.
+        trust: Modules that the run may name, as for `load_run`.
 
     Raises:
-        CheckpointError: if there is no run in the folder, or its checkpoint is damaged.
-        RLError: if the run names a module that is not trusted.
+        CheckpointError: If there is no run in the folder, or its checkpoint is damaged.
+        RLError: If the run names a module that is not trusted.
 
     Example:
         >>> import tempfile

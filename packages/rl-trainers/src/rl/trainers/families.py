@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,8 +21,8 @@ __all__ = [
 
 _WHOLE_ROUNDS = where(lambda n, config: n > 0 and n % config.num_envs == 0, "a multiple of num_envs ({num_envs})")
 _FITS = where(
-    lambda n, config: n >= max(config.minibatch_size, config.frames_per_batch),
-    "at least minibatch_size and frames_per_batch",
+    lambda n, config: n >= max(config.batch_size, config.frames_per_batch),
+    "at least batch_size and frames_per_batch",
 )
 
 
@@ -30,44 +31,58 @@ class OnPolicyConfig(RunConfig):
     """On-policy algorithm with an actor and a critic, for all kinds of actions.
 
     Args:
-        frames_per_batch: frames collected for each update; `num_envs` divides it.
-        learning_rate: of the optimizer.
-        anneal: let the learning rate fall linearly to 0 at `total_frames`.
-        value_weight: weight of the critic's loss.
-        max_grad_norm: gradients of actor and critic together are scaled down to this norm.
-        hidden: widths of the hidden layers of actor and critic, as in [64,64].
-        activation: tanh, relu, or auto for tanh without and relu with recurrent layers.
-        ortho_init: begin with orthogonal weights, with a gain of sqrt(2) in hidden layers, 0.01 in the last one of the
-            actor and 1 in that of the critic; otherwise with torch's.
-        init_log_scale: logarithm of the standard deviation with which actions of floats are sampled at the beginning.
-        state_independent_scale: these standard deviations are parameters of their own; otherwise outputs of the actor's
-            network.
-        policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state. Actor and critic
-            have one each.
-        recurrent_size: width of that memory.
-        recurrent_layers: its layers, one on the other.
-        recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
+        frames_per_batch: Number of frames collected for each update; `num_envs` divides it.
+        learning_rate: Learning rate of the optimizer.
+        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
+        critic_coeff: Weight of the critic's loss.
+        max_grad_norm: Norm to which gradients of actor and critic together are scaled down.
+        num_cells: Widths of the hidden layers of actor and critic, as in [64,64].
+        activation: Activation of hidden layers: tanh, relu, or auto for tanh without and relu with recurrent layers.
+        ortho_init: Whether to begin with orthogonal weights, with a gain of sqrt(2) in hidden layers, 0.01 in the last
+            one of the actor and 1 in that of the critic; otherwise with torch's.
+        log_std_init: Logarithm of the standard deviation with which actions of floats are sampled at the beginning.
+        state_independent_std: Whether these standard deviations are parameters of their own; otherwise outputs of the
+            actor's network.
+        policy: Kind of network: mlp, or with a memory lstm or gru, for environments that hide a part of their state.
+            Actor and critic have one each.
+        recurrent_size: Width of that memory.
+        recurrent_layers: Number of its layers, one on the other.
+        recurrent_horizon: Largest initial memory span of a unit, in steps; the units are spread between 1 and this
             number. Above 1 for tasks with long delays.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> OnPolicyConfig(env="Acrobot-v1").hidden
+        >>> OnPolicyConfig(env="Acrobot-v1").num_cells
         (64, 64)
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "anneal": "anneal_lr",
+        "anneal_clip": "anneal_clip_epsilon",
+        "clip": "clip_epsilon",
+        "discriminator_hidden": "discriminator_num_cells",
+        "discriminator_minibatch_size": "discriminator_batch_size",
+        "entropy_weight": "entropy_coeff",
+        "gae_lambda": "lmbda",
+        "hidden": "num_cells",
+        "init_log_scale": "log_std_init",
+        "state_independent_scale": "state_independent_std",
+        "value_weight": "critic_coeff",
+    }
 
     num_envs: int = 8
     frames_per_batch: int = checked(1024, _WHOLE_ROUNDS)
     learning_rate: float = above(0, 1e-3)
-    anneal: bool = True
-    value_weight: float = at_least(0, 0.5)
+    anneal_lr: bool = True
+    critic_coeff: float = at_least(0, 0.5)
     max_grad_norm: float = above(0, 0.5)
-    hidden: tuple[int, ...] = widths((64, 64))
+    num_cells: tuple[int, ...] = widths((64, 64))
     activation: str = one_of(("tanh", "relu", "auto"), "auto")
     ortho_init: bool = True
-    init_log_scale: float = in_range(-5, 2, 0.0)
-    state_independent_scale: bool = True
+    log_std_init: float = in_range(-5, 2, 0.0)
+    state_independent_std: bool = True
     policy: str = one_of(POLICIES, "mlp")
     recurrent_size: int = above(0, 64)
     recurrent_layers: int = above(0, 1)
@@ -79,52 +94,65 @@ class OffPolicyConfig(RunConfig):
     """Off-policy actor-critic.
 
     Args:
-        frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
-        updates_per_step: gradient steps for each collected frame; a round has updates_per_step * frames_per_batch,
+        frames_per_batch: Number of frames collected between two rounds of updates; `num_envs` divides it.
+        utd_ratio: Number of gradient steps for each collected frame; a round has utd_ratio * frames_per_batch,
             rounded.
-        minibatch_size: transitions of one gradient step.
-        buffer_size: transitions that the replay buffer keeps.
-        sampler: how the replay buffer chooses transitions, as for dqn; for example
+        batch_size: Number of transitions of one gradient step.
+        buffer_size: Number of transitions that the replay buffer keeps.
+        sampler: Sampler of the replay buffer, as for dqn; for example
             'prioritized:{alpha: 0.6, beta: 0.4}'.
-        n_step: steps whose rewards are added up in the target.
-        learning_starts: frames before the first update, with random actions, or those of the policy of `init`.
-        learning_rate: of Adam, for actor and critics.
-        target_tau: the target networks move this far towards the trained ones after each gradient step of the actor.
-        hidden: widths of the hidden layers of all networks.
-        activation: relu or tanh.
-        max_grad_norm: gradients of actor and critics are scaled down to this norm; 0 leaves them.
-        dataset: a data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
-        offline_fraction: part of each minibatch that is taken from it.
-        init: folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
+        n_steps: Number of steps whose rewards are added up in the target.
+        learning_starts: Number of frames before the first update, with random actions, or those of the policy of
+            `init`.
+        learning_rate: Learning rate of Adam, for actor and critics.
+        tau: Share by which the target networks move towards the trained ones after each gradient step of the actor.
+        num_cells: Widths of the hidden layers of all networks.
+        activation: Activation of hidden layers: relu or tanh.
+        max_grad_norm: Norm to which gradients of actor and critics are scaled down; 0 leaves them.
+        dataset: A data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
+        offline_fraction: Part of each minibatch that is taken from it.
+        init: Folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> OffPolicyConfig(env="Pendulum-v1").minibatch_size
+        >>> OffPolicyConfig(env="Pendulum-v1").batch_size
         256
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "critic_hidden": "critic_num_cells",
+        "critics": "num_qvalue_nets",
+        "dropped": "top_quantiles_to_drop_per_net",
+        "hidden": "num_cells",
+        "minibatch_size": "batch_size",
+        "n_step": "n_steps",
+        "subset": "sub_sample_len",
+        "target_tau": "tau",
+        "updates_per_step": "utd_ratio",
+    }
 
     env: str = "Pendulum-v1"
     total_frames: int = 20_000
     frames_per_batch: int = checked(64, _WHOLE_ROUNDS)
-    updates_per_step: float = checked(
+    utd_ratio: float = checked(
         1.0,
         where(
             lambda rate, config: rate * config.frames_per_batch >= 0.5,
             "so large that a round of frames_per_batch frames has a gradient step",
         ),
     )
-    minibatch_size: int = above(0, 256)
+    batch_size: int = above(0, 256)
     buffer_size: int = checked(1_000_000, _FITS)
     sampler: str = checked(
         "random", where(lambda name, config: name == "random" or not config.dataset, "random with a data set")
     )
-    n_step: int = above(0, 1, where(lambda n, config: n == 1 or not config.dataset, "1 with a data set"))
+    n_steps: int = above(0, 1, where(lambda n, config: n == 1 or not config.dataset, "1 with a data set"))
     learning_starts: int = at_least(0, 1_000)
     learning_rate: float = above(0, 3e-4)
-    target_tau: float = in_range(0, 1, 0.005)
-    hidden: tuple[int, ...] = widths((256, 256))
+    tau: float = in_range(0, 1, 0.005)
+    num_cells: tuple[int, ...] = widths((256, 256))
     activation: str = one_of(("relu", "tanh"), "relu")
     max_grad_norm: float = at_least(0, 0.0)
     dataset: str = ""
@@ -137,13 +165,13 @@ class SoftConfig(OffPolicyConfig):
     """Off-policy actor-critic with an entropy bonus, whose temperature is learned.
 
     Args:
-        alpha_init: first temperature.
-        fixed_alpha: keep it.
-        target_entropy: entropy of the policy in nats that the temperature is learned for; auto is minus the number of
+        alpha_init: Temperature at the beginning.
+        fixed_alpha: Whether the temperature stays at alpha_init.
+        target_entropy: Entropy of the policy in nats that the temperature is learned for; auto is minus the number of
             action dimensions.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
     """
 
     alpha_init: float = above(0, 1.0)
@@ -163,13 +191,13 @@ class DeterministicConfig(OffPolicyConfig):
     """Off-policy actor-critic with a deterministic policy, which explores by noise on its actions.
 
     Args:
-        noise: normal, or ou for an Ornstein-Uhlenbeck process with theta 0.15 and time step 0.01, which is correlated
-            from step to step.
-        exploration_noise: standard deviation of the noise (ou: volatility of the process), in half widths of the
+        noise: Kind of noise: normal, or ou for an Ornstein-Uhlenbeck process with theta 0.15 and time step 0.01, which
+            is correlated from step to step.
+        exploration_noise: Standard deviation of the noise (ou: volatility of the process), in half widths of the
             action's bounds.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
     """
 
     learning_rate: float = 1e-3
@@ -182,68 +210,83 @@ class QLearningConfig(RunConfig):
     """Deep Q-learning: replay buffer, target network, exploration; discrete actions only.
 
     Args:
-        frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
-        updates_per_step: gradient steps for each collected frame; a round has updates_per_step * frames_per_batch,
+        frames_per_batch: Number of frames collected between two rounds of updates; `num_envs` divides it.
+        utd_ratio: Number of gradient steps for each collected frame; a round has utd_ratio * frames_per_batch,
             rounded.
-        n_step: steps whose rewards a target adds up before it takes the value of a state.
-        minibatch_size: transitions of one gradient step.
-        buffer_size: transitions that the replay buffer keeps.
-        sampler: how the replay buffer chooses transitions: NAME, 'NAME:{key: value}' or module:callable, for example
+        n_steps: Number of steps whose rewards a target adds up before it takes the value of a state.
+        batch_size: Number of transitions of one gradient step.
+        buffer_size: Number of transitions that the replay buffer keeps.
+        sampler: Sampler of the replay buffer: NAME, 'NAME:{key: value}' or module:callable, for example
             'prioritized:{alpha: 0.6, beta: 0.4}'.
-        learning_starts: frames before the first update.
-        learning_rate: of Adam.
-        anneal: let the learning rate fall linearly to 0 at `total_frames`.
-        double: choose the next action with the online network (double Q-learning).
-        dueling: separate the value of a state from the advantages of the actions (Wang et al., 2016).
-        noisy: explore by learned noise on the weights (Fortunato et al., 2018), with which no random actions are
-            needed: set epsilon_start and epsilon_end to 0.
-        target_tau: the target network moves this far towards the online one after every gradient step; 0
-            copies it whole every `target_every` frames instead.
-        target_every: frames between two copies, if `target_tau` is 0.
-        epsilon_start: share of random actions at the beginning.
-        epsilon_end: share of random actions after annealing.
-        epsilon_frames: frames over which it falls linearly.
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers, as in [128,128].
-        activation: tanh or relu.
+        learning_starts: Number of frames before the first update.
+        learning_rate: Learning rate of Adam.
+        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
+        double_dqn: Whether the online network chooses the next action (double Q-learning).
+        dueling: Whether to separate the value of a state from the advantages of the actions (Wang et al., 2016).
+        noisy: Whether to explore by learned noise on the weights (Fortunato et al., 2018), with which no random actions
+            are needed: set eps_init and eps_end to 0.
+        tau: Share by which the target network moves towards the online one after every gradient step; 0
+            copies it every `target_every` frames instead.
+        target_every: Number of frames between two copies, if `tau` is 0.
+        eps_init: Share of random actions at the beginning.
+        eps_end: Share of random actions after annealing.
+        annealing_num_steps: Number of frames over which it falls linearly.
+        max_grad_norm: Norm to which gradients are scaled down.
+        num_cells: Widths of the hidden layers, as in [128,128].
+        activation: Activation of hidden layers: tanh or relu.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> QLearningConfig(env="Acrobot-v1", gamma=0.98).env
         'Acrobot-v1'
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "anneal": "anneal_lr",
+        "double": "double_dqn",
+        "epsilon_end": "eps_end",
+        "epsilon_frames": "annealing_num_steps",
+        "epsilon_start": "eps_init",
+        "hidden": "num_cells",
+        "minibatch_size": "batch_size",
+        "mixing_width": "mixing_embed_dim",
+        "n_step": "n_steps",
+        "target_tau": "tau",
+        "td_lambda": "lmbda",
+        "updates_per_step": "utd_ratio",
+    }
+
     total_frames: int = 50_000
     num_envs: int = 1
     frames_per_batch: int = checked(64, _WHOLE_ROUNDS)
-    updates_per_step: float = checked(
+    utd_ratio: float = checked(
         0.5,
         where(
             lambda rate, config: rate * config.frames_per_batch >= 1,
             lambda config: f"at least 1 / frames_per_batch ({1 / config.frames_per_batch:g})",
         ),
     )
-    n_step: int = above(0, 1)
-    minibatch_size: int = above(0, 64)
+    n_steps: int = above(0, 1)
+    batch_size: int = above(0, 64)
     buffer_size: int = checked(50_000, _FITS)
     sampler: str = "random"
     learning_starts: int = at_least(0, 1_000)
     learning_rate: float = above(0, 1e-3)
-    anneal: bool = False
-    double: bool = True
+    anneal_lr: bool = False
+    double_dqn: bool = True
     dueling: bool = checked(
-        False, where(lambda given, config: not given or bool(config.hidden), "false without hidden layers")
+        False, where(lambda given, config: not given or bool(config.num_cells), "false without hidden layers")
     )
     noisy: bool = False
-    target_tau: float = in_range(0, 1, 0.02)
+    tau: float = in_range(0, 1, 0.02)
     target_every: int = above(0, 500)
-    epsilon_start: float = in_range(0, 1, 1.0)
-    epsilon_end: float = in_range(0, 1, 0.05)
-    epsilon_frames: int = above(0, 5_000)
+    eps_init: float = in_range(0, 1, 1.0)
+    eps_end: float = in_range(0, 1, 0.05)
+    annealing_num_steps: int = above(0, 5_000)
     max_grad_norm: float = above(0, 10.0)
-    hidden: tuple[int, ...] = widths((128, 128))
+    num_cells: tuple[int, ...] = widths((128, 128))
     activation: str = one_of(("tanh", "relu"), "relu")
 
 
@@ -255,32 +298,42 @@ class OfflineConfig(RunConfig):
     """Learning from a data set; the environment is used for evaluations alone.
 
     Args:
-        dataset: what to learn from, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
-        total_frames: gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every) are also those
-            of gradient steps.
-        minibatch_size: transitions of one gradient step.
-        learning_rate: of Adam.
-        hidden: widths of the hidden layers of all networks.
-        activation: relu or tanh.
-        target_tau: the target networks move this far towards the trained ones after each gradient step.
-        max_grad_norm: gradients are scaled down to this norm; 0 leaves them.
+        dataset: Data set to learn from, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
+        total_frames: Number of gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every) are
+            also those of gradient steps.
+        batch_size: Number of transitions of one gradient step.
+        learning_rate: Learning rate of Adam.
+        num_cells: Widths of the hidden layers of all networks.
+        activation: Activation of hidden layers: relu or tanh.
+        tau: Share by which the target networks move towards the trained ones after each gradient step.
+        max_grad_norm: Norm to which gradients are scaled down; 0 leaves them.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> OfflineConfig(env="Pendulum-v1", dataset="minari:pendulum/medium-v0").minibatch_size
+        >>> OfflineConfig(env="Pendulum-v1", dataset="minari:pendulum/medium-v0").batch_size
         256
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "context": "inference_context",
+        "heads": "n_head",
+        "hidden": "num_cells",
+        "layers": "n_layer",
+        "minibatch_size": "batch_size",
+        "target_tau": "tau",
+        "width": "n_embd",
+    }
 
     env: str = "Pendulum-v1"
     dataset: str = ""
     total_frames: int = 50_000
-    minibatch_size: int = above(0, 256)
+    batch_size: int = above(0, 256)
     learning_rate: float = above(0, 3e-4)
-    hidden: tuple[int, ...] = widths((256, 256))
+    num_cells: tuple[int, ...] = widths((256, 256))
     activation: str = one_of(("relu", "tanh"), "relu")
-    target_tau: float = checked(0.005, Rule(lambda tau: 0 < tau <= 1, "in (0, 1]"))
+    tau: float = checked(0.005, Rule(lambda tau: 0 < tau <= 1, "in (0, 1]"))
     max_grad_norm: float = at_least(0, 0.0)
     normalize_observation: bool = checked(False, _AS_RECORDED)
     normalize_reward: bool = checked(False, _AS_RECORDED)
@@ -295,21 +348,31 @@ class ChunkConfig(OfflineConfig):
     """A policy that plans chunks of actions.
 
     Args:
-        chunk_size: number of actions that are planned at once.
-        executed: number of actions of a plan that are executed before the next plan.
+        chunk_size: Number of actions that are planned at once.
+        replan_interval: Number of actions of a plan that are executed before the next plan.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> ChunkConfig(executed=5)
+        >>> ChunkConfig(replan_interval=5)
         Traceback (most recent call last):
         ...
-        rl.core.errors.SpecError: ChunkConfig: executed must be from 1 to chunk_size (4), got 5
+        rl.core.errors.ArgumentError: ChunkConfig: replan_interval must be from 1 to chunk_size (4), got 5
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "decoder_layers": "num_decoder_layers",
+        "diffusion_steps": "num_steps",
+        "encoder_layers": "num_encoder_layers",
+        "executed": "replan_interval",
+        "heads": "nheads",
+        "latent": "latent_dim",
+        "width": "hidden_dim",
+    }
+
     chunk_size: int = above(0, 4)
-    executed: int = checked(
+    replan_interval: int = checked(
         2, where(lambda n, config: 0 < n <= config.chunk_size, "from 1 to chunk_size ({chunk_size})")
     )
 
@@ -319,15 +382,15 @@ class GroupFields:
     """Settings of groups of agents.
 
     Args:
-        share_params: the agents of a group have the same parameters; else each has its own.
-        report_group: group whose mean reward is the reported return, in metrics and evaluations; the mean of all agents
+        share_params: Whether the agents of a group have the same parameters; else each has its own.
+        report_group: Group whose mean reward is the reported return, in metrics and evaluations; the mean of all agents
             if empty.
-        max_episode_steps: number of steps after which episodes are truncated; 0 for the environment's own limit, if it
+        max_episode_steps: Number of steps after which episodes are truncated; 0 for the environment's own limit, if it
             has one.
 
     Attributes:
-        multi_agent: the environment has groups of agents.
-        absent: settings of one agent, which recipes of groups do not have.
+        multi_agent: Whether the environment has groups of agents.
+        absent: Settings of one agent, which recipes of groups do not have.
     """
 
     multi_agent: ClassVar[bool] = True

@@ -44,8 +44,8 @@ class _Joined(nn.Module):
     """Entries ``[*B, n_agents, ...]`` as one vector of float32 for each agent, before a network.
 
     Args:
-        net: the network.
-        dims: number of dimensions of each entry of one agent.
+        net: The network.
+        dims: Number of dimensions of each entry of one agent.
     """
 
     def __init__(self, net: nn.Module, dims: Sequence[int]) -> None:
@@ -66,20 +66,20 @@ def layers_of(
     last_gain: float | None,
     more: int = 0,
     width: int | None = None,
-    hidden: Sequence[int] | None = None,
+    num_cells: Sequence[int] | None = None,
 ) -> nn.Module:
-    """The multi-layer perceptron of a group that `config` describes.
+    """Create the multi-layer perceptron of a group that `config` describes.
 
     Args:
-        config: has `hidden` and `share_params`.
-        group: the group.
-        out_features: width of the output of one agent.
-        centralized: whether each output depends on the inputs of all agents.
-        activation: a key of `ACTIVATIONS`.
-        last_gain: scale of the last layer's orthogonal initial weights; torch's initial weights if None.
-        more: width of further inputs of one agent.
-        width: of an input of one agent that takes the place of the observations.
-        hidden: widths of the hidden layers; those of `config` if None.
+        config: Settings, with `num_cells` and `share_params`.
+        group: The group.
+        out_features: Width of the output of one agent.
+        centralized: Whether each output depends on the inputs of all agents.
+        activation: A key of `ACTIVATIONS`.
+        last_gain: Scale of the last layer's orthogonal initial weights; torch's initial weights if None.
+        more: Width of further inputs of one agent.
+        width: Width of an input of one agent that takes the place of the observations.
+        num_cells: Widths of the hidden layers; those of `config` if None.
     """
     net = MultiAgentMLP(
         (group.width if width is None else width) + more,
@@ -87,7 +87,7 @@ def layers_of(
         group.n_agents,
         centralized=centralized,
         share_params=config.share_params,
-        num_cells=list(config.hidden if hidden is None else hidden),
+        num_cells=list(config.num_cells if num_cells is None else num_cells),
         activation_class=ACTIVATIONS[activation],
     )
     return net if last_gain is None else orthogonal_init(net, math.sqrt(2), last_gain)
@@ -96,15 +96,15 @@ def layers_of(
 def inputs_of(
     env: Env, group: Group, net: nn.Module, out_keys: Sequence[NestedKey], device: str, more: Sequence[NestedKey] = ()
 ) -> TensorDictModule:
-    """A network that reads the observations of a group.
+    """Create a network that reads the observations of a group.
 
     Args:
-        env: for their shapes.
-        group: the group.
-        net: from ``[*B, n_agents, width]``.
-        out_keys: what it writes.
-        device: where it is.
-        more: further entries that it reads, vectors of each agent.
+        env: Environment, for the shapes of its observations.
+        group: The group.
+        net: Network of ``[*B, n_agents, width]``.
+        out_keys: Keys that it writes.
+        device: Device of its parameters.
+        more: Further entries that it reads, vectors of each agent.
     """
     batch = len(env.batch_size)
     dims = [len(env.observation_spec[key].shape) - batch - 1 for key in group.observations]
@@ -122,23 +122,24 @@ def group_network(
     centralized: bool,
     state: str = "recurrent_state",
 ) -> TensorDictModuleBase:
-    """A network from the observations of a group; with recurrent layers in front if the policy is so.
+    """Create a network from the observations of a group; with recurrent layers in front if the policy is so.
 
     Args:
-        config: which layers.
-        env: for the shapes of the observations.
-        group: the group.
-        make: called with ``centralized`` and ``width``, returns the network; a width of None is for observations.
-        out_keys: what it writes.
-        centralized: whether it sees the observations of all agents.
-        state: where states are, ``(group, state, "h")``.
+        config: Settings, which decide the layers.
+        env: Environment, for the shapes of the observations.
+        group: The group.
+        make: Constructor of the network, called with ``centralized`` and ``width``; a width of None is for
+            observations.
+        out_keys: Keys that it writes.
+        centralized: Whether it sees the observations of all agents.
+        state: First key of the recurrent states, as in ``(group, state, "h")``.
     """
     if config.policy == "mlp":
         net = make(centralized=centralized, width=None)
         return inputs_of(env, group, net, out_keys, config.device)
     size, activation = config.recurrent_size, activation_of(config)
     gain = math.sqrt(2) if config.ortho_init else None
-    dense = layers_of(config, group, size, centralized=centralized, activation=activation, last_gain=gain, hidden=())
+    dense = layers_of(config, group, size, centralized=centralized, activation=activation, last_gain=gain, num_cells=())
     inputs, features = (group.name, state, "inputs"), (group.name, state, "features")
     return TensorDictSequential(
         inputs_of(env, group, nn.Sequential(dense, ACTIVATIONS[activation]()), [inputs], config.device),
@@ -164,7 +165,7 @@ class RandomActions(TensorDictSequential):
     """Random actions of several groups, with one probability.
 
     Args:
-        parts: those of each group.
+        parts: Modules of the groups.
     """
 
     def __init__(self, parts: Sequence[EGreedyModule]) -> None:
@@ -183,12 +184,12 @@ class RandomActions(TensorDictSequential):
 
 
 class GroupLosses(nn.Module):
-    """The losses of several groups as one: losses are added up, other figures averaged.
+    """The losses of several groups as one: losses are added up, other metrics averaged.
 
     Priorities ``td_error`` in a batch are the largest of the groups.
 
     Args:
-        losses: one for each group.
+        losses: Losses, one for each group.
     """
 
     def __init__(self, losses: Sequence[Any]) -> None:
@@ -213,12 +214,12 @@ class GroupLosses(nn.Module):
         return nn.ModuleList([loss.actor_network for loss in self._parts])
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of all critics."""
+        """Yield the parameters of all critics."""
         for loss in self._parts:
             yield from loss.critic_parameters()
 
     def forward(self, batch: TensorDictBase) -> TensorDict:
-        """The outputs of all losses."""
+        """Compute the outputs of all losses."""
         return self._sum(batch, self._parts)
 
     def critic_loss(self, batch: TensorDictBase) -> TensorDict:

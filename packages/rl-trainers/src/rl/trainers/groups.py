@@ -26,14 +26,14 @@ class Group:
     """A group of agents of an environment.
 
     Args:
-        name: of the group.
-        n_agents: number of agents.
-        observations: keys that the agents read, and the width of each.
-        action: key of the action.
-        spec: of the actions of all agents, ``[n_agents, ...]``.
-        reward: key of the reward: of each agent, ``[*B, n_agents, 1]``, or of all, ``[*B, 1]``.
+        name: Name of the group.
+        n_agents: Number of agents.
+        observations: Keys that the agents read, and the width of each.
+        action: Key of the action.
+        spec: Spec of the actions of all agents, ``[n_agents, ...]``.
+        reward: Key of the reward: of each agent, ``[*B, n_agents, 1]``, or of all, ``[*B, 1]``.
         mask: Key of the mask of legal actions, ``(name, "action_mask")``; None if the environment writes none.
-        own_flags: the environment writes done flags of each agent.
+        own_flags: The environment writes done flags of each agent.
     """
 
     name: str
@@ -61,10 +61,10 @@ class Group:
 
 
 def groups_of(env: Env, recipe: str) -> list[Group]:
-    """The groups of an environment.
+    """Return the groups of an environment.
 
     Raises:
-        SpecError: if an action is in no group, a group has several, or its entries have no dimension of agents.
+        SpecError: If an action is in no group, a group has several, or its entries have no dimension of agents.
     """
     batch, found = len(env.batch_size), []
     actions, flags = leaf_keys(env.full_action_spec), leaf_keys(env.full_done_spec)
@@ -138,10 +138,10 @@ def _observations(env: Env, name: str, batch: int, recipe: str) -> dict[NestedKe
 
 
 def choice_of(env: Env, group: Group, recipe: str) -> Categorical | OneHot:
-    """The spec of the choice of one agent.
+    """Return the spec of the choice of one agent.
 
     Raises:
-        SpecError: if the actions of the group are no choices.
+        SpecError: If the actions of the group are no choices.
     """
     spec = group.spec[0]
     if not isinstance(spec, (Categorical, OneHot)):
@@ -154,7 +154,7 @@ def choice_of(env: Env, group: Group, recipe: str) -> Categorical | OneHot:
 
 
 def bounded_groups(env: Env, recipe: str) -> list[Group]:
-    """The groups, whose actions are bounded floats."""
+    """Return the groups, whose actions are bounded floats."""
     groups = groups_of(env, recipe)
     for group in groups:
         if not is_bounded(group.spec, 2):  # agents and vector
@@ -177,7 +177,7 @@ def _remedy(group: Group) -> str:
 
 
 def described_groups(env: Env, recipe: str) -> str:
-    """A line that states what the agents of each group read."""
+    """Describe in a line what the agents of each group read."""
     parts = [
         f"{group.name!r}: agents {group.n_agents}, each reads {group.width} numbers" for group in groups_of(env, recipe)
     ]
@@ -185,7 +185,7 @@ def described_groups(env: Env, recipe: str) -> str:
 
 
 def described_inputs(config: Any, env: Env) -> str:
-    """A line that states what a policy reads: each observation, or what the agents of each group read."""
+    """Describe in a line what a policy reads: each observation, or what the agents of each group read."""
     if config.multi_agent:
         return described_groups(env, config.recipe)
     return described_observations(env, config.observation_layout)

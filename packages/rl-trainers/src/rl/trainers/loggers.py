@@ -87,7 +87,7 @@ class Logger(ABC):
         """Record a text.
 
         Raises:
-            RLError: if the logger records none.
+            RLError: If the logger records none.
         """
         self._cannot("texts", "log_str")
 
@@ -95,7 +95,7 @@ class Logger(ABC):
         """Record the settings of a run.
 
         Raises:
-            RLError: if the logger records none.
+            RLError: If the logger records none.
         """
         self._cannot("settings", "log_hparams")
 
@@ -103,7 +103,7 @@ class Logger(ABC):
         """Record pictures, uint8 ``[T, C, H, W]`` or ``[N, T, C, H, W]``; `kwargs` has ``fps``, pictures per second.
 
         Raises:
-            RLError: if the logger records none.
+            RLError: If the logger records none.
         """
         self._cannot("videos", "log_video")
 
@@ -122,9 +122,9 @@ class CSVLogger(Logger):
     ``videos/NAME-STEP.mp4``.
 
     Args:
-        folder: the run folder.
+        folder: The run folder.
         resume_step: None for a new run; else lines of later frames are dropped and the rest is continued.
-        file: name of the file.
+        file: Name of the file.
 
     Example:
         >>> import tempfile
@@ -152,7 +152,7 @@ class CSVLogger(Logger):
         """Append a line.
 
         Raises:
-            CheckpointError: if a value has no column: the file was begun by another recipe or version.
+            CheckpointError: If a value has no column: the file was begun by another recipe or version.
         """
         columns = self._columns or ["frames", *values]
         unknown = values.keys() - set(columns)
@@ -184,7 +184,7 @@ class CSVLogger(Logger):
         """Write pictures as a video; of several videos side by side.
 
         Raises:
-            MissingExtraError: if imageio is not installed.
+            MissingExtraError: If imageio is not installed.
         """
         imageio = video_library()
         path = self._path("videos", name, step, ".mp4")
@@ -215,7 +215,7 @@ class TensorBoardLogger(Logger):
     """TensorBoard events in ``tensorboard/`` of the run folder.
 
     Args:
-        folder: the run folder.
+        folder: The run folder.
         resume_step: None for a new run; else TensorBoard hides what was logged at later frames.
     """
 
@@ -266,10 +266,10 @@ def pictures_of(video: Tensor) -> Any:
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
-    """The columns of a ``metrics.csv``; an empty cell is NaN. Names of rl-trainers 0.3 become the present ones.
+    """Read the columns of a ``metrics.csv``; an empty cell is NaN. Names of rl-trainers 0.3 become the present ones.
 
     Raises:
-        CheckpointError: if the file cannot be read or has no header, or a cell is not a number.
+        CheckpointError: If the file cannot be read or has no header, or a cell is not a number.
     """
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
@@ -308,7 +308,7 @@ _RENAMED = {
 
 
 def _present(columns: list[str]) -> list[str]:
-    """The present names of the columns of a file, which may be of rl-trainers 0.3."""
+    """Return the present names of the columns of a file, which may be of rl-trainers 0.3."""
     if "eval_return_mean" not in columns:
         return columns
     phases = {name: f"time/{name.removeprefix('time_')}" for name in columns if name.startswith("time_")}
@@ -366,10 +366,10 @@ class LoggerSet:
     """Hands each row to several loggers.
 
     Args:
-        names: logger components, for example csv, or ``module:attribute``. Nothing is written before `open`.
+        names: Logger components, for example csv, or ``module:attribute``. Nothing is written before `open`.
 
     Raises:
-        UnknownComponentError: if there is no such logger.
+        UnknownComponentError: If there is no such logger.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -380,8 +380,8 @@ class LoggerSet:
         """Begin to write.
 
         Args:
-            folder: the run folder.
-            resume_step: frames from which a resumed run continues; None for a new run.
+            folder: The run folder.
+            resume_step: Frames from which a resumed run continues; None for a new run.
         """
         self._loggers = [kind(folder, resume_step=resume_step) for kind in self._kinds]
 

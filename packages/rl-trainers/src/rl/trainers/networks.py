@@ -50,10 +50,10 @@ GOALS = ("achieved_goal", "desired_goal")
 
 
 def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
-    """What a policy can read, by key: ``observation`` if there is one, with the goals beside it, else all entries.
+    """List what a policy can read, by key: ``observation`` if there is one, with the goals, else all entries.
 
     Raises:
-        SpecError: if there is nothing to read, or something that is no tensor.
+        SpecError: If there is nothing to read, or something that is no tensor.
     """
     spec = env.observation_spec
     keys = leaf_keys(spec)
@@ -98,7 +98,7 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
     """Key of the one action, and its spec without the environment's batch.
 
     Raises:
-        SpecError: if there are several.
+        SpecError: If there are several.
     """
     spec = env.full_action_spec
     keys = leaf_keys(spec)
@@ -114,7 +114,7 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
 
 
 def yaml_key(key: NestedKey) -> str:
-    """A key as the arguments of ``--transform`` have it.
+    """Write a key as the arguments of ``--transform`` have it.
 
     Example:
         >>> yaml_key(("agents", "action"))
@@ -124,16 +124,16 @@ def yaml_key(key: NestedKey) -> str:
 
 
 def described(spec: Any) -> str:
-    """A spec in a few words, for messages.
+    """Describe a spec in a few words, for messages.
 
     Example:
         >>> described(Categorical(3))
         'a Categorical int64 []'
     """
-    return _described(spec, tuple(spec.shape))
+    return _describe(spec, tuple(spec.shape))
 
 
-def _described(spec: Any, shape: tuple[int, ...]) -> str:
+def _describe(spec: Any, shape: tuple[int, ...]) -> str:
     name = type(spec).__name__
     article = "an" if name[0] in "AEIOU" else "a"
     return f"{article} {name} {str(spec.dtype).removeprefix('torch.')} {list(shape)}"
@@ -143,7 +143,7 @@ def network(  # noqa: PLR0913  one for each setting
     env: Env,
     *,
     out_features: int,
-    hidden: Sequence[int],
+    num_cells: Sequence[int],
     activation: str,
     last_gain: float | None,
     device: str,
@@ -154,35 +154,35 @@ def network(  # noqa: PLR0913  one for each setting
     body: Callable[[int], nn.Module] | None = None,
     scale_bytes: bool = True,
 ) -> nn.Module:
-    """An MLP from an environment's observations, which first go through convolutions if they are images.
+    """Create an MLP from an environment's observations, which first go through convolutions if they are images.
 
     Args:
-        env: its specs decide the input.
-        out_features: width of the output.
-        hidden: widths of the hidden layers.
-        activation: a key of `ACTIVATIONS`.
-        last_gain: scale of the last layer's orthogonal initial weights; all layers keep torch's initial weights
+        env: Environment, whose specs decide the input.
+        out_features: Width of the output.
+        num_cells: Widths of the hidden layers.
+        activation: A key of `ACTIVATIONS`.
+        last_gain: Scale of the last layer's orthogonal initial weights; all layers keep torch's initial weights
             if None.
-        device: where the parameters are.
-        in_features: width of an input that takes the place of the observations.
-        layout: how observations with two or more dimensions are read; a name of `rl.trainers.config.LAYOUTS`.
-        action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
-        layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
-        body: makes the network that takes the place of the MLP from the width of its input; then `out_features`,
-            `hidden`, `activation` and `layer_class` are not read.
-        scale_bytes: divide images of bytes by 255; not for images that come normalized.
+        device: Device of the parameters.
+        in_features: Width of an input that takes the place of the observations.
+        layout: Reading of observations with two or more dimensions, a name of `rl.trainers.config.LAYOUTS`.
+        action: Spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
+        layer_class: Constructor of the layers of the MLP, called like `torch.nn.Linear`.
+        body: Constructor of the network that takes the place of the MLP, from the width of its input; then
+            `out_features`, `num_cells`, `activation` and `layer_class` are not read.
+        scale_bytes: Whether to divide images of bytes by 255; not for images that come normalized.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
 
     Raises:
-        SpecError: if `layout` does not say how to read an observation.
+        SpecError: If `layout` does not say how to read an observation.
     """
     parts = [] if in_features is not None else _parts(env, layout, scale_bytes=scale_bytes)
     if action is not None:
         parts.append(_Part(_Scaled(action.low, action.high), action.low.numel(), "a bounded vector"))
     width = sum(part.width for part in parts) if in_features is None else in_features
     layers: dict[str, Any] = {"activation_class": ACTIVATIONS[activation], "layer_class": layer_class}
-    mlp = MLP(width, out_features, num_cells=list(hidden), **layers) if body is None else body(width)
+    mlp = MLP(width, out_features, num_cells=list(num_cells), **layers) if body is None else body(width)
     plain = not parts or (len(parts) == 1 and parts[0].plain)
     whole = mlp if plain else _Network([part.module for part in parts], mlp)
     if last_gain is not None:
@@ -204,7 +204,7 @@ class _Network(nn.Module):
 
 
 def described_observations(env: Env, layout: str = "auto") -> str:
-    """A line that states how each observation is read.
+    """Describe in a line how each observation is read.
 
     Example:
         >>> from rl.envs import GymEnv
@@ -234,7 +234,7 @@ def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:
     """How a policy reads each observation: ``vector``, ``index``, or an image ``channels-first`` or ``channels-last``.
 
     Raises:
-        SpecError: if `layout` does not say how to read one.
+        SpecError: If `layout` does not say how to read one.
     """
     batch = len(env.batch_size)
     return {key: _reading(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()}
@@ -297,7 +297,7 @@ class _Choice(nn.Module):
 
 
 def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str, *, scale_bytes: bool) -> _Part:
-    """The encoder of one observation."""
+    """Create the encoder of one observation."""
     reading, dims = _reading(key, spec, shape, layout), len(shape)
     if reading == "index":
         assert isinstance(spec, Categorical)
@@ -317,7 +317,7 @@ def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: s
     """How one observation is read, by the rule that `RunConfig` documents.
 
     Raises:
-        SpecError: if the rule does not say how to read it.
+        SpecError: If the rule does not say how to read it.
     """
     if type(spec) is Categorical and not shape:
         return "index"
@@ -332,7 +332,7 @@ def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: s
             if other != layout and len(shape) == 3 and min(sides) >= SMALLEST_IMAGE
         ]
         raise SpecError(
-            f"the observation {key_str(key)} is {_described(spec, shape)}, and"
+            f"the observation {key_str(key)} is {_describe(spec, shape)}, and"
             f" observation_layout={layout!r} does not say how to read it: auto takes uint8 with three dimensions as an"
             " image whose channels are the smaller of the first and last dimension, of at least"
             f" {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, and channels-first and channels-last take three dimensions. Set"

@@ -39,7 +39,7 @@ class MemoryConfig(Protocol):
 
 
 def activation_of(config: MemoryConfig) -> str:
-    """The activation, with ``auto`` resolved.
+    """Return the activation, with ``auto`` resolved.
 
     Behind recurrent layers it is relu: a saturated tanh there passes no gradient, and to predict returns of 20 or more
     from outputs that begin as small as those of recurrent layers all of them saturate.
@@ -57,16 +57,17 @@ def with_memory(
     *,
     state: str = "recurrent_state",
 ) -> TensorDictModuleBase:
-    """A network from observations to `out_keys`; with recurrent layers in front if the policy is recurrent.
+    """Create a network from observations to `out_keys`; with recurrent layers in front if the policy is recurrent.
 
     These are a dense layer, then the recurrent ones.
 
     Args:
-        config: which layers.
-        env: decides the input.
-        make: called with ``in_features``, returns the network; None is for observations.
-        out_keys: of the network.
-        state: where states are, and what the recurrent layers put out: ``(state, "h")``, ``(state, "features")``.
+        config: Settings, which decide the layers.
+        env: Environment, which decides the input.
+        make: Constructor of the network, called with ``in_features``; None is for observations.
+        out_keys: Keys that the network writes.
+        state: First key of the states and of what the recurrent layers write: ``(state, "h")``, ``(state,
+            "features")``.
     """
     observations: list[Any] = list(observations_of(env))
     if config.policy == "mlp":
@@ -75,7 +76,7 @@ def with_memory(
     dense = network(
         env,
         out_features=size,
-        hidden=(),
+        num_cells=(),
         activation=activation,
         last_gain=math.sqrt(2),
         layout=config.observation_layout,
@@ -106,14 +107,14 @@ def recurrent_layers(
     *,
     n_agents: int | None = None,
 ) -> LSTMModule | GRUModule:
-    """The recurrent layers of the settings, as wide at the input as at the output.
+    """Create the recurrent layers of the settings, as wide at the input as at the output.
 
     Args:
-        config: kind, width, number and initial time scale.
-        in_key: of the input.
-        out_key: of the output.
-        state: where the states are, which are called ``h`` and, of an LSTM, ``c``.
-        n_agents: number of agents, which have a state each; None without agents.
+        config: Settings: kind, width, number and initial time scale.
+        in_key: Key of the input.
+        out_key: Key of the output.
+        state: First keys of the states, which are called ``h`` and, of an LSTM, ``c``.
+        n_agents: Number of agents, which have a state each; None without agents.
     """
     size = config.recurrent_size
     parts = ("h", "c") if config.policy == "lstm" else ("h",)

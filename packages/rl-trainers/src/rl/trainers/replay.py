@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError
 from rl.core.interfaces import Env
 from rl.core.keys import NEXT, NestedKey, as_tuple, leaf_keys
 from rl.replay import (
@@ -36,10 +36,10 @@ __all__ = [
 
 
 def replay_sampler(config: Any) -> Any:
-    """The sampler by name; one that takes `max_capacity` gets the size of the buffer.
+    """Create the sampler by name; one that takes `max_capacity` gets the size of the buffer.
 
     Raises:
-        RLError: if it does not take the arguments.
+        ArgumentError: If it does not take the arguments.
     """
     make, arguments = find_call("sampler", config.sampler)
     if "max_capacity" in inspect.signature(make).parameters:
@@ -47,14 +47,16 @@ def replay_sampler(config: Any) -> Any:
     try:
         return make(**arguments)
     except TypeError as error:
-        raise RLError(f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+        raise ArgumentError(
+            f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}"
+        ) from error
 
 
 def transitions_buffer(config: Any) -> ReplayBuffer:
-    """An empty buffer of single steps, as the settings have it."""
+    """Create an empty buffer of single steps, as the settings have it."""
     kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
     storage = LazyTensorStorage(config.buffer_size, device=config.device)
-    return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.minibatch_size)
+    return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.batch_size)
 
 
 def added_by_buffer(config: Any) -> list[str]:
@@ -66,8 +68,8 @@ def stored_keys(loss: Any, env: Env) -> list[NestedKey]:
     """Keys of a batch that a replay buffer keeps: those that the loss needs, and optional ones that there are.
 
     Args:
-        loss: has a contract.
-        env: writes observations and flags.
+        loss: Loss with a contract.
+        env: Environment, which writes observations and flags.
     """
     written = {as_tuple(key) for spec in (env.observation_spec, env.full_done_spec) for key in leaf_keys(spec)}
     optional = [key.name for key in loss.contract.reads if key.optional]
@@ -79,18 +81,18 @@ def stored_keys(loss: Any, env: Env) -> list[NestedKey]:
 def buffer_with_dataset(
     config: OffPolicyConfig, env: Env, reads: Sequence[NestedKey], keys: Sequence[NestedKey]
 ) -> tuple[OfflineToOnlineReplayBuffer, list[NestedKey]]:
-    """A buffer of a data set and new experience, and the keys that both have.
+    """Create a buffer of a data set and new experience, and the keys that both have.
 
     Args:
-        config: `dataset`, `offline_fraction`, `buffer_size`, `minibatch_size` and `device`.
+        config: Settings: `dataset`, `offline_fraction`, `buffer_size`, `batch_size` and `device`.
         env: Environment of the training, which the data set has to fit.
-        reads: keys that the loss needs.
-        keys: these and optional ones, which the environment writes.
+        reads: Keys that the loss needs.
+        keys: Keys of these and of optional entries, which the environment writes.
 
     Raises:
-        SpecError: if the data set lacks a key that the loss needs.
+        ContractError: If the data set lacks a key that the loss needs.
     """
-    data = open_dataset(config.dataset, env, config.minibatch_size, config.env)
+    data = open_dataset(config.dataset, env, config.batch_size, config.env)
     check_entries(config.recipe, config.dataset, data[0], reads)
     both = [key for key in keys if data[0].get(key, None) is not None]
     rows = masked_rows(data[:].select(*both)).to(config.device)
@@ -99,7 +101,7 @@ def buffer_with_dataset(
         ReplayBuffer(storage=TensorStorage(rows)),
         online_capacity=config.buffer_size,
         offline_fraction=config.offline_fraction,
-        batch_size=config.minibatch_size,
+        batch_size=config.batch_size,
     )
     return buffer, both
 
@@ -108,16 +110,15 @@ def take_networks(config: OffPolicyConfig, policy: nn.Module, loss: nn.Module) -
     """Give policy and loss the weights of the last checkpoint of the run `config.init`.
 
     Raises:
-        CheckpointError: if there is no run, or its checkpoint is damaged.
-        SpecError: if its networks are others.
+        CheckpointError: If there is no run, its checkpoint is damaged, or its networks are others.
     """
     state = load_checkpoint(RunFolder.open(config.init).last)
     for part, saved in ((policy, state["policy"]), (loss, state.get("loss", {}))):
         own = part.state_dict()
         unfit = [name for name, one in own.items() if name not in saved or saved[name].shape != one.shape]
         if unfit:
-            raise SpecError(
+            raise CheckpointError(
                 f"{config.recipe} cannot start from {config.init}, whose networks are others ({unfit[0]}); sac starts"
-                " from runs of cql or sac, td3 from td3-bc or td3, with the same --hidden"
+                " from runs of cql or sac, td3 from td3-bc or td3, with the same --num-cells"
             )
         part.load_state_dict({name: saved[name] for name in own})

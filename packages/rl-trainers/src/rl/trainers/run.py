@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD, as_tuple, leaf_keys
 from rl.trainers._checks import check_batch, has_bad_weight
@@ -75,20 +75,22 @@ class Run:
     folder or restores the checkpoint.
 
     Args:
-        recipe: the recipe.
-        config: its settings.
-        out: the run folder, which must not exist; the next free one under ``runs/`` if None.
-        resume: the folder of an earlier run, which is continued.
-        display: how progress is shown.
-        should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
+        recipe: The recipe.
+        config: Settings.
+        out: The run folder, which must not exist; the next free one under ``runs/`` if None.
+        resume: The folder of an earlier run, which is continued.
+        display: Mode of the display, as of `Algorithm.train`.
+        should_stop: Function that is called with the frames so far after each iteration; true ends the run as Ctrl-C
+            does.
 
     Raises:
-        RLError: if the folder exists already, there is nothing to resume, another process trains in the folder, or
+        RLError: If the folder exists already, there is nothing to resume, another process trains in the folder, or
             there is no such device or logger.
-        SpecError: if there are more threads than processors.
+        ArgumentError: If there are more threads than processors, or both `out` and `resume` are given.
 
     Attributes:
-        find_bad: says where the data that is learned from is not finite, for the error about a loss that is not.
+        find_bad: Function that names non-finite data that is learned from, for the error about a loss that is not
+            finite.
     """
 
     find_bad: Callable[[], str] | None = None
@@ -104,7 +106,7 @@ class Run:
         should_stop: Callable[[int], bool] | None = None,
     ) -> None:
         if out is not None and resume is not None:
-            raise RLError("out and resume exclude each other: a resumed run continues in its own folder")
+            raise ArgumentError("out and resume exclude each other: a resumed run continues in its own folder")
         check_device(config.device)
         _check_threads(config.threads)
         self.recipe, self.config = recipe, config
@@ -127,8 +129,8 @@ class Run:
         self._checkpoint = Every(config.checkpoint_every)
         self._saved: dict[str, Any] | None = None
         self._saved_at: int | None = None
-        self._figures: Callable[[], Mapping[str, float]] = dict
-        self._said: set[str] = set()
+        self._latest_metrics: Callable[[], Mapping[str, float]] = dict
+        self._logged: set[str] = set()
         self._shown: dict[str, float] = {}
         self._env: Env | None = None
         self.folder: RunFolder | None = None
@@ -147,13 +149,13 @@ class Run:
     def training(
         self, *, evaluator: Evaluator, parts: Mapping[str, Stateful], metrics: tuple[str, ...], phases: tuple[str, ...]
     ) -> Generator[Run]:
-        """The time between the first and the last iteration: folder, loggers, display, signals are there.
+        """Open folder, loggers, display and signals for the time between the first and the last iteration.
 
         Args:
-            evaluator: holds the policy that is trained; ``parts["policy"]`` is its state.
-            parts: everything whose state an exact continuation needs, by name.
-            metrics: names of the figures that `end_iteration` gets; metrics.csv has them with ``train/`` before.
-            phases: what `timed` is called with, in the order in which it is shown.
+            evaluator: Evaluator with the policy that is trained; ``parts["policy"]`` is its state.
+            parts: Parts whose state an exact continuation needs, by name.
+            metrics: Names of the metrics that `end_iteration` gets; metrics.csv has them with ``train/`` before.
+            phases: Names with which `timed` is called, in the order in which they are shown.
         """
         self._evaluator, self._parts = evaluator, parts
         self._columns = (*ROLLOUT, "eval/return_mean", *(f"train/{name}" for name in metrics))
@@ -165,7 +167,7 @@ class Run:
                 stack.push(self._leave_no_failed_start)
             stack.enter_context(folder.locked())
             resume_step = self._restore(self._saved) if self._saved is not None else None
-            stack.push(self._say_what_is_left)
+            stack.push(self._report_checkpoint)
             stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
@@ -198,11 +200,11 @@ class Run:
         """Whether no iteration has ended and nothing is saved."""
         return self.frames == 0 and self._saved_at is None
 
-    def _say_what_is_left(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _report_checkpoint(self, kind: type[BaseException] | None, *_: object) -> None:
         """After an error: which checkpoint the run can be resumed from.
 
         Raises:
-            SavedInterrupt: in place of a KeyboardInterrupt, if there is one.
+            SavedInterrupt: In place of a KeyboardInterrupt, if there is one.
         """
         if kind is None or self.folder is None or not self.folder.path.exists() or self._is_failed_start:
             return
@@ -217,8 +219,8 @@ class Run:
 
     def note(self, text: str) -> None:
         """Show a line that stays; the same line only once."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             self._display.note(text)
 
     def note_origin(self, origin: str, dataset: str) -> None:
@@ -231,11 +233,11 @@ class Run:
             )
 
     def make_env(self, num_envs: int, seed: int | None = None) -> Env:
-        """The environment of training, or one for evaluations.
+        """Create the environment of training, or one for evaluations.
 
         Args:
-            num_envs: batch size.
-            seed: of an environment for evaluations, which gives the rewards of the environment, and normalizes
+            num_envs: Batch size.
+            seed: Seed of an environment for evaluations, which gives the rewards of the environment, and normalizes
                 observations with the statistics of training (`Evaluator.statistics`); None for that of training.
         """
         config, evaluation = self.config, seed is not None
@@ -255,12 +257,12 @@ class Run:
         return env
 
     def make_collector(self, env: Env, policy: Any, **settings: Any) -> Any:
-        """The collector of training, in this process or in actors of Ray.
+        """Create the collector of training, in this process or in actors of Ray.
 
         Args:
-            env: what `make_env` returned.
-            policy: that collects.
-            settings: arguments of `rl.collectors.Collector`.
+            env: Environment that `make_env` returned.
+            policy: Policy that collects.
+            settings: Arguments of `rl.collectors.Collector`.
         """
         return make_collector(self.config, env, policy, self.seeds.environment, **settings)
 
@@ -271,7 +273,7 @@ class Run:
         ``episode_reward`` instead, at the root and under ``next``.
 
         Raises:
-            RLError: if a reward or an observation that the policy reads is not finite.
+            RLError: If a reward or an observation that the policy reads is not finite.
         """
         observed = getattr(self._parts["policy"], "in_keys", ())
         rewards = [REWARD] if self._env is None else leaf_keys(self._env.full_reward_spec)
@@ -306,15 +308,15 @@ class Run:
         """Count frames; log, evaluate and save where it is time to.
 
         Args:
-            frames: that this iteration added.
-            values: gives the iteration's figures; called only when a row is written, so that nothing waits
-                for the device before.
+            frames: Number of frames that this iteration added.
+            values: Function that returns the iteration's metrics; called only when a row is written, so that nothing
+                waits for the device before.
 
         Raises:
-            RLError: if a loss or the mean return of an evaluation is not finite.
+            RLError: If a loss or the mean return of an evaluation is not finite.
         """
         self.frames += frames
-        self._figures = values
+        self._latest_metrics = values
         last = self.frames >= self.config.total_frames  # an interrupted run does no more than an uninterrupted one
         log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
         if log or evaluate:
@@ -377,7 +379,7 @@ class Run:
         return f"rl train {self.recipe.reference} --resume {self.folder.path}"
 
     def _command(self, before: str, command: str) -> str:
-        """A command of a later process; or why none can do that."""
+        """Return a command of a later process; or why none can do that."""
         lost = unimportable(settings_of(self.recipe.reference, self.config))
         if lost:
             code = ", ".join(lost)
@@ -419,9 +421,9 @@ class Run:
         """CPU seconds of this run's processes, without those of their child processes."""
         return self._cpu_seconds + time.process_time() - self._cpu_since
 
-    def _finite_figures(self) -> Mapping[str, float]:
-        """The latest figures; raises if a loss, a gradient or a weight is not finite."""
-        values = self._figures()
+    def _finite_metrics(self) -> Mapping[str, float]:
+        """Return the latest metrics; raises if a loss, a gradient or a weight is not finite."""
+        values = self._latest_metrics()
         bad = [
             f"{name} became {value}"
             for name, value in values.items()
@@ -441,7 +443,7 @@ class Run:
     def _write_row(self, *, evaluate: bool) -> None:
         assert self.folder is not None
         self.folder.check_present()
-        values = self._finite_figures()
+        values = self._finite_metrics()
         row = dict.fromkeys(self._columns, math.nan)
         stats = self.episodes
         row |= dict(zip(ROLLOUT, (stats.return_mean, stats.length_mean, stats.episodes), strict=True))
@@ -480,7 +482,7 @@ class Run:
     def _save_last(self) -> None:
         assert self.folder is not None
         self.folder.check_present()
-        self._finite_figures()  # never save a run that cannot be resumed
+        self._finite_metrics()  # never save a run that cannot be resumed
         with warnings.catch_warnings(record=True) as caught:  # parts that cannot be restored exactly, reported once
             warnings.simplefilter("always")
             state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
@@ -505,7 +507,7 @@ class Run:
         """Put the saved state into every part; returns the frames at which it was saved.
 
         Raises:
-            CheckpointError: if the checkpoint does not fit.
+            CheckpointError: If the checkpoint does not fit.
         """
         assert self.folder is not None
         missing = {"run", *self._parts} - saved.keys()
@@ -553,11 +555,13 @@ def _check_threads(threads: int) -> None:
     """Raise if `threads` is more than this machine has processors.
 
     Raises:
-        SpecError: if so.
+        ArgumentError: If so.
     """
     processors = os.cpu_count() or 1
     if threads > processors:
-        raise SpecError(f"threads={threads}, but this machine has {processors} processors; set threads to at most that")
+        raise ArgumentError(
+            f"threads={threads}, but this machine has {processors} processors; set threads to at most that"
+        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -171,6 +171,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3, **othe
         env: Any environment of the `rl.core.interfaces.Env` protocol.
         seed: Seed for `set_seed`; not called if None.
         steps: Length of the rollout.
+        others: Arguments of `rl.core.env_specs.check_env_specs`.
 
     Raises:
         SpecError: One line for each entry that differs: key, expected, got.

@@ -35,8 +35,8 @@ class IntrinsicReward(nn.Module):
     Its state has everything that a resumed run needs.
 
     Args:
-        config: widths, weights and discount.
-        env: decides the inputs.
+        config: Widths, weights and discount.
+        env: Environment, which decides the inputs.
     """
 
     returns: Tensor
@@ -59,14 +59,15 @@ class IntrinsicReward(nn.Module):
                 norm = RunningValueNorm(list(specs[key].shape[batch:]), epsilon=1e-8, device=device)
                 self._read[key] = norm
                 self.norms.append(norm)
+        # the last layer has the gain of the hidden ones: features are no outputs of actor or critic
         rnd = partial(make, out_features=config.features, last_gain=2**0.5, scale_bytes=False)
-        hidden = config.hidden
+        hidden = config.num_cells
         networks = [
-            TensorDictModule(rnd(hidden=widths), in_keys=list(self.keys.values()), out_keys=["features"])
+            TensorDictModule(rnd(num_cells=widths), in_keys=list(self.keys.values()), out_keys=["features"])
             for widths in ((*hidden, *hidden[-1:]), hidden)  # the predictor has a layer more
         ]
         self.loss = RNDLoss(*networks)
-        value = make(out_features=1, hidden=hidden, last_gain=1.0)
+        value = make(out_features=1, num_cells=hidden, last_gain=1.0)
         self.critic = TensorDictModule(value, in_keys=list(specs), out_keys=["intrinsic_value"])
         self.register_buffer("returns", torch.zeros(*env.batch_size, 1, device=device))
         for name in ("seen", "mean", "squares"):
@@ -80,7 +81,7 @@ class IntrinsicReward(nn.Module):
         for key, normalized in self.keys.items():
             value, norm = batch.get((NEXT, *as_tuple(key))), self._read.get(key)
             if norm is not None:
-                norm.update(value)
+                norm.update(value)  # before it is used: the statistics include this batch
                 value = norm.normalize(value).clamp(-LIMIT, LIMIT)
             batch.set((NEXT, *as_tuple(normalized)), value)
         scale = ReturnScale(self.returns, self.seen, self.mean, self.squares)
@@ -90,12 +91,12 @@ class IntrinsicReward(nn.Module):
 
     def advantage(self, batch: TensorDictBase, reward: Tensor) -> tuple[Tensor, Tensor]:
         """Advantage and value target of intrinsic rewards, ``[*B, T, 1]``; episodes do not end for them."""
-        value = self.value(batch)
-        last = self.value(batch[..., -1:].get(NEXT))
+        value = self.value(batch)  # [*B, T, 1]
+        last = self.value(batch[..., -1:].get(NEXT))  # [*B, 1, 1]
         never = torch.zeros_like(reward, dtype=torch.bool)
         return vec_generalized_advantage_estimate(
             self._config.intrinsic_gamma,
-            self._config.gae_lambda,
+            self._config.lmbda,
             value,
             torch.cat((value[..., 1:, :], last), -2),  # the state after a reset follows the last one
             reward,
@@ -112,10 +113,10 @@ class RNDUpdater(MinibatchUpdater):
     """PPO on the sum of extrinsic and intrinsic advantages; each step also trains predictor and intrinsic critic.
 
     Args:
-        config: settings.
-        env: decides the inputs of the predictor.
-        actor: the policy.
-        critic: of the environment's rewards.
+        config: Settings.
+        env: Environment, which decides the inputs of the predictor.
+        actor: The policy.
+        critic: Critic of the environment's rewards.
     """
 
     adds = (TARGET, "normalized")
@@ -125,14 +126,14 @@ class RNDUpdater(MinibatchUpdater):
         super().__init__(
             config,
             partial(ClipPPOLoss, actor, critic, **config.loss_settings),
-            GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic),
+            GAE(gamma=config.gamma, lmbda=config.lmbda, value_network=critic),
             more=rnd.critic.parameters(),
             reads=[TARGET, *((NEXT, *as_tuple(key)) for key in rnd.keys.values())],
         )
         float_outputs(config, rnd)
         optimizer = adam(rnd.loss.parameters(), config.predictor_learning_rate)
         self._predictor = Updater(config, rnd.loss, [optimizer], {"loss_predictor": "loss_predictor"})
-        self._extrinsic, self.estimate = self.estimate, self._estimated
+        self._extrinsic, self.estimate = self.estimate, self._estimate_advantages
         self._reward: Any = None
         self.parts |= {"rnd": rnd, "predictor_optimizer": optimizer}
         self.metrics = (
@@ -141,7 +142,7 @@ class RNDUpdater(MinibatchUpdater):
             "intrinsic_reward",
         )
 
-    def _estimated(self, batch: TensorDictBase) -> TensorDictBase:
+    def _estimate_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         assert self._extrinsic is not None
         batch = self._extrinsic(batch)
         self._reward = self._rnd.reward(batch)
@@ -160,14 +161,14 @@ class RNDUpdater(MinibatchUpdater):
         return super().learn(out, minibatch)
 
     def total(self, out: Any) -> Tensor:
-        """The loss of PPO and that of the intrinsic critic."""
-        return super().total(out) + self.config.value_weight * out.get("loss_intrinsic")
+        """Add the loss of the intrinsic critic to that of PPO."""
+        return super().total(out) + self.config.critic_coeff * out.get("loss_intrinsic")
 
     def means(self, seen: Any) -> dict[str, float]:
         """Also the loss of the predictor."""
         return {**super().means(seen), **self._predictor.means(seen)}
 
     def diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
-        """The mean intrinsic reward."""
+        """Return the mean intrinsic reward."""
         del rows
         return {"intrinsic_reward": float(self._reward.mean())}

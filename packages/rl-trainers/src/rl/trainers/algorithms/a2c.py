@@ -18,12 +18,12 @@ class A2CConfig(OnPolicyConfig):
     together. Gradients of a recurrent policy flow through the steps of an environment in a batch.
 
     Args:
-        optimizer: rmsprop or adam.
-        gae_lambda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
-        entropy_weight: weight of the entropy bonus.
+        optimizer: Name of the optimizer: rmsprop or adam.
+        lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
+        entropy_coeff: Weight of the entropy bonus.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> A2CConfig(num_envs=16, frames_per_batch=80).optimizer
@@ -35,17 +35,17 @@ class A2CConfig(OnPolicyConfig):
     frames_per_batch: int = 40
     learning_rate: float = 7e-4
     optimizer: str = one_of(("rmsprop", "adam"), "rmsprop")
-    gae_lambda: float = in_range(0, 1, 1.0)
-    entropy_weight: float = at_least(0, 0.0)
+    lmbda: float = in_range(0, 1, 1.0)
+    entropy_coeff: float = at_least(0, 0.0)
     eval_every: int = 25_000
     log_every: int = 5_000
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 
@@ -53,20 +53,20 @@ def policy(config: OnPolicyConfig, env: Any) -> Any:
 
 
 def updater(config: A2CConfig, env: Any, actor: Any, critic: Any) -> Any:
-    """A gradient step on each batch, with generalized advantage estimation."""
+    """Create gradient steps, one on each batch, with generalized advantage estimation."""
     from rl.objectives import A2CLoss
     from rl.objectives.value import GAE
     from rl.trainers.loops.on_policy import BatchUpdater
     from rl.trainers.loops.updater import optimizer_by_name
 
     del env
-    loss = A2CLoss(actor, critic, entropy_coeff=config.entropy_weight, loss_critic_type="l2")
+    loss = A2CLoss(actor, critic, entropy_coeff=config.entropy_coeff, loss_critic_type="l2")
     return BatchUpdater(
         config,
         loss,
         {"loss_actor": "loss_objective", "loss_critic": "loss_critic", "entropy": "entropy"},
         optimizer=optimizer_by_name(config.optimizer, loss.parameters(), config.learning_rate),
-        estimate=GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic),
+        estimate=GAE(gamma=config.gamma, lmbda=config.lmbda, value_network=critic),
     )
 
 

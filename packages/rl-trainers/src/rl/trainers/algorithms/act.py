@@ -17,17 +17,17 @@ class ACTConfig(ChunkConfig):
     Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", 2023.
 
     Args:
-        kl_weight: weight of the divergence of the style from its prior.
-        width: of a token, an even multiple of heads.
-        heads: of each attention.
-        encoder_layers: of the encoder, which is used in training only.
-        decoder_layers: of the decoder.
-        latent: width of the style.
-        dropout: in training.
-        hidden: left out; the hidden layers of the transformer are four times as wide as a token.
+        kl_weight: Weight of the divergence of the style from its prior.
+        hidden_dim: Width of a token, an even multiple of nheads.
+        nheads: Number of heads of each attention.
+        num_encoder_layers: Number of layers of the encoder, which is used in training only.
+        num_decoder_layers: Number of layers of the decoder.
+        latent_dim: Width of the style.
+        dropout: Share of activations that are dropped in training.
+        num_cells: No setting of act: the hidden layers of the transformer are four times as wide as a token.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> ACTConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -37,30 +37,31 @@ class ACTConfig(ChunkConfig):
     recipe: ClassVar[str] = "act"
 
     kl_weight: float = at_least(0, 10.0)
-    width: int = checked(
+    hidden_dim: int = checked(
         64,
         where(
-            lambda n, config: n > 0 and n % config.heads == 0 and n % 2 == 0, "even, and a multiple of heads ({heads})"
+            lambda n, config: n > 0 and n % config.nheads == 0 and n % 2 == 0,
+            "even, and a multiple of nheads ({nheads})",
         ),
     )
-    heads: int = above(0, 4)
-    encoder_layers: int = above(0, 1)
-    decoder_layers: int = above(0, 1)
-    latent: int = above(0, 8)
+    nheads: int = above(0, 4)
+    num_encoder_layers: int = above(0, 1)
+    num_decoder_layers: int = above(0, 1)
+    latent_dim: int = above(0, 8)
     dropout: float = in_range(0, 0.99, 0.0)
     learning_rate: float = 1e-3
     total_frames: int = 5_000
-    minibatch_size: int = 64
-    hidden: tuple[int, ...] = checked(
-        (), Rule(lambda sizes: not sizes, "left out: set width, encoder_layers and decoder_layers")
+    batch_size: int = 64
+    num_cells: tuple[int, ...] = checked(
+        (), Rule(lambda sizes: not sizes, "left out: set hidden_dim, num_encoder_layers and num_decoder_layers")
     )
 
 
 def policy(config: ACTConfig, env: Any) -> Any:
-    """The untrained policy, which executes the first actions of each plan.
+    """Create the untrained policy, which executes the first actions of each plan.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+        SpecError: If the environment's action is no vector of bounded floats, or its observation no vector.
     """
     from tensordict.nn import TensorDictModule
 
@@ -73,22 +74,22 @@ def policy(config: ACTConfig, env: Any) -> Any:
         width,
         spec.shape[0],
         config.chunk_size,
-        hidden_dim=config.width,
-        nheads=config.heads,
-        num_encoder_layers=config.encoder_layers,
-        num_decoder_layers=config.decoder_layers,
-        latent_dim=config.latent,
+        hidden_dim=config.hidden_dim,
+        nheads=config.nheads,
+        num_encoder_layers=config.num_encoder_layers,
+        num_decoder_layers=config.num_decoder_layers,
+        latent_dim=config.latent_dim,
         dropout=config.dropout,
     )
     plan = TensorDictModule(BoundedPlan(model, spec), [observation], [key])
     wrapper = MultiStepActorWrapper(
-        plan, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.executed
+        plan, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.replan_interval
     )
     return wrapper.to(config.device).eval()
 
 
 def loss(config: ACTConfig, env: Any, policy: Any) -> Any:
-    """The loss of the transformer."""
+    """Create the loss of the transformer."""
     from tensordict.nn import TensorDictModule
 
     from rl.objectives import ACTLoss
@@ -100,7 +101,7 @@ def loss(config: ACTConfig, env: Any, policy: Any) -> Any:
 
 
 def reader(config: ACTConfig, env: Any, data: Any, policy: Any) -> Any:
-    """Samples observations with the chunks of actions that follow."""
+    """Return a sampler of observations with the chunks of actions that follow."""
     from rl.trainers.actors import vector_of
     from rl.trainers.datasets import chunk_reader
 

@@ -16,7 +16,7 @@ class BCConfig(OfflineConfig):
     Pomerleau, "ALVINN: An autonomous land vehicle in a neural network", 1989.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> BCConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -27,10 +27,10 @@ class BCConfig(OfflineConfig):
 
 
 def policy(config: BCConfig, env: Any) -> Any:
-    """The untrained policy: deterministic for bounded floats, else a distribution.
+    """Create the untrained policy: deterministic for bounded floats, else a distribution.
 
     Raises:
-        SpecError: if the environment's action is of another kind.
+        SpecError: If the environment's action is of another kind.
     """
     import torch
 
@@ -45,7 +45,7 @@ def policy(config: BCConfig, env: Any) -> Any:
 
 
 def loss(config: BCConfig, env: Any, policy: Any) -> Any:
-    """The loss."""
+    """Create the loss."""
     from rl.objectives import BCLoss
 
     del config, env

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import above, at_least
 from rl.trainers.families import OfflineConfig
@@ -18,16 +18,16 @@ class CQLConfig(OfflineConfig):
     Kumar et al., "Conservative Q-learning for offline reinforcement learning", 2020.
 
     Args:
-        min_q_weight: weight of the penalty on values of actions that are not in the data.
-        num_random: continuous actions of each kind that stand for all actions.
-        with_lagrange: learn the weight of the penalty, such that it is lagrange_thresh; for
+        min_q_weight: Weight of the penalty on values of actions that are not in the data.
+        num_random: Number of continuous actions of each kind that stand for all actions.
+        with_lagrange: Whether to learn the weight of the penalty, such that it is lagrange_thresh; for
             continuous actions.
-        lagrange_thresh: see there, units of return.
-        actor_bc_frames: gradient steps at the start in which the policy imitates the data instead of maximizing the
-            values, rounded up to hundreds; for continuous actions.
+        lagrange_thresh: Penalty that is aimed at with with_lagrange, units of return.
+        actor_bc_frames: Number of gradient steps at the start in which the policy imitates the data instead of
+            maximizing the values, rounded up to hundreds; for continuous actions.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> CQLConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -44,10 +44,10 @@ class CQLConfig(OfflineConfig):
 
 
 def policy(config: CQLConfig, env: Any) -> Any:
-    """The untrained tanh-normal policy, or for one choice the greedy one of action values.
+    """Create the untrained tanh-normal policy, or for one choice the greedy one of action values.
 
     Raises:
-        SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
+        SpecError: If the environment's action is neither one choice nor a vector of bounded floats.
     """
     from tensordict.nn import TensorDictModule
 
@@ -65,10 +65,10 @@ def policy(config: CQLConfig, env: Any) -> Any:
 
 
 def loss(config: CQLConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics.
+    """Create the loss, with its critics.
 
     Raises:
-        SpecError: if a setting is for continuous actions, and those of the environment are discrete.
+        ArgumentError: If a setting is for continuous actions, and those of the environment are discrete.
     """
     from rl.objectives import CQLLoss, DiscreteCQLLoss
     from rl.trainers.actions import is_choice
@@ -78,7 +78,9 @@ def loss(config: CQLConfig, env: Any, policy: Any) -> Any:
     if is_choice(action_of(env)[1]):
         for name in ("with_lagrange", "actor_bc_frames"):
             if getattr(config, name):
-                raise SpecError(f"cql has {name} for continuous actions only, and these are discrete: leave {name} out")
+                raise ArgumentError(
+                    f"cql has {name} for continuous actions only, and these are discrete: leave {name} out"
+                )
         return DiscreteCQLLoss(policy, min_q_weight=config.min_q_weight, loss_function="l2", gamma=config.gamma)
     return CQLLoss(
         policy,

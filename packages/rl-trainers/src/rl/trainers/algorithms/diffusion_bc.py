@@ -17,11 +17,12 @@ class DiffusionBCConfig(ChunkConfig):
     Chi et al., "Diffusion policy: visuomotor policy learning via action diffusion", 2023.
 
     Args:
-        diffusion_steps: steps of the diffusion in training.
-        sampling_steps: steps that denoise when acting, as in Song et al., "Denoising diffusion implicit models", 2021.
+        num_steps: Number of steps of the diffusion in training.
+        sampling_steps: Number of steps that denoise when acting, as in Song et al., "Denoising diffusion implicit
+            models", 2021.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> DiffusionBCConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -31,19 +32,19 @@ class DiffusionBCConfig(ChunkConfig):
     recipe: ClassVar[str] = "diffusion-bc"
 
     learning_rate: float = 1e-3
-    minibatch_size: int = 512
+    batch_size: int = 512
     total_frames: int = 5_000
-    diffusion_steps: int = above(0, 20)
+    num_steps: int = above(0, 20)
     sampling_steps: int = checked(
-        10, where(lambda n, config: 0 < n <= config.diffusion_steps, "from 1 to diffusion_steps ({diffusion_steps})")
+        10, where(lambda n, config: 0 < n <= config.num_steps, "from 1 to num_steps ({num_steps})")
     )
 
 
 def policy(config: DiffusionBCConfig, env: Any) -> Any:
-    """The untrained policy, which executes the first actions of each plan.
+    """Create the untrained policy, which executes the first actions of each plan.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+        SpecError: If the environment's action is no vector of bounded floats, or its observation no vector.
     """
     from rl.modules import DiffusionActor, MultiStepActorWrapper
     from rl.trainers.actors import bounded_action, vector_of
@@ -53,23 +54,23 @@ def policy(config: DiffusionBCConfig, env: Any) -> Any:
     actor = DiffusionActor(
         spec.shape[0],
         width,
-        num_steps=config.diffusion_steps,
-        beta_start=min(0.5, 0.1 / config.diffusion_steps),  # the same noise for each number of steps
-        beta_end=min(0.99, 10 / config.diffusion_steps),
+        num_steps=config.num_steps,
+        beta_start=min(0.5, 0.1 / config.num_steps),  # the same noise for each number of steps
+        beta_end=min(0.99, 10 / config.num_steps),
         in_keys=[observation],
         out_keys=[key],
         spec=spec,
         chunk_size=config.chunk_size,
         sampling_steps=config.sampling_steps,
-        num_cells=config.hidden,
+        num_cells=config.num_cells,
     )
     return MultiStepActorWrapper(
-        actor, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.executed
+        actor, config.chunk_size, spec=spec, action_keys=[key], replan_interval=config.replan_interval
     ).to(config.device)
 
 
 def loss(config: DiffusionBCConfig, env: Any, policy: Any) -> Any:
-    """The loss of the model."""
+    """Create the loss of the model."""
     from rl.objectives import DiffusionBCLoss
 
     del config, env
@@ -79,7 +80,7 @@ def loss(config: DiffusionBCConfig, env: Any, policy: Any) -> Any:
 
 
 def reader(config: DiffusionBCConfig, env: Any, data: Any, policy: Any) -> Any:
-    """Samples observations with the chunks of actions that follow."""
+    """Return a sampler of observations with the chunks of actions that follow."""
     from rl.trainers.actors import vector_of
     from rl.trainers.datasets import chunk_reader
 

@@ -19,24 +19,24 @@ class DQNConfig(QLearningConfig):
     Experience Replay in Distributed Reinforcement Learning", 2019. The defaults solve CartPole-v1.
 
     Args:
-        n_step: steps whose rewards a target adds up before it takes the value of a state; 1 with a recurrent policy,
-            which has td_lambda.
-        minibatch_size: transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
-        buffer_size: transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
-        sampler: how the replay buffer chooses transitions: NAME, 'NAME:{key: value}' or module:callable, for example
+        n_steps: Number of steps whose rewards a target adds up before it takes the value of a state; 1 with a recurrent
+            policy, which has lmbda.
+        batch_size: Number of transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
+        buffer_size: Number of transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
+        sampler: Sampler of the replay buffer: NAME, 'NAME:{key: value}' or module:callable, for example
             'prioritized:{alpha: 0.6, beta: 0.4}'; random with a recurrent policy.
-        policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state.
-        recurrent_size: width of that memory.
-        recurrent_layers: its layers, one on the other.
-        recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
+        policy: Kind of network: mlp, or with a memory lstm or gru, for environments that hide a part of their state.
+        recurrent_size: Width of that memory.
+        recurrent_layers: Number of its layers, one on the other.
+        recurrent_horizon: Largest initial memory span of a unit, in steps; the units are spread between 1 and this
             number. Above 1 for tasks with long delays.
-        sequence_length: steps of a sampled sequence that a recurrent policy learns from.
-        burn_in: steps before these, used only to update the stored recurrent state.
-        td_lambda: weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
+        sequence_length: Number of steps of a sampled sequence that a recurrent policy learns from.
+        burn_in: Number of steps before these, used only to update the stored recurrent state.
+        lmbda: Weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
             of the sequence.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> DQNConfig(env="Acrobot-v1", gamma=0.98).env
@@ -45,18 +45,18 @@ class DQNConfig(QLearningConfig):
 
     recipe: ClassVar[str] = "dqn"
 
-    n_step: int = checked(
+    n_steps: int = checked(
         1,
         where(
             lambda n, config: n == 1 or config.policy == "mlp",
-            lambda config: f"1 with policy={config.policy}, which has td_lambda",
+            lambda config: f"1 with policy={config.policy}, which has lmbda",
         ),
     )
     sampler: str = checked(
         "random",
         where(lambda name, config: name == "random" or config.policy == "mlp", "random with policy={policy}"),
     )
-    minibatch_size: int = checked(
+    batch_size: int = checked(
         64,
         where(
             lambda n, config: n % config.sequence_length == 0 or config.policy == "mlp",
@@ -77,7 +77,7 @@ class DQNConfig(QLearningConfig):
             " environment that the buffer keeps",
         ),
     )
-    td_lambda: float = in_range(0, 1, 0.8)
+    lmbda: float = in_range(0, 1, 0.8)
 
     @property
     def stored_steps(self) -> int:
@@ -96,12 +96,12 @@ class C51Config(QLearningConfig):
     for Atari games with clipped rewards the paper has ``v_min=-10, v_max=10, atoms=51``.
 
     Args:
-        v_min: smallest return that the atoms stand for; smaller ones count as this.
-        v_max: largest return that the atoms stand for.
-        atoms: number of atoms.
+        v_min: Smallest return that the atoms stand for; smaller ones count as this.
+        v_max: Largest return that the atoms stand for.
+        atoms: Number of atoms.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> C51Config(env="Acrobot-v1").atoms
@@ -123,11 +123,11 @@ class QRDQNConfig(QLearningConfig):
     CartPole-v1; for Atari games the paper has 200 quantiles.
 
     Args:
-        quantiles: number of quantiles of each action.
-        kappa: error up to which the loss is quadratic, units of return.
+        quantiles: Number of quantiles of each action.
+        kappa: Error up to which the loss is quadratic, units of return.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> QRDQNConfig(env="Acrobot-v1").quantiles
@@ -146,32 +146,32 @@ class RainbowConfig(C51Config):
 
     Hessel et al., "Rainbow: combining improvements in deep reinforcement learning", 2018. It is ``c51`` with other
     defaults; each part can be switched off. For Atari games the paper has ``v_min=-10, v_max=10, atoms=51,
-    learning_rate=6.25e-5, minibatch_size=32, buffer_size=1_000_000, learning_starts=20_000, updates_per_step=0.25,
-    target_tau=0, target_every=8_000`` (frames that the agent sees).
+    learning_rate=6.25e-5, batch_size=32, buffer_size=1_000_000, learning_starts=20_000, utd_ratio=0.25,
+    tau=0, target_every=8_000`` (frames that the agent sees).
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> RainbowConfig(env="Acrobot-v1").n_step
+        >>> RainbowConfig(env="Acrobot-v1").n_steps
         3
     """
 
     recipe: ClassVar[str] = "rainbow"
 
-    n_step: int = 3
+    n_steps: int = 3
     sampler: str = "prioritized:{alpha: 0.5, beta: 0.4}"
     dueling: bool = True
     noisy: bool = True
-    epsilon_start: float = 0.0
-    epsilon_end: float = 0.0
+    eps_init: float = 0.0
+    eps_end: float = 0.0
 
 
 def dqn_policy(config: DQNConfig, env: Any) -> Any:
-    """The untrained greedy policy: reads observations, writes action values and ``action``.
+    """Create the untrained greedy policy: reads observations, writes action values and ``action``.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     from functools import partial
 
@@ -194,14 +194,16 @@ def dqn_loss(config: DQNConfig, env: Any, policy: Any) -> Any:
     from rl.objectives import DQNLoss
 
     del env
-    loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    loss = DQNLoss(
+        policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double_dqn, gamma=config.gamma
+    )
     if config.policy != "mlp":
-        loss.make_value_estimator("td-lambda", gamma=config.gamma, lmbda=config.td_lambda)
+        loss.make_value_estimator("td-lambda", gamma=config.gamma, lmbda=config.lmbda)
     return loss
 
 
 def sequences(config: DQNConfig, policy: Any) -> Any:
-    """A buffer of sequences ``[slices, sequence_length]`` with burned-in states, for a recurrent policy.
+    """Create a buffer of sequences ``[slices, sequence_length]`` with burned-in states, for a recurrent policy.
 
     Sequences continue over the ends of episodes; the state is reset where ``is_init`` is true. Every step is therefore
     sampled with the same probability, also in episodes shorter than a sequence.
@@ -216,17 +218,17 @@ def sequences(config: DQNConfig, policy: Any) -> Any:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(size, device=config.device, ndim=2),
         sampler=SliceSampler(slice_len=length, end_key=NEVER_DONE, pad_output=True),
-        batch_size=config.minibatch_size // config.sequence_length * length,
+        batch_size=config.batch_size // config.sequence_length * length,
         transform=BurnInTransform(policy[0][:-1], config.burn_in),  # without the layers after the recurrent ones
     )
     return buffer, config.num_envs * length
 
 
 def c51_policy(config: C51Config, env: Any) -> Any:
-    """The untrained greedy policy: reads observations, writes log-probabilities of the atoms and ``action``.
+    """Create the untrained greedy policy: reads observations, writes log-probabilities of the atoms and ``action``.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     import torch
     from tensordict.nn import TensorDictModule
@@ -244,18 +246,18 @@ def c51_policy(config: C51Config, env: Any) -> Any:
 
 
 def c51_loss(config: C51Config, env: Any, policy: Any) -> Any:
-    """The loss, with the support of the policy."""
+    """Create the loss, with the support of the policy."""
     from rl.objectives import DistributionalDQNLoss
 
     del env
-    return DistributionalDQNLoss(policy, delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    return DistributionalDQNLoss(policy, delay_value=True, double_dqn=config.double_dqn, gamma=config.gamma)
 
 
 def qrdqn_policy(config: QRDQNConfig, env: Any) -> Any:
-    """The untrained greedy policy: reads observations, writes quantiles and ``action``.
+    """Create the untrained greedy policy: reads observations, writes quantiles and ``action``.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     from tensordict.nn import TensorDictModule
 
@@ -271,11 +273,11 @@ def qrdqn_policy(config: QRDQNConfig, env: Any) -> Any:
 
 
 def qrdqn_loss(config: QRDQNConfig, env: Any, policy: Any) -> Any:
-    """The loss."""
+    """Create the loss."""
     from rl.objectives import QRDQNLoss
 
     del env
-    return QRDQNLoss(policy, kappa=config.kappa, delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    return QRDQNLoss(policy, kappa=config.kappa, delay_value=True, double_dqn=config.double_dqn, gamma=config.gamma)
 
 
 DQN = Algorithm(

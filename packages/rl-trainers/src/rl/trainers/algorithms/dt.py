@@ -18,18 +18,18 @@ class DTConfig(OfflineConfig):
     al., "Online decision transformer", 2022, before its online phase.
 
     Args:
-        context: steps that the policy sees.
-        target_return: wanted return of an episode; the best one of the data set if left out.
-        width: of a token, a multiple of heads.
-        layers: of the transformer.
-        heads: of each attention.
-        dropout: of attentions and hidden layers, in training.
-        stochastic: a tanh-normal policy that maximizes the likelihood of actions, with an entropy bonus.
-        minibatch_size: windows of one gradient step.
-        hidden: left out; the hidden layer of the transformer is four times as wide as a token.
+        inference_context: Number of steps that the policy sees.
+        target_return: Return of an episode that is aimed at; the best one of the data set if left out.
+        n_embd: Width of a token, a multiple of n_head.
+        n_layer: Number of layers of the transformer.
+        n_head: Number of heads of each attention.
+        dropout: Share of attentions and hidden activations that are dropped in training.
+        stochastic: Whether the policy is tanh-normal and maximizes the likelihood of actions, with an entropy bonus.
+        batch_size: Number of windows of one gradient step.
+        num_cells: No setting of dt: the hidden layer of the transformer is four times as wide as a token.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> DTConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -39,18 +39,20 @@ class DTConfig(OfflineConfig):
     recipe: ClassVar[str] = "dt"
     own_transforms: ClassVar[tuple[str, ...]] = ("reward-sum",)
 
-    context: int = above(0, 10)
+    inference_context: int = above(0, 10)
     target_return: float | None = None
-    width: int = checked(64, where(lambda n, config: n > 0 and n % config.heads == 0, "a multiple of heads ({heads})"))
-    layers: int = above(0, 2)
-    heads: int = above(0, 2)
+    n_embd: int = checked(
+        64, where(lambda n, config: n > 0 and n % config.n_head == 0, "a multiple of n_head ({n_head})")
+    )
+    n_layer: int = above(0, 2)
+    n_head: int = above(0, 2)
     dropout: float = in_range(0, 0.99, 0.0)
     stochastic: bool = False
     learning_rate: float = 5e-4
     total_frames: int = 5_000
-    minibatch_size: int = 64
+    batch_size: int = 64
     max_grad_norm: float = 0.25
-    hidden: tuple[int, ...] = checked((), Rule(lambda sizes: not sizes, "left out: set width and layers"))
+    num_cells: tuple[int, ...] = checked((), Rule(lambda sizes: not sizes, "left out: set n_embd and n_layer"))
 
 
 #: key of the scaled return that is still to come
@@ -58,10 +60,10 @@ RETURN_TO_GO = "return_to_go"
 
 
 def policy(config: DTConfig, env: Any) -> Any:
-    """The untrained policy: the return that is still to come, and the decision transformer that acts for it.
+    """Create the untrained policy: the return that is still to come, and the decision transformer that acts for it.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats, or its observation no vector.
+        SpecError: If the environment's action is no vector of bounded floats, or its observation no vector.
     """
     from tensordict.nn import TensorDictModule, TensorDictSequential
 
@@ -79,12 +81,12 @@ def policy(config: DTConfig, env: Any) -> Any:
     key, spec = bounded_action(config, env)
     observation, width = vector_of(config, env)
     sizes = {
-        "n_embd": config.width,
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "n_inner": 4 * config.width,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": 4 * config.n_embd,
         "activation": config.activation,
-        "n_positions": 3 * config.context,
+        "n_positions": 3 * config.inference_context,
         "resid_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
     }
@@ -98,14 +100,14 @@ def policy(config: DTConfig, env: Any) -> Any:
         spec=spec,
         distribution_class=kind,
     )
-    wrapper = DecisionTransformerInferenceWrapper(actor, inference_context=config.context, spec=spec)
+    wrapper = DecisionTransformerInferenceWrapper(actor, inference_context=config.inference_context, spec=spec)
     wrapper.set_tensor_keys(observation=observation, action=key)
     remaining = TensorDictModule(RemainingReturn(), [EPISODE_REWARD], [RETURN_TO_GO])
     return TensorDictSequential(remaining, wrapper).to(config.device).eval()
 
 
 def loss(config: DTConfig, env: Any, policy: Any) -> Any:
-    """The loss of the transformer."""
+    """Create the loss of the transformer."""
     from rl.objectives import DTLoss, OnlineDTLoss
 
     del env
@@ -114,7 +116,7 @@ def loss(config: DTConfig, env: Any, policy: Any) -> Any:
 
 
 def reader(config: DTConfig, env: Any, data: Any, policy: Any) -> Any:
-    """Samples windows with returns-to-go; sets the target and the scale of the policy."""
+    """Return a sampler of windows with returns-to-go; sets the target and the scale of the policy."""
     import torch
 
     from rl.trainers.actors import bounded_action, vector_of
@@ -124,7 +126,7 @@ def reader(config: DTConfig, env: Any, data: Any, policy: Any) -> Any:
     observation, _ = vector_of(config, env)
     keys = [observation, key]
     check_entries(config.recipe, config.dataset, data[0], [*keys, ("next", "reward"), ("next", "done")])
-    windows = Windows(data, keys, config.context, config.minibatch_size)
+    windows = Windows(data, keys, config.inference_context, config.batch_size)
     to_go = returns_to_go(data, windows.last_step)
     starts = torch.cat((torch.zeros(1, dtype=torch.long), windows.last_step.unique()[:-1] + 1))
     remaining = policy.module[0].module

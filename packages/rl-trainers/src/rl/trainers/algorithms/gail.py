@@ -21,15 +21,15 @@ class GAILConfig(PPOConfig):
     reported. For one choice and vectors of bounded floats, from vectors.
 
     Args:
-        dataset: steps of the expert, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
-        discriminator_updates: gradient steps of the discriminator for each batch.
-        discriminator_minibatch_size: steps of the policy, and of the expert, in each of them.
-        discriminator_learning_rate: of Adam, for the discriminator; constant.
-        discriminator_hidden: widths of its hidden layers.
-        gp_lambda: weight of the gradient penalty; 0 for none.
+        dataset: Steps of the expert, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
+        discriminator_updates: Number of gradient steps of the discriminator for each batch.
+        discriminator_batch_size: Number of steps of the policy, and of the expert, in each of them.
+        discriminator_learning_rate: Learning rate of Adam for the discriminator; constant.
+        discriminator_num_cells: Widths of its hidden layers.
+        gp_lambda: Weight of the gradient penalty; 0 for none.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> GAILConfig(env="Pendulum-v1", dataset="minari:pendulum/expert-v0").gp_lambda
@@ -39,9 +39,9 @@ class GAILConfig(PPOConfig):
     recipe: ClassVar[str] = "gail"
     dataset: str = ""
     discriminator_updates: int = above(0, 10)
-    discriminator_minibatch_size: int = above(0, 256)
+    discriminator_batch_size: int = above(0, 256)
     discriminator_learning_rate: float = above(0, 3e-4)
-    discriminator_hidden: tuple[int, ...] = widths((64, 64))
+    discriminator_num_cells: tuple[int, ...] = widths((64, 64))
     gp_lambda: float = at_least(0, 1.0)
     normalize_observation: bool = checked(False, _AS_RECORDED)
     normalize_reward: bool = checked(False, _AS_RECORDED)
@@ -54,7 +54,8 @@ def updater(config: GAILConfig, env: Any, actor: Any, critic: Any) -> Any:
     """PPO on the rewards of a discriminator, which is trained on each batch before.
 
     Raises:
-        SpecError: if there is no data set, or it does not fit the environment.
+        ArgumentError: If there is no data set.
+        SpecError: If it does not fit the environment.
     """
     from rl.trainers.algorithms._discriminator import GAILUpdater
 

@@ -20,14 +20,14 @@ class ImpalaConfig(OnPolicyConfig):
     the steps of an environment in a batch.
 
     Args:
-        epochs: gradient steps on each batch; before the last one it is epochs - 1 updates old.
-        optimizer: rmsprop or adam.
-        entropy_weight: weight of the entropy bonus.
-        rho_thresh: largest weight of a temporal difference.
-        c_thresh: largest weight of what follows, at most `rho_thresh`.
+        epochs: Number of gradient steps on each batch; before the last one it is epochs - 1 updates old.
+        optimizer: Name of the optimizer: rmsprop or adam.
+        entropy_coeff: Weight of the entropy bonus.
+        rho_thresh: Largest weight of a temporal difference.
+        c_thresh: Largest weight of what follows, at most `rho_thresh`.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> ImpalaConfig(epochs=1).rho_thresh
@@ -39,7 +39,7 @@ class ImpalaConfig(OnPolicyConfig):
     epochs: int = above(0, 4)
     learning_rate: float = 1e-3
     optimizer: str = one_of(("rmsprop", "adam"), "rmsprop")
-    entropy_weight: float = at_least(0, 0.0)
+    entropy_coeff: float = at_least(0, 0.0)
     rho_thresh: float = above(0, 1.0)
     c_thresh: float = checked(
         1.0, where(lambda c, config: 0 < c <= config.rho_thresh, "above 0, at most rho_thresh ({rho_thresh})")
@@ -47,10 +47,10 @@ class ImpalaConfig(OnPolicyConfig):
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 
@@ -70,7 +70,7 @@ def updater(config: ImpalaConfig, env: Any, actor: Any, critic: Any) -> Any:
         gamma=config.gamma,
         rho_thresh=config.rho_thresh,
         c_thresh=config.c_thresh,
-        entropy_coeff=config.entropy_weight,
+        entropy_coeff=config.entropy_coeff,
         critic_coeff=1.0,
     )
     return BatchUpdater(

@@ -17,11 +17,11 @@ class IQLConfig(OfflineConfig):
     Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022.
 
     Args:
-        expectile: above 0.5 values are those of the better actions of the data.
-        temperature: inverse temperature of the weights of actions; 0 imitates all of them alike.
+        expectile: Expectile of the values; above 0.5 they are those of the better actions of the data.
+        temperature: Inverse temperature of the weights of actions; 0 imitates all of them alike.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> IQLConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -35,10 +35,10 @@ class IQLConfig(OfflineConfig):
 
 
 def policy(config: IQLConfig, env: Any) -> Any:
-    """The untrained policy: a normal distribution whose mean is within the bounds, or a categorical one.
+    """Create the untrained policy: a normal distribution whose mean is within the bounds, or a categorical one.
 
     Raises:
-        SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
+        SpecError: If the environment's action is neither one choice nor a vector of bounded floats.
     """
     from tensordict.nn import TensorDictModule
 
@@ -63,7 +63,7 @@ def policy(config: IQLConfig, env: Any) -> Any:
 
 
 def loss(config: IQLConfig, env: Any, policy: Any) -> Any:
-    """The loss, with critics of states and of actions."""
+    """Create the loss, with critics of states and of actions."""
     from tensordict.nn import TensorDictModule
 
     from rl.objectives import DiscreteIQLLoss, IQLLoss

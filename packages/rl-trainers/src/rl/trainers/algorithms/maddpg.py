@@ -17,7 +17,7 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     actions. The actor of an agent is improved with the present actions of the others, not with those of the buffer.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> MADDPGConfig(env="vmas/navigation").share_params
@@ -25,14 +25,14 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     """
 
     recipe: ClassVar[str] = "maddpg"
-    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "n_step")
+    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "n_steps")
 
     env: str = "vmas/balance"
     total_frames: int = 500_000
     num_envs: int = 32
     frames_per_batch: int = 320
-    updates_per_step: float = 0.1
-    minibatch_size: int = 256
+    utd_ratio: float = 0.1
+    batch_size: int = 256
     buffer_size: int = 200_000
     learning_starts: int = 5_000
     learning_rate: float = 3e-4
@@ -41,10 +41,10 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
 
 
 def policy(config: MADDPGConfig, env: Any) -> Any:
-    """The untrained policy of all groups: each agent reads its own observation.
+    """Create the untrained policy of all groups: each agent reads its own observation.
 
     Raises:
-        SpecError: if the environment has no groups of agents, or their actions are no bounded floats.
+        SpecError: If the environment has no groups of agents, or their actions are no bounded floats.
     """
     from tensordict.nn import TensorDictSequential
 
@@ -73,7 +73,7 @@ def explore(config: MADDPGConfig, env: Any) -> Any:
 
 
 def loss(config: MADDPGConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, with critics of the observations and actions of a group."""
+    """Create the losses of all groups, with critics of the observations and actions of a group."""
     from rl.objectives import DDPGLoss
     from rl.trainers.group_modules import GroupLosses, inputs_of, layers_of
     from rl.trainers.groups import bounded_groups

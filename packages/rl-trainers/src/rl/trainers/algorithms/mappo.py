@@ -19,12 +19,12 @@ class MAPPOConfig(GroupFields, PPOConfig):
     of VMAS.
 
     Args:
-        centralized_critic: the critic of an agent sees the observations of its group; else its own alone, which is
-            ippo.
-        value_norm: the critic learns targets that are normalized by their running mean and deviation.
+        centralized_critic: Whether the critic of an agent sees the observations of its group; else its own alone, which
+            is ippo.
+        value_norm: Whether the critic learns targets that are normalized by their running mean and deviation.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> MAPPOConfig(env="vmas/navigation").share_params
@@ -41,11 +41,11 @@ class MAPPOConfig(GroupFields, PPOConfig):
     sequence_length: int = 20
     epochs: int = 10
     learning_rate: float = 3e-4
-    anneal: bool = False
-    gae_lambda: float = 0.9
-    value_weight: float = 1.0
+    anneal_lr: bool = False
+    lmbda: float = 0.9
+    critic_coeff: float = 1.0
     max_grad_norm: float = 5.0
-    hidden: tuple[int, ...] = (256, 256)
+    num_cells: tuple[int, ...] = (256, 256)
     eval_every: int = 100_000
     log_every: int = 6_400
     checkpoint_every: int = 500_000
@@ -63,7 +63,7 @@ class IPPOConfig(MAPPOConfig):
     De Witt et al., "Is independent learning all you need in the StarCraft multi-agent challenge?", 2020.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> IPPOConfig(env="vmas/navigation").centralized_critic
@@ -76,12 +76,12 @@ class IPPOConfig(MAPPOConfig):
 
 
 def policy(config: MAPPOConfig, env: Any) -> Any:
-    """The untrained actors of all groups.
+    """Create the untrained actors of all groups.
 
     The actor of a group reads its observations, and writes ``(group, "action")`` and ``(group, "action_log_prob")``.
 
     Raises:
-        SpecError: if the environment has no groups, or an action of a kind that is not trained.
+        SpecError: If the environment has no groups, or an action of a kind that is not trained.
     """
     from functools import partial
 
@@ -119,7 +119,7 @@ def policy(config: MAPPOConfig, env: Any) -> Any:
 
 
 def critic(config: MAPPOConfig, env: Any) -> Any:
-    """The untrained critics of all groups, which write ``(group, "state_value")``."""
+    """Create the untrained critics of all groups, which write ``(group, "state_value")``."""
     from functools import partial
 
     from tensordict.nn import TensorDictSequential
@@ -151,7 +151,7 @@ def updater(config: MAPPOConfig, env: Any, actor: Any, critic: Any) -> Any:
     norms = [RunningValueNorm(1).to(config.device) if config.value_norm else None for _ in groups]
     estimators: list[Any] = []
     for group, values, norm in zip(groups, critic.module, norms, strict=True):
-        one = MultiAgentGAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=values, value_norm=norm)
+        one = MultiAgentGAE(gamma=config.gamma, lmbda=config.lmbda, value_network=values, value_norm=norm)
         one.set_keys(**group.loss_keys())
         estimators.append(one)
 

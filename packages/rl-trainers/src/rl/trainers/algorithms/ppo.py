@@ -18,26 +18,26 @@ class PPOConfig(OnPolicyConfig):
     (Schulman et al., 2016). The defaults solve CartPole-v1; presets contain settings for
     other environments (``rl presets ppo``). For CartPole-v1 without velocities:
     ``policy="lstm", observation_indices=(0, 2), total_frames=100_000, frames_per_batch=256, epochs=20, gamma=0.98,
-    gae_lambda=0.8``.
+    lmbda=0.8``.
 
     Args:
-        epochs: passes over each batch.
-        minibatch_size: frames of one gradient step; with a recurrent policy a multiple of sequence_length.
-        anneal_clip: let `clip` fall linearly to 0 as well.
-        gae_lambda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
-        clip: how far the probability ratio may move from 1 before its gain is cut.
-        clip_value: how far a value may move from the one of the collected batch before its loss is cut; 0 for any
-            distance.
-        entropy_weight: weight of the entropy bonus.
-        target_kl: the epochs of a batch stop at a minibatch whose approximate KL divergence is above 1.5 times this,
-            without its gradient step, as in Stable-Baselines3; 0 for all epochs.
-        normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
-        sequence_length: steps through which gradients of a recurrent policy flow; minibatches are made of such
-            sequences, each from the state on that was stored with its first step. Divides the steps of an environment
-            in a batch, frames_per_batch / num_envs.
+        epochs: Number of passes over each batch.
+        minibatch_size: Number of frames of one gradient step; with a recurrent policy a multiple of sequence_length.
+        anneal_clip_epsilon: Whether `clip_epsilon` falls linearly to 0 as well.
+        lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
+        clip_epsilon: Distance from 1 to which the probability ratio may move before its gain is cut.
+        clip_value: Distance to which a value may move from the one of the collected batch before its loss is cut; 0 for
+            any distance.
+        entropy_coeff: Weight of the entropy bonus.
+        target_kl: Approximate KL divergence that ends the epochs of a batch at a minibatch above 1.5 times it, without
+            its gradient step, as in Stable-Baselines3; 0 for all epochs.
+        normalize_advantage: Whether to shift and scale the advantages of each minibatch to mean 0 and deviation 1.
+        sequence_length: Number of steps through which gradients of a recurrent policy flow; minibatches are made of
+            such sequences, each from the state on that was stored with its first step. Divides the steps of an
+            environment in a batch, frames_per_batch / num_envs.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> PPOConfig(env="Acrobot-v1", gamma=0.98).env
@@ -58,13 +58,13 @@ class PPOConfig(OnPolicyConfig):
             "a multiple of sequence_length ({sequence_length})",
         ),
     )
-    anneal_clip: bool = checked(
+    anneal_clip_epsilon: bool = checked(
         False, where(lambda given, config: not (given and config.compile), "false with compile=True")
     )
-    gae_lambda: float = in_range(0, 1, 0.95)
-    clip: float = checked(0.2, Rule(lambda c: 0 < c < 1, "in (0, 1)"))
+    lmbda: float = in_range(0, 1, 0.95)
+    clip_epsilon: float = checked(0.2, Rule(lambda c: 0 < c < 1, "in (0, 1)"))
     clip_value: float = at_least(0, 0.0)
-    entropy_weight: float = at_least(0, 0.0)
+    entropy_coeff: float = at_least(0, 0.0)
     target_kl: float = at_least(0, 0.0)
     normalize_advantage: bool = True
     sequence_length: int = checked(
@@ -84,19 +84,19 @@ class PPOConfig(OnPolicyConfig):
     def loss_settings(self) -> dict[str, Any]:
         """The arguments of the loss that are settings."""
         return {
-            "clip_epsilon": self.clip,
+            "clip_epsilon": self.clip_epsilon,
             "clip_value": self.clip_value or None,
-            "entropy_coeff": self.entropy_weight,
+            "entropy_coeff": self.entropy_coeff,
             "loss_critic_type": "l2",
             "normalize_advantage": self.normalize_advantage,
         }
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 
@@ -113,7 +113,7 @@ def updater(config: PPOConfig, env: Any, actor: Any, critic: Any) -> Any:
 
     del env
     loss = partial(ClipPPOLoss, actor, critic, **config.loss_settings)
-    return MinibatchUpdater(config, loss, GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic))
+    return MinibatchUpdater(config, loss, GAE(gamma=config.gamma, lmbda=config.lmbda, value_network=critic))
 
 
 PPO = Algorithm(PPOConfig, loop="on_policy", policy=policy, updater=updater, presets="rl.trainers:presets/ppo.yaml:ppo")

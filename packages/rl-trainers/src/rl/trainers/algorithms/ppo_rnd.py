@@ -20,14 +20,14 @@ class PPORNDConfig(PPOConfig):
     The second critic, the predictor and the random network have no memory, also for a recurrent policy.
 
     Args:
-        extrinsic_weight: weight of the advantages of the environment's rewards.
-        intrinsic_weight: weight of the advantages of the intrinsic rewards.
-        intrinsic_gamma: discount of the intrinsic return, per step.
-        features: width of the output of the random network.
-        predictor_learning_rate: of Adam, for the predictor; constant.
+        extrinsic_weight: Weight of the advantages of the environment's rewards.
+        intrinsic_weight: Weight of the advantages of the intrinsic rewards.
+        intrinsic_gamma: Discount of the intrinsic return, per step.
+        features: Width of the output of the random network.
+        predictor_learning_rate: Learning rate of Adam for the predictor; constant.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> PPORNDConfig(env="MountainCar-v0").intrinsic_gamma

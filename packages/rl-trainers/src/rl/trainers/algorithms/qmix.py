@@ -15,22 +15,22 @@ class TeamQConfig(GroupFields, QLearningConfig):
     """Q-learning of a team of agents with discrete actions; base of qmix, vdn and iql-ma.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
     """
 
-    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "dueling", "noisy", "n_step")
+    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "dueling", "noisy", "n_steps")
 
     env: str = "pettingzoo/mpe2/simple_spread"
     total_frames: int = 500_000
     num_envs: int = 8
     frames_per_batch: int = 200
-    updates_per_step: float = 0.1
-    minibatch_size: int = 256
+    utd_ratio: float = 0.1
+    batch_size: int = 256
     buffer_size: int = 200_000
     learning_starts: int = 5_000
     learning_rate: float = 5e-4
-    target_tau: float = 0.01
-    epsilon_frames: int = 100_000
+    tau: float = 0.01
+    annealing_num_steps: int = 100_000
     eval_every: int = 50_000
     log_every: int = 5_000
 
@@ -43,21 +43,21 @@ class QMIXConfig(TeamQConfig):
     state that the mixing network reads is that of the environment (``state``), else the observations of all agents.
 
     Args:
-        mixing_width: width of the mixing network.
+        mixing_embed_dim: Width of the mixing network.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> QMIXConfig(gamma=0.95).mixing_width
+        >>> QMIXConfig(gamma=0.95).mixing_embed_dim
         32
     """
 
     recipe: ClassVar[str] = "qmix"
 
-    target_tau: float = 0.0
+    tau: float = 0.0
     target_every: int = 10_000
-    mixing_width: int = above(0, 32)
+    mixing_embed_dim: int = above(0, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class VDNConfig(TeamQConfig):
     Sunehag et al., "Value-decomposition networks for cooperative multi-agent learning", 2018.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> VDNConfig(gamma=0.95).gamma
@@ -85,7 +85,7 @@ class IQLMAConfig(TeamQConfig):
     al., 2015.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> IQLMAConfig(gamma=0.95).gamma
@@ -96,10 +96,10 @@ class IQLMAConfig(TeamQConfig):
 
 
 def policy(config: TeamQConfig, env: Any) -> Any:
-    """The untrained greedy policy of all groups: each agent takes the action of the largest value of its own.
+    """Create the untrained greedy policy of all groups: each agent takes the action of the largest value of its own.
 
     Raises:
-        SpecError: if the environment has no group of agents, or actions that are not discrete.
+        SpecError: If the environment has no group of agents, or actions that are not discrete.
     """
     from tensordict.nn import TensorDictSequential
 
@@ -132,9 +132,9 @@ def explore(config: TeamQConfig, env: Any) -> Any:
         [
             EGreedyModule(
                 group.spec,
-                eps_init=config.epsilon_start,
-                eps_end=config.epsilon_end,
-                annealing_num_steps=config.epsilon_frames,
+                eps_init=config.eps_init,
+                eps_end=config.eps_end,
+                annealing_num_steps=config.annealing_num_steps,
                 action_key=group.action,
                 action_mask_key=group.mask,
             )
@@ -144,7 +144,7 @@ def explore(config: TeamQConfig, env: Any) -> Any:
 
 
 def qmix_loss(config: QMIXConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, with mixers of the environment's state or of all observations of the group."""
+    """Create the losses of all groups, with mixers of the environment's state or of all observations of the group."""
     import math
 
     from rl.core.keys import leaf_keys
@@ -156,12 +156,14 @@ def qmix_loss(config: QMIXConfig, env: Any, policy: Any) -> Any:
     for group, one in zip(groups_of(env, config.recipe), policy.module, strict=True):
         keys: list[Any] = ["state"] if "state" in leaf_keys(env.observation_spec) else list(group.observations)
         size = sum(math.prod(env.observation_spec[key].shape[len(env.batch_size) :]) for key in keys)
-        losses.append(_team_loss(config, env, group, one, QMixer((size,), config.mixing_width, group.n_agents), keys))
+        losses.append(
+            _team_loss(config, env, group, one, QMixer((size,), config.mixing_embed_dim, group.n_agents), keys)
+        )
     return GroupLosses(losses)
 
 
 def vdn_loss(config: VDNConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, with mixers that add."""
+    """Create the losses of all groups, with mixers that add."""
     from rl.modules import VDNMixer
     from rl.trainers.group_modules import GroupLosses
     from rl.trainers.groups import groups_of
@@ -171,7 +173,7 @@ def vdn_loss(config: VDNConfig, env: Any, policy: Any) -> Any:
 
 
 def _team_loss(config: TeamQConfig, env: Any, group: Any, policy: Any, mixer: Any, keys: list[Any]) -> Any:
-    """The loss of a team, whose mixer is called with the values and what is under `keys`."""
+    """Create the loss of a team, whose mixer is called with the values and what is under `keys`."""
     from tensordict.nn import TensorDictModule
 
     from rl.objectives import QMixerLoss
@@ -183,20 +185,20 @@ def _team_loss(config: TeamQConfig, env: Any, group: Any, policy: Any, mixer: An
         in_keys=[group.key("chosen_action_value"), *keys],
         out_keys=[group.key("team_value")],
     )
-    loss = QMixerLoss(policy, network, loss_function="l2", double_dqn=config.double, gamma=config.gamma)
+    loss = QMixerLoss(policy, network, loss_function="l2", double_dqn=config.double_dqn, gamma=config.gamma)
     loss.set_keys(reward=group.reward, global_value=group.key("team_value"))
     return loss
 
 
 def iql_ma_loss(config: IQLMAConfig, env: Any, policy: Any) -> Any:
-    """The losses of all groups, in which each agent learns by itself."""
+    """Create the losses of all groups, in which each agent learns by itself."""
     from rl.objectives import DQNLoss
     from rl.trainers.group_modules import GroupLosses
     from rl.trainers.groups import groups_of
 
     losses: list[Any] = []
     for group, one in zip(groups_of(env, config.recipe), policy.module, strict=True):
-        loss = DQNLoss(one, loss_function="smooth_l1", double_dqn=config.double, gamma=config.gamma)
+        loss = DQNLoss(one, loss_function="smooth_l1", double_dqn=config.double_dqn, gamma=config.gamma)
         loss.set_keys(**group.loss_keys("action_value", "chosen_action_value", "action"))
         losses.append(loss)
     return GroupLosses(losses)

@@ -19,10 +19,10 @@ class ReinforceConfig(OnPolicyConfig):
     flow through the steps of an environment in a batch.
 
     Args:
-        baseline: subtract the critic's value of the state from the return.
+        baseline: Whether to subtract the critic's value of the state from the return.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> ReinforceConfig(baseline=False).gamma
@@ -37,10 +37,10 @@ class ReinforceConfig(OnPolicyConfig):
 
 
 def policy(config: OnPolicyConfig, env: Any) -> Any:
-    """The untrained actor, for all kinds of actions.
+    """Create the untrained actor, for all kinds of actions.
 
     Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
+        SpecError: If the environment's action is of a kind that is not trained.
     """
     from rl.trainers.actors import on_policy_actor
 
@@ -48,7 +48,7 @@ def policy(config: OnPolicyConfig, env: Any) -> Any:
 
 
 def updater(config: ReinforceConfig, env: Any, actor: Any, critic: Any) -> Any:
-    """A gradient step on the returns of each batch."""
+    """Create gradient steps, one on the returns of each batch."""
     from rl.objectives import ReinforceLoss
     from rl.objectives.value import GAE
     from rl.trainers.loops.on_policy import BatchUpdater
@@ -61,7 +61,7 @@ def updater(config: ReinforceConfig, env: Any, actor: Any, critic: Any) -> Any:
         config,
         loss,
         {"loss_actor": "loss_actor", "loss_critic": "loss_value"},
-        weights={"loss_actor": 1.0, "loss_value": config.value_weight},
+        weights={"loss_actor": 1.0, "loss_value": config.critic_coeff},
         estimate=GAE(gamma=config.gamma, lmbda=1.0, value_network=critic),  # the return less the value
     )
 

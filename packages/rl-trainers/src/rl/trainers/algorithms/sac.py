@@ -17,10 +17,10 @@ class SACConfig(SoftConfig):
     Haarnoja et al., "Soft actor-critic algorithms and applications", 2018.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> SACConfig(env="Pendulum-v1").target_tau
+        >>> SACConfig(env="Pendulum-v1").tau
         0.005
     """
 
@@ -35,22 +35,24 @@ class TQCConfig(SoftConfig):
     critics", 2020.
 
     Args:
-        critics: number of critics.
-        quantiles: quantiles that each critic writes.
-        dropped: largest quantiles that the target drops for each critic.
+        num_qvalue_nets: Number of critics.
+        quantiles: Number of quantiles that each critic writes.
+        top_quantiles_to_drop_per_net: Number of the largest quantiles that the target drops for each critic.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> TQCConfig(env="Pendulum-v1").target_tau
+        >>> TQCConfig(env="Pendulum-v1").tau
         0.005
     """
 
     recipe: ClassVar[str] = "tqc"
-    critics: int = above(0, 2)
+    num_qvalue_nets: int = above(0, 2)
     quantiles: int = above(0, 25)
-    dropped: int = checked(2, where(lambda n, config: 0 <= n < config.quantiles, "0 or more, and below quantiles"))
+    top_quantiles_to_drop_per_net: int = checked(
+        2, where(lambda n, config: 0 <= n < config.quantiles, "0 or more, and below quantiles")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +60,25 @@ class REDQConfig(SoftConfig):
     """Randomized ensembled double Q-learning; bounded continuous actions only.
 
     Chen et al., "Randomized ensembled double Q-learning: learning fast without a model", 2021; the paper takes 20
-    updates a step (``updates_per_step=20``).
+    updates a step (``utd_ratio=20``).
 
     Args:
-        critics: number of critics.
-        subset: number of critics whose minimum is the target.
+        num_qvalue_nets: Number of critics.
+        sub_sample_len: Number of critics whose minimum is the target.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> REDQConfig(env="Pendulum-v1").target_tau
+        >>> REDQConfig(env="Pendulum-v1").tau
         0.005
     """
 
     recipe: ClassVar[str] = "redq"
-    critics: int = above(0, 10)
-    subset: int = checked(2, where(lambda n, config: 0 < n <= config.critics, "above 0, and at most critics"))
+    num_qvalue_nets: int = above(0, 10)
+    sub_sample_len: int = checked(
+        2, where(lambda n, config: 0 < n <= config.num_qvalue_nets, "above 0, and at most num_qvalue_nets")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +89,14 @@ class CrossQConfig(SoftConfig):
     simplicity", 2024. Adam has the beta1 0.5 of the paper.
 
     Args:
-        target_tau: 0, as there are no target networks.
-        hidden: widths of the hidden layers of the actor.
-        critic_hidden: widths of the hidden layers of the critics; the paper has [2048,2048], Stable-Baselines3
+        tau: Always 0, as there are no target networks.
+        num_cells: Widths of the hidden layers of the actor.
+        critic_num_cells: Widths of the hidden layers of the critics; the paper has [2048,2048], Stable-Baselines3
             [1024,1024], which are slow on a CPU.
-        policy_delay: gradient steps of the critics for each of the actor.
+        policy_delay: Number of gradient steps of the critics for each of the actor.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> CrossQConfig(env="Pendulum-v1").policy_delay
@@ -101,8 +105,8 @@ class CrossQConfig(SoftConfig):
 
     recipe: ClassVar[str] = "crossq"
     learning_rate: float = 1e-3
-    target_tau: float = checked(0.0, Rule(lambda tau: tau == 0, "0, as crossq has no target networks"))
-    critic_hidden: tuple[int, ...] = widths((256, 256))
+    tau: float = checked(0.0, Rule(lambda tau: tau == 0, "0, as crossq has no target networks"))
+    critic_num_cells: tuple[int, ...] = widths((256, 256))
     policy_delay: int = above(0, 3)
 
 
@@ -113,12 +117,12 @@ class DiscreteSACConfig(SoftConfig):
     Christodoulou, "Soft actor-critic for discrete action settings", 2019. The defaults solve CartPole-v1.
 
     Args:
-        target_entropy: entropy of the policy in nats that the temperature is learned for; auto is
+        target_entropy: Entropy of the policy in nats that the temperature is learned for; auto is
             target_entropy_weight * log(number of actions).
-        target_entropy_weight: share of the largest entropy; the paper has 0.98, which is close to random actions.
+        target_entropy_weight: Share of the largest entropy; the paper has 0.98, which is close to random actions.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> DiscreteSACConfig(env="Acrobot-v1").target_entropy_weight
@@ -128,20 +132,20 @@ class DiscreteSACConfig(SoftConfig):
     recipe: ClassVar[str] = "discrete-sac"
     env: str = "CartPole-v1"
     total_frames: int = 50_000
-    updates_per_step: float = 0.5
-    minibatch_size: int = 128
+    utd_ratio: float = 0.5
+    batch_size: int = 128
     buffer_size: int = 50_000
-    target_tau: float = 0.02
+    tau: float = 0.02
     eval_every: int = 2_500
-    hidden: tuple[int, ...] = (128, 128)
+    num_cells: tuple[int, ...] = (128, 128)
     target_entropy_weight: float = checked(0.7, Rule(lambda share: 0 < share < 1, "above 0 and below 1"))
 
 
 def policy(config: SoftConfig, env: Any) -> Any:
-    """The untrained tanh-normal policy.
+    """Create the untrained tanh-normal policy.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     from rl.trainers.actors import gaussian_actor
 
@@ -149,7 +153,7 @@ def policy(config: SoftConfig, env: Any) -> Any:
 
 
 def sac_loss(config: SACConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics."""
+    """Create the loss, with its critics."""
     from rl.objectives import SACLoss
     from rl.trainers.actors import critic
 
@@ -157,30 +161,30 @@ def sac_loss(config: SACConfig, env: Any, policy: Any) -> Any:
 
 
 def tqc_loss(config: TQCConfig, env: Any, policy: Any) -> Any:
-    """The loss, with critics of quantiles."""
+    """Create the loss, with critics of quantiles."""
     from rl.objectives import TQCLoss
     from rl.trainers.actors import critic
 
     return TQCLoss(
         policy,
         critic(config, env, config.quantiles),
-        num_qvalue_nets=config.critics,
-        top_quantiles_to_drop_per_net=config.dropped,
+        num_qvalue_nets=config.num_qvalue_nets,
+        top_quantiles_to_drop_per_net=config.top_quantiles_to_drop_per_net,
         gamma=config.gamma,
         **config.temperature,
     )
 
 
 def redq_loss(config: REDQConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics."""
+    """Create the loss, with its critics."""
     from rl.objectives import REDQLoss
     from rl.trainers.actors import critic
 
     return REDQLoss(
         policy,
         critic(config, env),
-        num_qvalue_nets=config.critics,
-        sub_sample_len=config.subset,
+        num_qvalue_nets=config.num_qvalue_nets,
+        sub_sample_len=config.sub_sample_len,
         loss_function="l2",
         gamma=config.gamma,
         **config.temperature,
@@ -188,10 +192,10 @@ def redq_loss(config: REDQConfig, env: Any, policy: Any) -> Any:
 
 
 def crossq_policy(config: CrossQConfig, env: Any) -> Any:
-    """The untrained policy, in evaluation mode: acts with the running statistics and leaves them.
+    """Create the untrained policy, in evaluation mode: acts with the running statistics and leaves them.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     from rl.trainers.actors import gaussian_actor
 
@@ -199,13 +203,13 @@ def crossq_policy(config: CrossQConfig, env: Any) -> Any:
 
 
 def crossq_loss(config: CrossQConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics; next actions are those of the policy in evaluation mode."""
+    """Create the loss, with its critics; next actions are those of the policy in evaluation mode."""
     from rl.objectives import CrossQLoss
     from rl.trainers.actors import critic
 
     return CrossQLoss(
         policy,
-        critic(config, env, hidden=config.critic_hidden, layer_class=normalized_linear),
+        critic(config, env, num_cells=config.critic_num_cells, layer_class=normalized_linear),
         loss_function="l2",
         gamma=config.gamma,
         **config.temperature,
@@ -213,7 +217,7 @@ def crossq_loss(config: CrossQConfig, env: Any, policy: Any) -> Any:
 
 
 def normalized_linear(in_features: int, out_features: int, **options: Any) -> Any:
-    """A linear layer of normalized inputs; the first 100,000 batches by their own statistics (appendix of CrossQ)."""
+    """Create a linear layer of normalized inputs, the first 100,000 batches by their own statistics (CrossQ)."""
     from torch import nn
 
     from rl.modules import BatchRenorm1d
@@ -223,10 +227,10 @@ def normalized_linear(in_features: int, out_features: int, **options: Any) -> An
 
 
 def discrete_policy(config: DiscreteSACConfig, env: Any) -> Any:
-    """The untrained policy of one choice.
+    """Create the untrained policy of one choice.
 
     Raises:
-        SpecError: if the environment's action is not one choice of several.
+        SpecError: If the environment's action is not one choice of several.
     """
     from rl.modules import ProbabilisticActor
     from rl.trainers.actions import distribution_of, single_choice
@@ -243,7 +247,7 @@ def discrete_policy(config: DiscreteSACConfig, env: Any) -> Any:
 
 
 def discrete_loss(config: DiscreteSACConfig, env: Any, policy: Any) -> Any:
-    """The loss, with critics of all actions."""
+    """Create the loss, with critics of all actions."""
     from rl.objectives import DiscreteSACLoss
 
     return DiscreteSACLoss(
@@ -257,7 +261,7 @@ def discrete_loss(config: DiscreteSACConfig, env: Any, policy: Any) -> Any:
 
 
 def _numbers_of_actions(config: DiscreteSACConfig, env: Any, out_keys: list[Any]) -> Any:
-    """A network from observations to a number for each action."""
+    """Create a network from observations to a number for each action."""
     from tensordict.nn import TensorDictModule
 
     from rl.trainers.actions import single_choice

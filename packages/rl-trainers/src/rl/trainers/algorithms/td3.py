@@ -17,10 +17,10 @@ class DDPGConfig(DeterministicConfig):
     Lillicrap et al., "Continuous control with deep reinforcement learning", 2016.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> DDPGConfig(env="Pendulum-v1").target_tau
+        >>> DDPGConfig(env="Pendulum-v1").tau
         0.005
     """
 
@@ -34,15 +34,16 @@ class TD3Config(DeterministicConfig):
     Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018.
 
     Args:
-        policy_noise: standard deviation of the noise on target actions, in half widths of their bounds.
-        noise_clip: largest noise on target actions, in the same unit.
-        policy_delay: gradient steps of the critics for each of the actor and the target networks (algorithm 1).
+        policy_noise: Standard deviation of the noise on target actions, in half widths of their bounds.
+        noise_clip: Largest noise on target actions, in the same unit.
+        policy_delay: Number of gradient steps of the critics for each of the actor and the target networks (algorithm
+            1).
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
-        >>> TD3Config(env="Pendulum-v1").target_tau
+        >>> TD3Config(env="Pendulum-v1").tau
         0.005
     """
 
@@ -53,10 +54,10 @@ class TD3Config(DeterministicConfig):
 
 
 def policy(config: DeterministicConfig, env: Any) -> Any:
-    """The untrained deterministic policy.
+    """Create the untrained deterministic policy.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     from rl.trainers.actors import deterministic_actor
 
@@ -64,14 +65,14 @@ def policy(config: DeterministicConfig, env: Any) -> Any:
 
 
 def noise(config: DeterministicConfig, env: Any) -> Any:
-    """The noise on the actions of training."""
+    """Create the noise on the actions of training."""
     from rl.trainers.actors import exploration_noise
 
     return exploration_noise(config, env)
 
 
 def ddpg_loss(config: DDPGConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critic."""
+    """Create the loss, with its critic."""
     from rl.objectives import DDPGLoss
     from rl.trainers.actors import critic
 
@@ -79,7 +80,7 @@ def ddpg_loss(config: DDPGConfig, env: Any, policy: Any) -> Any:
 
 
 def td3_loss(config: TD3Config, env: Any, policy: Any) -> Any:
-    """The loss, with its critics; noise is in half widths of the bounds."""
+    """Create the loss, with its critics; noise is in half widths of the bounds."""
     from rl.objectives import TD3Loss
     from rl.trainers.actors import bounded_action, critic
 

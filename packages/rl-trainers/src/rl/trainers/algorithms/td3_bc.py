@@ -17,12 +17,12 @@ class TD3BCConfig(OfflineConfig):
     Fujimoto and Gu, "A minimalist approach to offline reinforcement learning", 2021.
 
     Args:
-        alpha: weight of the values against imitation.
-        policy_noise: standard deviation of the noise on target actions, in half widths of their bounds.
-        noise_clip: bound of that noise.
+        alpha: Weight of the values against imitation.
+        policy_noise: Standard deviation of the noise on target actions, in half widths of their bounds.
+        noise_clip: Bound of that noise.
 
     Raises:
-        SpecError: if a value is out of its range.
+        ArgumentError: If a value is out of its range.
 
     Example:
         >>> TD3BCConfig(dataset="minari:pendulum/medium-v0").recipe
@@ -37,10 +37,10 @@ class TD3BCConfig(OfflineConfig):
 
 
 def policy(config: OfflineConfig, env: Any) -> Any:
-    """The untrained deterministic policy.
+    """Create the untrained deterministic policy.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: If the environment's action is no vector of bounded floats.
     """
     from rl.trainers.actors import deterministic_actor
 
@@ -48,7 +48,7 @@ def policy(config: OfflineConfig, env: Any) -> Any:
 
 
 def loss(config: TD3BCConfig, env: Any, policy: Any) -> Any:
-    """The loss, with its critics; noise is in half widths of the bounds."""
+    """Create the loss, with its critics; noise is in half widths of the bounds."""
     from rl.objectives import TD3BCLoss
     from rl.trainers.actors import bounded_action, critic
 

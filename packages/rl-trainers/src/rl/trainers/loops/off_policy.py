@@ -48,16 +48,16 @@ def train(
     """Train an actor and critics from a replay buffer.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the policy that is trained and evaluated, for settings and environment. It stays in the mode
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The policy that is trained and evaluated, for settings and environment. It stays in the mode
             (training or evaluation) that it has, except for the losses of the actor.
-        loss: the loss, for settings, environment and policy.
-        explore: noise that follows the policy, for settings and environment; the policy explores by itself if None.
-        actor_every: setting with the number of gradient steps of the critics for each of the actor, with which the
+        loss: The loss, for settings, environment and policy.
+        explore: Noise that follows the policy, for settings and environment; the policy explores by itself if None.
+        actor_every: Setting with the number of gradient steps of the critics for each of the actor, with which the
             targets move; 1 if empty.
-        betas: of Adam.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        betas: Coefficients of Adam.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(algorithm, config, **options)
     env = run.make_env(config.num_envs)
@@ -92,19 +92,19 @@ def train(
             with run.timed("collect"):
                 batch = collector.collect()
                 stored = batch.select(*keys)
-                buffer.extend(stored if config.n_step > 1 else stored.reshape(-1))
+                buffer.extend(stored if config.n_steps > 1 else stored.reshape(-1))
             run.record_episodes(batch)
             with run.timed("update"):
-                figures = update(run.frames + batch.numel())
-            run.end_iteration(batch.numel(), figures)
+                metrics = update(run.frames + batch.numel())
+            run.end_iteration(batch.numel(), metrics)
         return run.finish()
 
 
 def _buffer(config: OffPolicyConfig) -> ReplayBuffer:
     buffer = transitions_buffer(config)
-    if config.n_step > 1:
+    if config.n_steps > 1:
         buffer.append_transform(_flat, invert=True)  # after the other one, which needs the order of the steps
-        buffer.append_transform(MultiStepTransform(config.n_step, config.gamma))
+        buffer.append_transform(MultiStepTransform(config.n_steps, config.gamma))
     return buffer
 
 
@@ -116,16 +116,17 @@ class OffPolicyUpdater(Updater):
     """Gradient steps of critics and actor on what the replay buffer gives.
 
     Args:
-        config: settings.
-        loss: has `critic_loss`, `actor_loss`, `critic_parameters` and `actor_network`.
-        buffer: the replay buffer.
-        actor_every: gradient steps of the critics for each of the actor.
-        betas: of Adam.
+        config: Settings.
+        loss: Loss with `critic_loss`, `actor_loss`, `critic_parameters` and `actor_network`.
+        buffer: The replay buffer.
+        actor_every: Gradient steps of the critics for each of the actor.
+        betas: Coefficients of Adam.
     """
 
     def __init__(
         self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
     ) -> None:
+        # two optimizers: the actor's loss must not move the critics
         critics = {id(one) for one in loss.critic_parameters()}
         groups = (
             [one for one in loss.parameters() if id(one) in critics],
@@ -138,22 +139,23 @@ class OffPolicyUpdater(Updater):
         self._buffer, self._every = buffer, actor_every
         self._critic_loss, self._actor_loss = self.compiled(loss.critic_loss), self.compiled(loss.actor_loss)
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
-        self._target = SoftUpdate(loss, tau=config.target_tau) if _has_targets(loss) else None
+        self._target = SoftUpdate(loss, tau=config.tau) if _has_targets(loss) else None
 
     def __call__(self, frames: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that follow a batch; returns what gives their mean figures.
+        """Take the gradient steps that follow a batch; returns what gives their mean metrics.
 
         Args:
-            frames: collected so far.
+            frames: Number of frames that were collected so far.
         """
         config = self.config
-        if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
+        if frames < config.learning_starts or len(self._buffer) < config.batch_size:
             return dict
-        seen = [self._step() for _ in range(round(config.updates_per_step * config.frames_per_batch))]
+        seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]
         return lambda: self.means(seen)
 
     def _step(self) -> dict[str, Tensor]:
         batch = self._buffer.sample()
+        # TD3, algorithm 1: actor and targets move in each `actor_every`th step of the critics
         both = (self.count + 1) % self._every == 0
         out = self._losses(batch, both=both)
         self.step(out, 2 if both else 1)
@@ -164,7 +166,7 @@ class OffPolicyUpdater(Updater):
         return {name: value.detach() for name, value in out.items()}
 
     def _losses(self, batch: TensorDictBase, *, both: bool) -> dict[str, Tensor]:
-        """The losses of the critics, and those of the actor, which is in training mode for these alone."""
+        """Compute the losses of the critics, and those of the actor, which is in training mode for these alone."""
         out = dict(self.forward(self._critic_loss, batch).items())
         if both:
             actor = self.loss.actor_network

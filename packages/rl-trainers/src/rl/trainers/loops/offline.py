@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.interfaces import Env
 from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate
@@ -45,29 +45,31 @@ def train(
     """Train a policy on a data set.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the policy that is trained and evaluated, for settings and environment.
-        loss: the loss, for settings, environment and policy.
-        outputs: names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
-        reader: gives what samples a batch, for settings, environment, data set and policy; rows of the data set if
-            None.
-        before: called with settings, loss and the number of completed gradient steps, before each hundred of them.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The policy that is trained and evaluated, for settings and environment.
+        loss: The loss, for settings, environment and policy.
+        outputs: Names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
+        reader: Function that returns a sampler of batches, for settings, environment, data set and policy; rows of the
+            data set if None.
+        before: Function that is called with settings, loss and the number of completed gradient steps, before each
+            hundred of them.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
 
     Raises:
-        SpecError: if no data set is given, or its rows lack what the loss reads.
+        ArgumentError: If no data set is given.
+        ContractError: If its rows lack what the loss reads.
     """
     name = algorithm.name
     if not config.dataset:
-        raise SpecError(f"{name} learns from a data set: give --dataset SOURCE:NAME, such as minari:NAME")
+        raise ArgumentError(f"{name} learns from a data set: give --dataset SOURCE:NAME, such as minari:NAME")
     run = Run(algorithm, config, **options)
     env = run.make_env(1)
     actor = policy(config, env).eval()  # dropout is for gradient steps alone
     run.note(described_inputs(config, env))
     losses = loss(config, env, actor)
     check_no_clash(name, env, [actor, losses], ADDED)
-    data = open_dataset(config.dataset, env, config.minibatch_size, config.env)
+    data = open_dataset(config.dataset, env, config.batch_size, config.env)
     run.note_origin(origin_of(data), config.dataset)
     read = _rows(config, data, losses) if reader is None else reader(config, env, data, actor)
     update = OfflineUpdater(
@@ -83,13 +85,13 @@ def train(
             if before is not None:
                 before(config, losses, run.frames)
             with run.timed("update"):
-                figures = update(steps)
-            run.end_iteration(steps, figures)
+                metrics = update(steps)
+            run.end_iteration(steps, metrics)
         return run.finish()
 
 
 def _rows(config: OfflineConfig, data: Any, loss: Any) -> Callable[[], TensorDictBase]:
-    """Samples rows of a data set, with what the loss reads."""
+    """Return a sampler of rows of a data set, with what the loss reads."""
     check_entries(config.recipe, config.dataset, data[0], loss.in_keys)
     keys = [*loss.in_keys, ("next", "terminated")]
     return lambda: masked_rows(data.sample().select(*keys, strict=False))
@@ -99,10 +101,10 @@ class OfflineUpdater(Updater):
     """Gradient steps on samples of a data set.
 
     Args:
-        config: settings.
-        loss: the loss.
-        read: samples a batch.
-        outputs: names of the outputs of the loss that are logged, by metric.
+        config: Settings.
+        loss: The loss.
+        read: Function that samples a batch.
+        outputs: Names of the outputs of the loss that are logged, by metric.
     """
 
     def __init__(
@@ -111,10 +113,10 @@ class OfflineUpdater(Updater):
         super().__init__(config, loss, [adam(loss.parameters(), config.learning_rate, eps=1e-8)], outputs)
         self._read, self._call = read, self.compiled(loss)
         targets = any(name.startswith("target_") for name, _ in loss.named_children())
-        self._target = SoftUpdate(loss, tau=config.target_tau) if targets else None
+        self._target = SoftUpdate(loss, tau=config.tau) if targets else None
 
     def __call__(self, steps: int) -> Callable[[], dict[str, float]]:
-        """Take gradient steps; returns what gives their mean figures."""
+        """Take gradient steps; returns what gives their mean metrics."""
         seen: list[dict[str, Tensor]] = []
         self.loss.train()
         for _ in range(steps):

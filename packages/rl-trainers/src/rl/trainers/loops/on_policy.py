@@ -50,12 +50,12 @@ def train(
     """Train an actor and a critic on batches that the actor collects.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the actor, for settings and environment.
-        updater: gradient steps on a batch, for settings, environment, actor and critic; it has the loss.
-        critic: the critic, for settings and environment.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The actor, for settings and environment.
+        updater: Gradient steps on a batch, for settings, environment, actor and critic; it has the loss.
+        critic: The critic, for settings and environment.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(algorithm, config, **options)
     env = run.make_env(config.num_envs)
@@ -81,8 +81,8 @@ def train(
                 with run.timed("estimate"), torch.no_grad():
                     batch = update.estimate(batch)
             with run.timed("update"):
-                figures = update(batch)
-            run.end_iteration(batch.numel(), figures)
+                metrics = update(batch)
+            run.end_iteration(batch.numel(), metrics)
         return run.finish()
 
 
@@ -90,18 +90,18 @@ class BatchUpdater(Updater):
     """Gradient steps on whole batches.
 
     Args:
-        config: settings.
-        loss: the loss.
-        outputs: names of the outputs of the loss that are logged, by metric.
-        optimizer: of the parameters of the loss; Adam if None.
-        weights: of the outputs of the loss that are added up.
-        estimate: writes advantages into a batch; None if the loss computes them.
-        epochs: gradient steps on each batch.
+        config: Settings.
+        loss: The loss.
+        outputs: Names of the outputs of the loss that are logged, by metric.
+        optimizer: Optimizer of the parameters of the loss; Adam if None.
+        weights: Weights of the outputs of the loss that are added up.
+        estimate: Function that writes advantages into a batch; None if the loss computes them.
+        epochs: Gradient steps on each batch.
 
     Attributes:
-        adds: keys that it writes into a batch besides those of its networks.
-        parts: what a checkpoint holds of it.
-        pipeline: what reads a batch, in order.
+        adds: Keys that it writes into a batch besides those of its networks.
+        parts: Parts that a checkpoint contains.
+        pipeline: Modules that read a batch, in order.
     """
 
     adds: tuple[NestedKey, ...] = ()
@@ -129,39 +129,40 @@ class BatchUpdater(Updater):
 
     def anneal(self, progress: float) -> None:
         """Set the learning rate for the share of the run that is done."""
-        if self.config.anneal:
+        if self.config.anneal_lr:
             self.set_learning_rate(self.config.learning_rate * (1 - progress))
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives their mean figures."""
+        """Take all gradient steps; returns what gives their mean metrics."""
         seen: list[tuple[Any, Tensor | None]] = []
         for _ in range(self._epochs):
             out = self.forward(self._call, batch)
             seen.append((out, self.step(out)))
-        return lambda: self._figures(seen)
+        return lambda: self._mean_metrics(seen)
 
-    def _figures(self, seen: Sequence[tuple[Any, Tensor | None]]) -> dict[str, float]:
+    def _mean_metrics(self, seen: Sequence[tuple[Any, Tensor | None]]) -> dict[str, float]:
         means = self.means([out for out, _ in seen])
         return {**means, **mean_norm([norm for _, norm in seen]), "learning_rate": self.learning_rate}
 
 
 def actor_critic_weights(config: Any) -> dict[str, float]:
-    """The weights of the outputs of an actor-critic loss with an entropy bonus."""
-    entropy = {"loss_entropy": 1.0} if config.entropy_weight else {}
-    return {"loss_objective": 1.0, "loss_critic": config.value_weight, **entropy}
+    """Return the weights of the outputs of an actor-critic loss with an entropy bonus."""
+    entropy = {"loss_entropy": 1.0} if config.entropy_coeff else {}
+    return {"loss_objective": 1.0, "loss_critic": config.critic_coeff, **entropy}
 
 
 class MinibatchUpdater(BatchUpdater):
     """Epochs of minibatches over a batch, as PPO has them: of steps, or of sequences for a recurrent policy.
 
     Args:
-        config: settings, those of `PPOConfig`.
-        loss: called with ``diagnostics``, returns a loss: with figures, which the last epoch has, or without.
-        estimate: writes advantages into a batch.
-        more: parameters that are trained with those of the loss.
-        reads: keys that the minibatches have besides those that the loss needs.
-        advantages: keys of advantages and value targets whose explained variance is logged.
-        parts: what a checkpoint holds besides the optimizer.
+        config: Settings, those of `PPOConfig`.
+        loss: Function that returns a loss, called with ``diagnostics``: with metrics, which the last epoch has, or
+            without.
+        estimate: Function that writes advantages into a batch.
+        more: Parameters that are trained with those of the loss.
+        reads: Keys that the minibatches have besides those that the loss needs.
+        advantages: Keys of advantages and value targets whose explained variance is logged.
+        parts: Parts that a checkpoint contains besides the optimizer.
     """
 
     def __init__(
@@ -191,20 +192,20 @@ class MinibatchUpdater(BatchUpdater):
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for the share of the run that is done."""
         super().anneal(progress)
-        if self.config.anneal_clip:
-            clip = self.config.clip * (1 - progress)
+        if self.config.anneal_clip_epsilon:
+            clip = self.config.clip_epsilon * (1 - progress)
             for module in (one for loss in self._losses for one in loss.modules()):
                 if isinstance(module, ClipPPOLoss):
                     module.clip_epsilon = clip
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives the mean figures of the last epoch."""
+        """Take all gradient steps; returns what gives the mean metrics of the last epoch."""
         rows = {key: self._rows(batch.get(key), batch.ndim) for key in self._keys}
         seen: list[tuple[Any, Tensor | None]] = []
         for epoch in range(1, self.config.epochs + 1):
             last = epoch == self.config.epochs or self.config.target_kl > 0  # any may be
             call = self._call_with_diagnostics if last else self._call
-            steps: list[tuple[Any, Tensor | None]] = []
+            steps: list[tuple[Any, Tensor | None]] = []  # outputs are kept of the last epoch only
             stopped = False
             for minibatch in self._minibatches(rows):
                 out = self.forward(call, minibatch)
@@ -217,7 +218,7 @@ class MinibatchUpdater(BatchUpdater):
             seen = steps or seen
             if stopped:
                 break
-        return lambda: self._figures(seen) | self.diagnostics(rows)
+        return lambda: self._mean_metrics(seen) | self.diagnostics(rows)
 
     def learn(self, out: Any, minibatch: TensorDict) -> tuple[Any, Tensor | None]:  # noqa: ARG002  of subclasses
         """One gradient step; returns the outputs of the loss and the norm of the gradient."""
@@ -236,7 +237,7 @@ class MinibatchUpdater(BatchUpdater):
         size, total = self._size, next(iter(rows.values())).shape[0]
         order = torch.randperm(total).to(self.config.device, non_blocking=True)  # pageable: read when it returns
         shuffled = {key: leaf.index_select(0, order) for key, leaf in rows.items()}
-        count = max(1, round(total / size))
+        count = max(1, round(total / size))  # rounding joins a rest below half a minibatch, and keeps a longer one
         for i in range(count):
             end = (i + 1) * size if i < count - 1 else total
             piece: dict[Any, Any] = {key: leaf[i * size : end] for key, leaf in shuffled.items()}
@@ -244,5 +245,6 @@ class MinibatchUpdater(BatchUpdater):
 
     def diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
         """Figures of the batch: the share of the variance of the value targets that the critic explains."""
+        # the share that is not explained: variance of target - value, of that of the target
         shares = [rows[advantage].var() / rows[target].var().clamp_min(1e-12) for advantage, target in self._advantages]
         return {"explained_variance": 1 - float(torch.stack(shares).mean())}  # target - value is the advantage

@@ -47,14 +47,14 @@ def train(
     """Train a network of action values from a replay buffer.
 
     Args:
-        algorithm: the algorithm.
-        config: its settings.
-        policy: the greedy policy that is trained and evaluated, for settings and environment.
-        loss: the loss, for settings, environment and policy.
-        sequences: a buffer of sequences for a recurrent policy, and the frames in it that the first update needs, for
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The greedy policy that is trained and evaluated, for settings and environment.
+        loss: The loss, for settings, environment and policy.
+        sequences: A buffer of sequences for a recurrent policy, and the frames in it that the first update needs, for
             settings and policy; None, or a function that returns None, for a buffer of single transitions.
-        explore: the random actions, for settings and environment, with `eps` and `step`; of the only action if None.
-        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+        explore: The random actions, for settings and environment, with `eps` and `step`; of the only action if None.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(algorithm, config, **options)
     env = run.make_env(config.num_envs)
@@ -68,7 +68,7 @@ def train(
     collector = run.make_collector(env, TensorDictSequential(greedy, random), frames_per_batch=config.frames_per_batch)
     own = None if sequences is None else sequences(config, greedy)
     buffer, least = (transitions_buffer(config), 0) if own is None else own
-    multi_step = MultiStepTransform(config.n_step, config.gamma) if config.n_step > 1 else None
+    multi_step = MultiStepTransform(config.n_steps, config.gamma) if config.n_steps > 1 else None
     keys = stored_keys(losses, env)
     update = QUpdater(config, losses, buffer, least)
     parts: dict[str, Stateful] = {
@@ -88,7 +88,7 @@ def train(
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
     ):
         while run.going:
-            if config.anneal:
+            if config.anneal_lr:
                 update.set_learning_rate(config.learning_rate * (1 - run.progress))
             with run.timed("collect"):
                 if config.noisy:
@@ -98,8 +98,8 @@ def train(
                 _store(batch, buffer, keys, multi_step, sequences=own is not None)
             run.record_episodes(batch)
             with run.timed("update"):
-                figures = update(run.frames, run.frames + batch.numel())
-            run.end_iteration(batch.numel(), lambda: {"epsilon": float(random.eps), **figures()})  # noqa: B023
+                metrics = update(run.frames, run.frames + batch.numel())
+            run.end_iteration(batch.numel(), lambda: {"epsilon": float(random.eps), **metrics()})  # noqa: B023
         return run.finish()
 
 
@@ -128,9 +128,9 @@ def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
     key, spec = action_of(env)
     return EGreedyModule(
         spec,
-        eps_init=config.epsilon_start,
-        eps_end=config.epsilon_end,
-        annealing_num_steps=config.epsilon_frames,
+        eps_init=config.eps_init,
+        eps_end=config.eps_end,
+        annealing_num_steps=config.annealing_num_steps,
         action_key=key,
         action_mask_key=mask_key(env),
     )
@@ -140,37 +140,37 @@ class QUpdater(Updater):
     """Gradient steps of action values on what the replay buffer gives.
 
     Args:
-        config: settings.
-        loss: the loss.
-        buffer: the replay buffer.
-        least: frames in it that the first update needs, besides a batch.
+        config: Settings.
+        loss: The loss.
+        buffer: The replay buffer.
+        least: Frames in it that the first update needs, besides a batch.
     """
 
     def __init__(self, config: QLearningConfig, loss: Any, buffer: ReplayBuffer, least: int) -> None:
         outputs = {"loss_critic": "loss", "q_value": "pred_value"}
-        if config.target_tau:
-            self._target: SoftUpdate | HardUpdate = SoftUpdate(loss, tau=config.target_tau)
+        if config.tau:
+            self._target: SoftUpdate | HardUpdate = SoftUpdate(loss, tau=config.tau)
         else:
             self._target = HardUpdate(loss, value_network_update_interval=1)
         super().__init__(config, loss, [adam(loss.parameters(), config.learning_rate)], outputs, {"loss": 1.0})
         self.metrics = (*outputs, "gradient_norm", "epsilon", "learning_rate")
-        self._buffer, self._least = buffer, max(config.minibatch_size, least)
+        self._buffer, self._least = buffer, max(config.batch_size, least)
         self._loss = self.compiled(loss)
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
 
     def __call__(self, before: int, frames: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that follow a batch; returns what gives their mean figures.
+        """Take the gradient steps that follow a batch; returns what gives their mean metrics.
 
         Args:
-            before: frames before the batch.
-            frames: and with it.
+            before: Frames before the batch.
+            frames: Number of frames with the batch.
         """
         config = self.config
         if frames < config.learning_starts or len(self._buffer) < self._least:
             return dict
         with set_interaction_type(InteractionType.RANDOM) if config.noisy else nullcontext():
-            seen = [self._step() for _ in range(round(config.updates_per_step * config.frames_per_batch))]
-        if not config.target_tau and frames // config.target_every > before // config.target_every:
+            seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]
+        if not config.tau and frames // config.target_every > before // config.target_every:
             self._target.step()
         return lambda: {
             **self.means([out for out, _ in seen]),
@@ -183,10 +183,11 @@ class QUpdater(Updater):
         if self.config.noisy:
             self.loss.apply(reset_noise)
         batch = self._buffer.sample()
+        # a loss writes td_error into the batch, which priorities are made of
         out = self.forward(self._loss, batch)
         if self._has_priorities and batch.get("priority_weight", None) is not None:
             self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
         norm = self.step(out)
-        if self.config.target_tau:
+        if self.config.tau:
             self._target.step()
         return {"loss": out.get("loss").detach(), "pred_value": out.get("pred_value")}, norm

@@ -1,4 +1,4 @@
-"""Gradient steps: one class for the loss, its optimizers, clipping and figures. Small networks need little else."""
+"""Gradient steps: one class for the loss, its optimizers, clipping and metrics. Small networks need little else."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def adam(parameters: Iterable[Tensor], learning_rate: float, eps: float = 1e-5) 
     Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
 
     Args:
-        parameters: the trained parameters; those without gradient are skipped.
-        learning_rate: step size.
-        eps: added to the denominator.
+        parameters: The trained parameters; those without gradient are skipped.
+        learning_rate: Step size.
+        eps: Number that is added to the denominator.
     """
     trained = [p for p in parameters if p.requires_grad]
     return torch.optim.Adam(trained, lr=learning_rate, eps=eps, fused=True)
@@ -36,9 +36,9 @@ def optimizer_by_name(name: str, parameters: Iterable[Tensor], learning_rate: fl
     Tieleman and Hinton, "Lecture 6.5 - RMSProp", 2012.
 
     Args:
-        name: ``"adam"`` or ``"rmsprop"``.
-        parameters: the trained parameters; those without gradient are skipped.
-        learning_rate: step size.
+        name: Name, ``"adam"`` or ``"rmsprop"``.
+        parameters: The trained parameters; those without gradient are skipped.
+        learning_rate: Step size.
     """
     if name == "adam":
         return adam(parameters, learning_rate)
@@ -58,8 +58,8 @@ def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     In a quarter of the time of `torch.nn.utils.clip_grad_norm_` on a CPU, which rounds the scale to float32.
 
     Args:
-        parameters: whose gradients; all have one.
-        max_norm: above 0.
+        parameters: Parameters whose gradients are scaled; all have one.
+        max_norm: Largest norm, above 0.
 
     Returns:
         The norm before, a scalar; on other devices than the CPU nothing is synchronized.
@@ -86,16 +86,16 @@ class Updater:
     """Gradient steps on what a loss puts out.
 
     Args:
-        config: `max_grad_norm`, where 0 does not clip, `compile` and `precision`.
-        loss: the loss.
-        optimizers: of its parameters. Gradients are clipped together where they are optimized together.
-        outputs: outputs of the loss that are logged, by metric; of several the first one that there is. Those that the
+        config: Settings: `max_grad_norm`, where 0 does not clip, `compile` and `precision`.
+        loss: The loss.
+        optimizers: Optimizers of its parameters. Gradients are clipped together where they are optimized together.
+        outputs: Outputs of the loss that are logged, by metric; of several the first one that there is. Those that the
             loss does not have are left out.
-        weights: of the outputs that are added up; all whose names begin with ``loss`` if None.
+        weights: Weights of the outputs that are added up; all whose names begin with ``loss`` if None.
 
     Attributes:
-        count: gradient steps.
-        metrics: names of the figures.
+        count: Gradient steps.
+        metrics: Names of the metrics.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Updater:
         float_outputs(config, loss)
 
     def compiled(self, call: Any) -> Any:
-        """A loss, or a method of it, as the settings want it."""
+        """Compile a loss, or a method of it, if the settings say so."""
         return compile_with_warmup(call) if self.config.compile else call
 
     def forward(self, call: Any, batch: Any) -> Any:
-        """What a loss puts out for a batch, in the precision of the settings."""
+        """Compute the outputs of a loss for a batch, in the precision of the settings."""
         with mixed_precision(self.config):
             return call(batch)
 
@@ -126,13 +126,14 @@ class Updater:
         """One gradient step of the first `count` optimizers; of all if None.
 
         Args:
-            out: outputs of the loss.
-            count: number of optimizers.
+            out: Outputs of the loss.
+            count: Number of optimizers.
 
         Returns:
             The norm of the gradients of the last of them before it was clipped; None if they are not clipped.
         """
         norm = None
+        # also of optimizers that are not stepped, whose parameters the loss may reach
         for parameters in self._parameters:
             for one in parameters:
                 one.grad = None
@@ -145,7 +146,7 @@ class Updater:
         return norm
 
     def total(self, out: Any) -> Tensor:
-        """What is minimized."""
+        """Add up what is minimized."""
         if self._weights is None:
             return torch.stack([value for name, value in out.items() if name.startswith("loss")]).sum()
         return reduce(add, (weight * out.get(name) for name, weight in self._weights.items()))
@@ -162,7 +163,7 @@ class Updater:
         return self.optimizers[0].param_groups[0]["lr"]
 
     def means(self, seen: Sequence[Any]) -> dict[str, float]:
-        """The mean of each metric over the outputs of several calls of the loss; waits for the device."""
+        """Average each metric over the outputs of several calls of the loss; waits for the device."""
         found: dict[str, float] = {}
         for name, keys in self._outputs.items():
             values = [value for out in seen for key in keys if (value := out.get(key)) is not None]
@@ -182,6 +183,6 @@ class Updater:
 
 
 def mean_norm(norms: Sequence[Tensor | None]) -> dict[str, float]:
-    """The mean norm of gradients as a figure; nothing where they were not clipped."""
+    """Average norms of gradients as a metric; nothing where they were not clipped."""
     there = [norm for norm in norms if norm is not None]
     return {"gradient_norm": float(torch.stack(there).mean())} if there else {}
