@@ -178,6 +178,10 @@ class TokenLoss(nn.Module, ABC):
             self.contract.refuse(td, self._keys["mask"], self)
         return mask
 
+    def _optional(self, td: TensorDictBase, name: str) -> Tensor | None:
+        """Return the entry of a key by name; None if the loss has no such key, or the batch no entry."""
+        return td.get(self._keys[name], None) if name in self._keys else None
+
     def _weights_of_step(self, td: TensorDictBase, mask: Tensor) -> Tensor:
         prompt = None
         if self.normalizer == "prompt":
@@ -185,7 +189,7 @@ class TokenLoss(nn.Module, ABC):
             if group is None:
                 self.contract.refuse(td, self._keys["group"], self)
             prompt = f.per_token(group, mask, "group")
-        index: Any = td.get(self._keys["sequence"], None)
+        index = self._optional(td, "sequence")
         return f.token_weights(mask, self.normalizer, index=index, prompt=prompt, max_tokens=self.max_tokens)
 
     def read(self, tensordict: TensorDictBase) -> TokenBatch:
@@ -202,8 +206,7 @@ class TokenLoss(nn.Module, ABC):
         values = contract.read(tensordict, self)
         entries = dict(zip(contract.in_keys, values, strict=True))
         mask = entries[self._keys["mask"]]
-        index: Any = tensordict.get(self._keys["sequence"], None)
-        weights: Any = tensordict.get(self._keys["weight"], None)
+        index, weights = self._optional(tensordict, "sequence"), self._optional(tensordict, "weight")
         if weights is None:
             weights = self._weights_of_step(tensordict, mask)
         inputs = [

@@ -84,7 +84,10 @@ class _LogProbs(torch.autograd.Function):
                 log_p = z - normalizer[rows, None]
                 p = log_p.exp()
                 # d log p(y) / dz = [y] - p;  d H / dz = -p (log p + H)
-                dz = p * (-grad_log_prob[rows, None] - grad_entropy[rows, None] * (log_p + entropy[rows, None]))
+                dz = p * (
+                    -grad_log_prob[rows, None]
+                    - grad_entropy[rows, None] * (log_p.masked_fill(p == 0, 0) + entropy[rows, None])
+                )
                 inside = (targets[rows] >= columns.start) & (targets[rows] < columns.stop)
                 where = (targets[rows] - columns.start).where(inside, 0).unsqueeze(-1)
                 dz.scatter_add_(-1, where, (grad_log_prob[rows] * inside).unsqueeze(-1))
@@ -111,7 +114,7 @@ def _scan(source: _Source, targets: Tensor, rows: slice, scale: float, step: int
     entropy is ``log Z - t / s`` (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
     """
     shape = targets.shape
-    m = torch.full(shape, -float("inf"), dtype=source.dtype, device=targets.device)
+    m = torch.full(shape, torch.finfo(source.dtype).min, dtype=source.dtype, device=targets.device)
     s, t, chosen = (torch.zeros_like(m) for _ in range(3))
     for columns in _slices(source.columns, step):
         z = source.chunk(rows, columns, scale)

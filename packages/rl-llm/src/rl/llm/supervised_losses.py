@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -94,7 +94,7 @@ class DPOLoss(TokenLoss):
     Reads batches ``[*B, 2]``, the chosen response first: the inputs of the policy, ``("masks", "all_assistant_mask")``
     bool ``[*B, 2, T]`` and ``("ref_log_probs", "full")`` ``[*B, 2, T]``. Returns ``loss_dpo``, and TRL's diagnostics
     ``rewards/chosen``, ``rewards/rejected``, ``rewards/accuracies``, ``rewards/margins``, ``logps/chosen`` and
-    ``logps/rejected``. Micro-batches are whole pairs; the loss is a mean over pairs.
+    ``logps/rejected``. The loss is a mean over pairs, over those of the step after `normalize`.
 
     Args:
         actor_network: Policy, such as a `TokenScorer`.
@@ -120,7 +120,11 @@ class DPOLoss(TokenLoss):
     def contract(self) -> Contract:
         """Keys that are read and written."""
         mask = per_token_key(self._keys["mask"], "true for tokens of the responses", dtype=torch.bool)
-        return Contract((*contract_of(self.actor_network).reads, mask, *self._reads()), self._writes())
+        weight = per_token_key(self._keys["weight"], "weight in the step, of normalize", optional=True)
+        return Contract((*contract_of(self.actor_network).reads, mask, *self._reads(), weight), self._writes())
+
+    def _weights_of_step(self, td: TensorDictBase, mask: Tensor) -> Tensor:  # noqa: ARG002
+        return mask.new_full(mask.shape, 1 / mask.numel(), dtype=torch.float64)  # those of a pair add up to 1 / pairs
 
     def _reads(self) -> tuple[Key, ...]:
         return (per_token_key(self._keys["ref_log_prob"], "log-probability under the reference policy, nats"),)
@@ -156,7 +160,7 @@ class DPOLoss(TokenLoss):
         losses = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
         return self._written(
             {
-                "loss_dpo": losses.mean(),
+                "loss_dpo": (losses * batch.weights.sum((-2, -1))).sum(),
                 "rewards/chosen": rewards[..., 0].mean(),
                 "rewards/rejected": rewards[..., 1].mean(),
                 "rewards/accuracies": (margin > 0).to(margin.dtype).mean(),
@@ -179,8 +183,9 @@ class RewardModelLoss(nn.Module):
     Ouyang et al., "Training language models to follow instructions with human feedback", 2022, eq. 1. The centering
     term is that of Eisenstein et al., "Helping or herding?", 2023, eq. 2.
 
-    Reads batches ``[*B, 2]``, the chosen response first: the inputs of the network. Returns ``loss_reward``, and
-    TRL's diagnostics ``accuracy``, ``margin``, ``mean_reward``, ``min_reward`` and ``max_reward``.
+    Reads batches ``[*B, 2]``, the chosen response first: the inputs of the network and, if there, ``pair_weight``
+    ``[*B, 2]`` of `normalize`. Returns ``loss_reward``, a mean over pairs, and TRL's diagnostics ``accuracy``,
+    ``margin``, ``mean_reward``, ``min_reward`` and ``max_reward``.
 
     Args:
         reward_network: Network that writes ``score`` ``[*B, 2, 1]``, such as a `TensorDictModule`.
@@ -196,7 +201,7 @@ class RewardModelLoss(nn.Module):
         >>> loss(TensorDict(features=torch.randn(4, 2, 3), batch_size=[4, 2]))["loss_reward"].backward()
     """
 
-    default_keys: ClassVar[dict[str, NestedKey]] = {"score": "score"}
+    default_keys: ClassVar[dict[str, NestedKey]] = {"score": "score", "weight": "pair_weight"}
 
     def __init__(self, reward_network: nn.Module, *, center_rewards_coefficient: float | None = None) -> None:
         super().__init__()
@@ -227,7 +232,20 @@ class RewardModelLoss(nn.Module):
             scalar("min_reward", "smallest score, no gradient"),
             scalar("max_reward", "largest score, no gradient"),
         )
-        return Contract(contract_of(self.reward_network).reads, writes)
+        weight = Key(self._keys["weight"], (), "weight in the step, of normalize", optional=True)
+        return Contract((*contract_of(self.reward_network).reads, weight), writes)
+
+    def normalize(self, step: TensorDictBase) -> TensorDictBase:
+        """Return a shallow copy of the pairs of an optimizer step with their weights; see `TokenLoss.normalize`.
+
+        Args:
+            step: Batch of the step, ``[*B, 2]``.
+        """
+        _check_pairs(step, "RewardModelLoss")
+        size = step.batch_size
+        return step.copy().set(
+            self._keys["weight"], torch.full(size, 2 / size.numel(), dtype=torch.float64, device=step.device)
+        )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch of pairs.
@@ -249,9 +267,11 @@ class RewardModelLoss(nn.Module):
             raise ShapeError(f"RewardModelLoss: the score must be {wanted}, got {list(score.shape)}")
         score = score.squeeze(-1).to(torch.promote_types(score.dtype, torch.float32))
         margin = score[..., 0] - score[..., 1]
-        loss = -logsigmoid(margin).mean()
+        losses = -logsigmoid(margin)
         if self.center_rewards_coefficient is not None:
-            loss = loss + self.center_rewards_coefficient * score.sum(-1).square().mean()
+            losses = losses + self.center_rewards_coefficient * score.sum(-1).square()
+        weight: Any = tensordict.get(self._keys["weight"], None)
+        loss = losses.mean() if weight is None else (losses * weight[..., 0].to(losses.dtype)).sum()
         found = score.detach()
         return TensorDict(
             {
