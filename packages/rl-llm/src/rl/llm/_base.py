@@ -13,30 +13,11 @@ from torch import Tensor, nn
 from rl.core.arguments import same_shape
 from rl.core.contract import Contract, Key, contract_of
 from rl.core.errors import ContractError, UnknownNameError
-from rl.core.keys import ADVANTAGE, NestedKey, key_str, nearest, unwrap
+from rl.core.keys import NestedKey, key_str, nearest, unwrap
 from rl.core.profiling import profiled
 from rl.llm import functional as f
-
-TOKENS: NestedKey = ("tokens", "full")
-SEQUENCE: NestedKey = ("tokens", "sequence")
-ATTENTION: NestedKey = ("masks", "all_attention_mask")
-TRAINED: NestedKey = ("masks", "all_assistant_mask")
-LOG_PROBS: NestedKey = ("log_probs", "full")
-OLD: NestedKey = ("old_log_probs", "full")
-REFERENCE: NestedKey = ("ref_log_probs", "full")
-TEACHER: NestedKey = ("teacher_log_probs", "full")
-ENTROPY: NestedKey = ("entropy", "full")
-WEIGHT: NestedKey = "token_weight"
-GROUP: NestedKey = "group"
-
-REMEDIES = {
-    ADVANTAGE: "Run MCAdvantage before.",
-    TRAINED: "Build the batch with padded or packed of rl.llm, or set_keys(mask=...).",
-    LOG_PROBS: "They are those of the sampler, recorded with the tokens.",
-    OLD: "Score the batch with the policy before the update, or leave out the correction (bypass).",
-    REFERENCE: "Score the batch with the reference policy, or set kl_to_ref_coeff=None.",
-    TEACHER: "Score the batch with the teacher.",
-}
+from rl.llm._keys import ENTROPY, GROUP, LOG_PROBS, REMEDIES, SEQUENCE, TRAINED, WEIGHT
+from rl.llm.rollouts import packed_from_nested
 
 
 def per_token_key(name: NestedKey, doc: str, *, optional: bool = False, dtype: torch.dtype | None = None) -> Key:
@@ -169,8 +150,12 @@ class TokenLoss(nn.Module, ABC):
             >>> loss.normalize(step)["token_weight"].tolist()
             [[0.25, 0.25], [0.25, 0.25]]
         """
-        found = step.copy()
-        return found.set(self._keys["weight"], self._weights_of_step(step, self._mask(step)))
+        row = packed_from_nested(step)
+        weights = self._weights_of_step(row, self._mask(row))
+        if row is not step:  # jagged as the mask
+            offsets = step[self._keys["mask"]].offsets()
+            weights = torch.nested.nested_tensor_from_jagged(weights.squeeze(0), offsets)
+        return step.copy().set(self._keys["weight"], weights)
 
     def _mask(self, td: TensorDictBase) -> Tensor:
         mask: Any = td.get(self._keys["mask"], None)
@@ -196,13 +181,13 @@ class TokenLoss(nn.Module, ABC):
         """Read the batch, and compute log-probabilities and entropies of its tokens with the policy.
 
         Args:
-            tensordict: Batch, ``[*B]``.
+            tensordict: Batch, ``[*B]``; one with jagged entries is packed first.
 
         Raises:
             ContractError: If a key that is read is absent.
             ShapeError: If shapes differ.
         """
-        contract = self.contract
+        contract, tensordict = self.contract, packed_from_nested(tensordict)
         values = contract.read(tensordict, self)
         entries = dict(zip(contract.in_keys, values, strict=True))
         mask = entries[self._keys["mask"]]

@@ -14,7 +14,7 @@ from rl.core.arguments import as_integer, as_number, same_shape
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey
-from rl.llm._base import ATTENTION, ENTROPY, LOG_PROBS, SEQUENCE, TOKENS
+from rl.llm._keys import ATTENTION, ENTROPY, LOG_PROBS, SEQUENCE, TOKENS
 
 __all__ = ["TokenScorer", "linear_log_probs", "log_probs_of_logits", "token_positions"]
 

@@ -12,7 +12,8 @@ from rl.core.contract import Key
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import ADVANTAGE, NestedKey, key_str
 from rl.llm import functional as f
-from rl.llm._base import LOG_PROBS, OLD, REFERENCE, REMEDIES, TEACHER, TokenBatch, TokenLoss, per_token_key, scalar
+from rl.llm._base import TokenBatch, TokenLoss, per_token_key, scalar
+from rl.llm._keys import LOG_PROBS, OLD, REFERENCE, REMEDIES, TEACHER
 from rl.llm.surrogates import CISPO, Correction, PPOClip, Surrogate, check_choices
 
 __all__ = [

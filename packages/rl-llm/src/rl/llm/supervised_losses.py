@@ -13,7 +13,8 @@ from rl.core.arguments import as_number, one_of
 from rl.core.contract import Contract, Key, contract_of
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str
-from rl.llm._base import REFERENCE, TokenBatch, TokenLoss, per_token_key, scalar
+from rl.llm._base import TokenBatch, TokenLoss, per_token_key, scalar
+from rl.llm._keys import REFERENCE
 
 __all__ = ["DPOLoss", "RewardModelLoss", "SFTLoss"]
 
