@@ -1,5 +1,7 @@
 """Chunked log-probabilities and entropies: values, gradients, memory; the scorer of a causal model."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -207,3 +209,31 @@ def test_positions_start_at_the_first_token():
     assert token_positions(mask).tolist() == [[0, 0, 0, 1], [0, 1, 0, 0]]
     index = torch.tensor([[9, 0, 0, 1], [0, 1, 5, 5]])
     assert token_positions(mask, index).tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("name", ["gpt2", "llama"])  # absolute and rotary positions
+@pytest.mark.parametrize("form", ["left", "packed", "head"])
+def test_models_of_hugging_face_score_padded_and_packed_rows_as_single_ones(name, form):
+    import transformers
+
+    torch.manual_seed(0)
+    if name == "gpt2":
+        config = transformers.GPT2Config(vocab_size=7, n_positions=32, n_embd=8, n_layer=2, n_head=2)
+        model = transformers.GPT2LMHeadModel(config).double().eval()
+        inner = model.transformer
+    else:
+        sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=7, **sizes)).double().eval()
+        inner = model.model
+    ones, scorer = sequences(), TokenScorer(model)
+    expected = [scorer(TensorDict({"tokens": {"full": one.unsqueeze(0)}}, batch_size=[1])) for one in ones]
+    td = padded(ones, left=True)
+    mask = td["masks", "all_attention_mask"]
+    if form == "packed":
+        index = torch.cat([torch.full((len(one),), i) for i, one in enumerate(ones)])
+        td = TensorDict({"tokens": {"full": torch.cat(ones)[None], "sequence": index[None]}}, batch_size=[1])
+        mask = torch.ones(1, len(index), dtype=torch.bool)
+    out = (TokenScorer(inner, model.lm_head, chunk=(3, 4)) if form == "head" else scorer)(td)
+    for key in (("log_probs", "full"), ("entropy", "full")):
+        torch.testing.assert_close(out[key][mask], torch.cat([one[key][0] for one in expected]))

@@ -20,6 +20,8 @@ __all__ = ["TokenScorer", "linear_log_probs", "log_probs_of_logits", "token_posi
 
 _TIME, _VOCABULARY = 1024, 16384
 """Rows and columns of a chunk: 64 MiB in single precision."""
+_FLOOR = -1e30
+"""Logit of an entry whose probability is 0."""
 
 
 class _Source:
@@ -44,8 +46,9 @@ class _Source:
             found = nn.functional.linear(
                 hidden[rows], weight[columns], None if self.bias is None else self.bias[columns]
             )
-        found = found.to(self.dtype)
-        return found if scale == 1 else found * scale
+        # Masked logits are -inf, and 0 * -inf would be NaN. A copy, which the caller may change.
+        found = found.to(self.dtype).clamp(min=_FLOOR)
+        return found if scale == 1 else found.mul_(scale)
 
 
 def _slices(size: int, step: int) -> Iterator[slice]:
@@ -78,26 +81,24 @@ class _LogProbs(torch.autograd.Function):
             for one, needed in zip((logits, hidden, weight, bias), ctx.needs_input_grad, strict=False)
         ]
         of_logits, of_hidden, of_weight, of_bias = totals
+        offset = grad_log_prob + grad_entropy * entropy
         for rows in _slices(source.rows, ctx.sizes[0]):
             for columns in _slices(source.columns, ctx.sizes[1]):
-                z = source.chunk(rows, columns, ctx.scale)
-                log_p = z - normalizer[rows, None]
-                p = log_p.exp()
-                # d log p(y) / dz = [y] - p;  d H / dz = -p (log p + H)
-                dz = p * (
-                    -grad_log_prob[rows, None]
-                    - grad_entropy[rows, None] * (log_p.masked_fill(p == 0, 0) + entropy[rows, None])
-                )
+                # d log p(y) / dz = [y] - p and d H / dz = -p (log p + H), in place: chunks are what this costs.
+                dz = source.chunk(rows, columns, ctx.scale).sub_(normalizer[rows, None])
+                p = dz.exp()
+                dz.mul_(-grad_entropy[rows, None]).sub_(offset[rows, None]).mul_(p)
                 inside = (targets[rows] >= columns.start) & (targets[rows] < columns.stop)
                 where = (targets[rows] - columns.start).where(inside, 0).unsqueeze(-1)
                 dz.scatter_add_(-1, where, (grad_log_prob[rows] * inside).unsqueeze(-1))
-                dz = dz * ctx.scale
+                if ctx.scale != 1:
+                    dz.mul_(ctx.scale)
                 if of_logits is not None:
                     of_logits[rows, columns] = dz.to(of_logits.dtype)
                 if of_hidden is not None:
-                    of_hidden[rows] += dz @ weight[columns].to(dz.dtype)
+                    of_hidden[rows].addmm_(dz, weight[columns].to(dz.dtype))
                 if of_weight is not None:
-                    of_weight[columns] += dz.T @ hidden[rows].to(dz.dtype)
+                    of_weight[columns].addmm_(dz.T, hidden[rows].to(dz.dtype))
                 if of_bias is not None:
                     of_bias[columns] += dz.sum(0)
         out = [
@@ -120,9 +121,9 @@ def _scan(source: _Source, targets: Tensor, rows: slice, scale: float, step: int
         z = source.chunk(rows, columns, scale)
         new = torch.maximum(m, z.amax(-1))
         old = (m - new).exp()
-        e = (z - new.unsqueeze(-1)).exp()
+        e = (z - new.unsqueeze(-1)).exp_()
         s = s * old + e.sum(-1)
-        t = t * old + (e * z.masked_fill(e == 0, 0)).sum(-1)  # masked logits are -inf: 0 * -inf is 0 here
+        t = t * old + torch.linalg.vecdot(e, z)
         inside = (targets >= columns.start) & (targets < columns.stop)
         where = (targets - columns.start).where(inside, 0).unsqueeze(-1)
         chosen = torch.where(inside, z.gather(-1, where).squeeze(-1), chosen)
@@ -245,10 +246,10 @@ class TokenScorer(nn.Module):
     ``("log_probs", "full")`` and ``("entropy", "full")`` ``[*B, T]``, 0 for the first token of a sequence and for
     padding.
 
-    The model is called as Hugging Face's are: ``model(input_ids=, attention_mask=, position_ids=)`` with tensors
-    ``[N, T]``; a model whose ``forward`` has none of these names is called with the tokens alone. Position ids start at
-    0 after left padding. For packed rows the attention mask is left out, and the model has to separate sequences where
-    positions start again, as Hugging Face's do with ``attn_implementation="sdpa"`` or ``"eager"``.
+    The model is called as Hugging Face's are: ``model(input_ids=, attention_mask=, position_ids=, use_cache=)`` with
+    tensors ``[N, T]``; a model whose ``forward`` has none of these names is called with the tokens alone. Position ids
+    start at 0 after left padding. For packed rows the attention mask is left out, and the model has to separate
+    sequences where positions start again, as Hugging Face's do with ``attn_implementation="sdpa"`` or ``"eager"``.
 
     Args:
         model: Model that returns logits ``[N, T, V]``, or an object with the attribute ``logits``. With `head`, hidden
@@ -336,7 +337,13 @@ class TokenScorer(nn.Module):
         return tensordict
 
     def _score(self, rows: Tensor, mask: Tensor, positions: Tensor, *, packed: bool) -> tuple[Tensor, Tensor]:
-        given = {"input_ids": rows, "attention_mask": None if packed else mask.long(), "position_ids": positions}
+        # Hugging Face's models look for packed sequences only without a mask and without a cache of keys and values.
+        given = {
+            "input_ids": rows,
+            "attention_mask": None if packed else mask.long(),
+            "position_ids": positions,
+            "use_cache": False,
+        }
         arguments = {name: value for name, value in given.items() if name in self._names}
         found: Any = self.model(**arguments) if arguments else self.model(rows)
         names = ("last_hidden_state",) if self.head is not None else ("logits",)
@@ -354,4 +361,4 @@ class TokenScorer(nn.Module):
 def _accepted(model: nn.Module) -> frozenset[str]:
     """Return which of the arguments of a causal model its ``forward`` has."""
     parameters = inspect.signature(model.forward).parameters
-    return frozenset({"input_ids", "attention_mask", "position_ids"} & parameters.keys())
+    return frozenset({"input_ids", "attention_mask", "position_ids", "use_cache"} & parameters.keys())
