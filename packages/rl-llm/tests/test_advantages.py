@@ -73,8 +73,8 @@ def test_a_single_response_to_a_prompt_is_refused():
     group = torch.tensor([0, 0, 7])
     for options in ({}, {"scale": None}, {"baseline": "leave_one_out", "scale": None}):
         with pytest.raises(ShapeError, match="prompt 7 has a single response"):
-            MCAdvantage(prompt_key="group", **options)(batch_of(torch.randn(3, 1), group))
-    MCAdvantage(prompt_key="group", baseline="batch", scale="batch")(batch_of(torch.randn(3, 1), group))
+            MCAdvantage(None, prompt_key="group", **options)(batch_of(torch.randn(3, 1), group))
+    MCAdvantage(None, prompt_key="group", baseline="batch", scale="batch")(batch_of(torch.randn(3, 1), group))
 
 
 def test_equal_rewards_have_no_advantage():
@@ -86,13 +86,13 @@ def test_rows_of_a_prompt_may_be_anywhere():
     reward, group = torch.randn(8, 1), torch.arange(8) // 4
     order = torch.randperm(8)
     expected = MCAdvantage(4)(batch_of(reward))["advantage"]
-    found = MCAdvantage(prompt_key="group")(batch_of(reward[order], group[order]))["advantage"]
+    found = MCAdvantage(None, prompt_key="group")(batch_of(reward[order], group[order]))["advantage"]
     torch.testing.assert_close(found, expected[order])
 
 
 def test_contract_and_refusals():
-    check_contract(MCAdvantage(prompt_key="group"), batch_of(torch.randn(6, 2), torch.arange(6) // 3))
-    for options in ({}, {"grpo_size": 2, "prompt_key": "group"}, {"grpo_size": 1}):
+    check_contract(MCAdvantage(None, prompt_key="group"), batch_of(torch.randn(6, 2), torch.arange(6) // 3))
+    for options in ({"grpo_size": None}, {"grpo_size": 2, "prompt_key": "group"}, {"grpo_size": 1}):
         with pytest.raises(ArgumentError):
             MCAdvantage(**options)
     with pytest.raises(ArgumentError, match="baseline must be"):

@@ -17,7 +17,7 @@ WEIGHT: NestedKey = "token_weight"
 GROUP: NestedKey = "group"
 VERSION: NestedKey = "policy_version"
 
-REMEDIES = {
+REMEDIES: dict[NestedKey, str] = {
     ADVANTAGE: "Run MCAdvantage before.",
     TRAINED: "Build the batch with padded or packed of rl.llm, or set_keys(mask=...).",
     LOG_PROBS: "They are those of the sampler, recorded with the tokens.",

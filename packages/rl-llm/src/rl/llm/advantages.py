@@ -140,7 +140,7 @@ class MCAdvantage:
 
     def __init__(
         self,
-        grpo_size: int | None = None,
+        grpo_size: int | None,
         *,
         prompt_key: NestedKey | None = None,
         baseline: str | None = "group",

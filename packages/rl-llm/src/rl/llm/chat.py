@@ -109,7 +109,8 @@ class Text(TensorClass["nocast"]):
     @classmethod
     def of(cls, rollout: Rollout, tokenizer: Any) -> Self:
         """Return the texts of a rollout."""
-        return cls(**{part: rollout.text(tokenizer, part=part) for part in ("prompt", "response", "full")})
+        prompt, response = (rollout.text(tokenizer, part=part) for part in ("prompt", "response"))
+        return cls(prompt=prompt, response=response, full=rollout.text(tokenizer))
 
 
 class Tokens(TensorClass["nocast"]):

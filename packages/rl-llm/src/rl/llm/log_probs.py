@@ -72,12 +72,13 @@ class _LogProbs(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - as torch calls it
         logits, hidden, weight, bias, targets, normalizer, entropy = ctx.saved_tensors
         source, (grad_log_prob, grad_entropy) = _Source(logits, hidden, weight, bias), grads
-        wide = {"dtype": source.dtype}
-        totals = [
-            None if one is None or not needed else torch.zeros_like(one, **({} if one is logits else wide))
+        totals = [  # sums over chunks in single precision; the gradient of logits is written once
+            None
+            if one is None or not needed
+            else torch.zeros_like(one, dtype=one.dtype if one is logits else source.dtype)
             for one, needed in zip((logits, hidden, weight, bias), ctx.needs_input_grad, strict=False)
         ]
         of_logits, of_hidden, of_weight, of_bias = totals
