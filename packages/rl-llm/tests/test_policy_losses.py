@@ -27,7 +27,7 @@ from rl.llm import (
     TokenScorer,
     TVMask,
 )
-from rl.llm.functional import NORMALIZERS, RATIOS, kl_estimate, token_weights
+from rl.llm.functional import NORMALIZERS, RATIOS, Sequences, kl_estimate, token_weights
 from rl.llm.surrogates import check_choices
 
 SURROGATES = {
@@ -417,13 +417,10 @@ def test_gspo_weights_sequences_equally(data):
 
 def test_sequence_mask_and_truncation_bound_what_they_promise():
     """OpenRLHF's comment promises clamped coefficients, its code multiplies unclamped ones."""
-    from rl.llm.functional import Sequences
-
     log_weight = torch.tensor([[1.0, 1.0], [0.1, -0.1]])
     sequences = Sequences(torch.ones(2, 2, dtype=torch.bool))
-    cut, raw = Correction("sequence", cap=2.0, reject="geometric", low=0.5, high=10.0).weights(log_weight, sequences)
+    cut = Correction("sequence", cap=2.0, reject="geometric", low=0.5, high=10.0).weights(log_weight, sequences)
     torch.testing.assert_close(cut, torch.tensor([[2.0, 2.0], [1.0, 1.0]]))
-    torch.testing.assert_close(raw, torch.tensor([[2.0, 2.0], [0.0, 0.0]]).exp())
 
 
 def test_constant_normalizer_is_not_the_padded_width(data):
@@ -492,14 +489,10 @@ def test_weights_of_tokens_correct_the_expectation_under_another_sampler():
     advantage = torch.randn(5, dtype=torch.float64)
     gradient = torch.eye(5, dtype=torch.float64) - policy.exp()  # of log pi by logits
     exact = (policy.exp() * advantage) @ gradient
-    from rl.llm.functional import Sequences
-
     sequences = Sequences(torch.ones(5, 1, dtype=torch.bool))
 
     def error(correction):
-        weights = (
-            1.0 if correction is None else correction.weights((policy - sampler).unsqueeze(-1), sequences)[0][:, 0]
-        )
+        weights = 1.0 if correction is None else correction.weights((policy - sampler).unsqueeze(-1), sequences)[:, 0]
         return ((sampler.exp() * weights * advantage) @ gradient - exact).norm()
 
     assert error(Correction("token", cap=None)) < 1e-12

@@ -1,4 +1,4 @@
-"""Losses, gradients, diagnostics and advantages of TRL on the same inputs; `trl/make_fixtures.py` wrote them."""
+"""Losses, gradients, diagnostics and advantages of TRL on the same inputs; `benchmarks/trl_fixtures.py` wrote them."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from rl.llm import (
     log_probs_of_logits,
 )
 
-DATA = json.loads((Path(__file__).parent / "trl" / "fixtures.json").read_text())
+DATA = json.loads((Path(__file__).parent / "trl.json").read_text())
 INPUTS = {key: torch.tensor(value, dtype=torch.float64) for key, value in DATA["inputs"].items()}
 TOKENS, MASK = INPUTS["completion_ids"].long(), INPUTS["completion_mask"].bool()
 

@@ -136,7 +136,7 @@ class TokenLoss(nn.Module, ABC):
         self._keys = {**self._keys, **{name: unwrap(key) for name, key in names.items()}}
 
     def normalize(self, step: TensorDictBase) -> TensorDictBase:
-        """Return a shallow copy of all batches of an optimizer step with the weight of each token.
+        """Return a shallow copy of the batch of an optimizer step with the weight of each token.
 
         Slices of it are micro-batches: their losses and gradients are summed, and are those of the whole step.
 

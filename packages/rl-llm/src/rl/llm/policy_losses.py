@@ -208,7 +208,7 @@ class PolicyLoss(TokenLoss):
         self, correction: Correction, batch: TokenBatch, log_weight: Tensor, sampled: Tensor, advantage: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weight of each token, and diagnostics."""
-        weights, _ = correction.weights(log_weight, batch.sequences)
+        weights = correction.weights(log_weight, batch.sequences)
         if correction.drift is not None:
             kept = f.off_policy_sequence_mask(batch.log_prob, sampled, advantage, batch.sequences, correction.drift)
             weights = weights * kept

@@ -295,8 +295,8 @@ class Correction:
         if self.reject is None and (self.low or self.high is not None):
             raise ArgumentError("Correction: low and high need a level in reject, got reject=None")
 
-    def weights(self, log_weight: Tensor, sequences: f.Sequences) -> tuple[Tensor, Tensor]:
-        """Return the weight of each token, ``[*B, T]``, 0 where it is rejected, and the weight before any bound.
+    def weights(self, log_weight: Tensor, sequences: f.Sequences) -> Tensor:
+        """Return the weight of each token, ``[*B, T]``; 0 where it is rejected.
 
         Args:
             log_weight: ``log pi_old - log pi_sampler`` of each token, ``[*B, T]``; 0 outside of the mask.
@@ -308,11 +308,10 @@ class Correction:
             "sequence": f.product_log_ratio(log_weight, sequences),
             "geometric": f.sequence_log_ratio(log_weight, sequences),
         }
-        raw = levels[self.weight or self.reject or "token"]
         found = torch.ones_like(log_weight)
         if self.weight is not None:
-            found = f.truncated_weights(raw, 0.0, float("inf") if self.cap is None else self.cap)
+            found = f.truncated_weights(levels[self.weight], 0.0, float("inf") if self.cap is None else self.cap)
         if self.reject is not None:
             high = float("inf") if self.high is None else self.high
             found = found.masked_fill(~f.rejection_mask(levels[self.reject], self.low, high), 0)
-        return found, raw.exp()
+        return found

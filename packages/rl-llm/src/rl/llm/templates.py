@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import Tensor
 
 from rl.core.arguments import one_of
 from rl.core.errors import ArgumentError
@@ -222,14 +221,10 @@ def _split(tokens: list[int], marks: list[bool], role: str) -> list[Segment]:
     for end in range(1, len(tokens) + 1):
         if end == len(tokens) or marks[end] != marks[start]:
             segment = Segment.given(tokens[start:end], role=role)
-            segment.mask = _filled(segment.mask, marks[start])
+            segment.mask = torch.full_like(segment.mask, marks[start])
             found.append(segment)
             start = end
     return found
-
-
-def _filled(mask: Tensor, value: bool) -> Tensor:  # noqa: FBT001
-    return torch.full_like(mask, value)
 
 
 def _check_prefix(part: list[int], whole: list[int], tokenizer: Tokenizer) -> None:

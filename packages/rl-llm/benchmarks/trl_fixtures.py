@@ -1,6 +1,7 @@
-"""Write `fixtures.json`: losses, gradients, diagnostics and advantages of TRL on fixed inputs.
+# ruff: noqa: ANN, ARG, PLR0124, SLF001 - it stands in for the objects of another library
+"""Write `tests/trl.json`: losses, gradients, diagnostics and advantages of TRL on fixed inputs.
 
-Run once with TRL installed: ``python make_fixtures.py``; the tests read the file alone. The methods of TRL's trainers
+Run once with TRL installed: ``python trl_fixtures.py``; the tests read the file alone. The methods of TRL's trainers
 run as they are, on an object that has only the attributes that they read.
 """
 
@@ -231,7 +232,7 @@ def main():
         "rewards": [[None if x != x else x for x in row] for row in rewards.tolist()],
         "advantages": {"/".join(choice): advantages(rewards, *choice) for choice in choices},
     }
-    (Path(__file__).parent / "fixtures.json").write_text(json.dumps(content) + "\n")
+    (Path(__file__).parents[1] / "tests" / "trl.json").write_text(json.dumps(content) + "\n")
 
 
 if __name__ == "__main__":
