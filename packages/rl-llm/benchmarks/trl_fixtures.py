@@ -1,4 +1,4 @@
-# ruff: noqa: ANN, ARG, PLR0124, SLF001 - it stands in for the objects of another library
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN204, ARG001, ARG002, PLR0124, SLF001
 """Write `tests/trl.json`: losses, gradients, diagnostics and advantages of TRL on fixed inputs.
 
 Run once with TRL installed: ``python trl_fixtures.py``; the tests read the file alone. The methods of TRL's trainers
