@@ -29,6 +29,7 @@ EXTRA_MODULES = {
         "rl.core.state",
         "rl.core.targets",
     ],
+    "rl.llm": ["rl.llm.functional"],
     "rl.objectives": ["rl.objectives.value", "rl.objectives.value.functional"],
 }
 

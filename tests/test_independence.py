@@ -50,6 +50,14 @@ zeros, done = torch.zeros(1, 3, 1), torch.tensor([[[False], [False], [True]]])
 advantage, target = generalized_advantage_estimate(0.5, 1.0, zeros, zeros, torch.ones(1, 3, 1), done)
 assert advantage.flatten().tolist() == [1.75, 1.5, 1.0]
 """,
+    "llm": """
+import torch
+from rl.llm import DAPOLoss, Rollout, Segment, TokenScorer, padded
+prompt, answer = Segment.given([1, 2], role="user"), Segment.sampled([3, 0], [-1.0, -1.0], version=0)
+loss = DAPOLoss(TokenScorer(torch.nn.Embedding(5, 5)))
+out = loss(padded([Rollout.of([prompt, answer])], advantage=torch.ones(1, 1)))
+assert out["loss_objective"].shape == ()
+""",
     "native": """
 import torch
 from rl.core.registry import discovered

@@ -131,6 +131,7 @@ FIRST_PARTY = (
     "rl-collectors",
     "rl-replay",
     "rl-objectives",
+    "rl-llm",
     "rl-trainers",
     "rl-native",
     "rl-prio-cuda",
