@@ -259,6 +259,7 @@ def run_cases(cases: Sequence[Case], out: Path, *, kept: Sequence[str] = (), dis
     Args:
         cases: Cases to train; each has a folder of its name, with those of its seeds.
         out: Folder of all.
+        kept: Names of further cases, whose earlier results stay in both files.
         display: Mode of the display, as of `Algorithm.train`.
 
     Returns:
