@@ -23,7 +23,7 @@ EXTRA_MODULES = {
         "rl.core.hookspecs",
         "rl.core.keys",
         "rl.core.mdp",
-        "rl.core.lowering",
+        "rl.core.tensor_functions",
         "rl.core.arguments",
         "rl.core.settings",
         "rl.core.state",

@@ -227,13 +227,13 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
 @pytest.mark.parametrize("form", ["lowered", "lowered with next", "opaque"])
 def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, form):
     from rl.collectors._loops import lowered_policy, opaque_act, opaque_policy
-    from rl.core.lowering import Lowered, lower
+    from rl.core.tensor_functions import TensorFunction, as_function
 
     here = torch.device("cpu")  # a hop from the CPU to the CPU: the same calls as to another device
     policy = make_policy()
-    module = lower(policy)
+    module = as_function(policy)
     if form == "lowered with next":
-        module = Lowered(lambda obs: (obs[..., 0], obs + 1), ["observation"], ["action", ("next", "seen")])
+        module = TensorFunction(lambda obs: (obs[..., 0], obs + 1), ["observation"], ["action", ("next", "seen")])
 
     def act(device):
         if form == "opaque":

@@ -5,7 +5,7 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 
 from rl.collectors import Collector
-from rl.core import CheckpointError, ContractError, Lowered, SpecError, State, recurrent_mode, set_recurrent_mode
+from rl.core import CheckpointError, ContractError, SpecError, State, TensorFunction, recurrent_mode, set_recurrent_mode
 
 H = ("recurrent_state", "h")
 LENGTHS = {(): ((3,),), (2,): ((3, 1), (2, 5))}
@@ -34,7 +34,7 @@ class Summing(TensorDictModuleBase):
 
 class Lowering(Summing):
     def lowered(self):
-        return Lowered(self.compute, self.in_keys, self.out_keys)
+        return TensorFunction(self.compute, self.in_keys, self.out_keys)
 
 
 LOOPS = {

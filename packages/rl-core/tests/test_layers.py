@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl.core.lowering import plain_network, run_layers
+from rl.core.tensor_functions import plain_network, run_layers
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 

@@ -2,7 +2,7 @@
 
 A tanh-normal policy with two hidden layers of 64 units samples an action for one observation and scores it, without
 gradients. By hand: the network, the sample and the log-probability in plain PyTorch. Collectors and losses call the
-lowered form (`rl.core.lowering`); a call with a TensorDict adds tensordict's four nested module calls. Microseconds,
+function of `rl.core.as_function`; a call with a TensorDict adds tensordict's four nested module calls. Microseconds,
 the least of many short interleaved runs, on one thread.
 
     python benchmarks/actor_step.py
@@ -20,7 +20,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from rl.core.lowering import lower
+from rl.core.tensor_functions import as_function
 from rl.modules import MLP, NormalParamExtractor, ProbabilisticActor, TanhNormal, set_exploration_type
 
 OBSERVATIONS, ACTIONS, GOAL = 17, 6, 2.5
@@ -44,7 +44,7 @@ def main() -> None:
         distribution_class=TanhNormal,
         return_log_prob=True,
     )
-    plain, x = lower(actor), torch.randn(1, OBSERVATIONS)
+    plain, x = as_function(actor), torch.randn(1, OBSERVATIONS)
     assert plain is not None
     td = TensorDict(observation=x, batch_size=[1])
     sides = {

@@ -14,8 +14,8 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from rl.core.lowering import lower
 from rl.core.specs import OneHot
+from rl.core.tensor_functions import as_function
 from rl.modules import MLP, OneHotCategorical, ProbabilisticActor, QValueActor, set_exploration_type
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         return_log_prob=True,
     )
     q_actor = QValueActor(net, spec=spec)
-    plain, plain_q = lower(actor), lower(q_actor)
+    plain, plain_q = as_function(actor), as_function(q_actor)
 
     def by_hand(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         log_probs = net(x).log_softmax(-1)

@@ -19,7 +19,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rl.core import RecurrentOptions, set_recurrent_mode
-from rl.core.lowering import lower
+from rl.core.tensor_functions import as_function
 from rl.modules import GRUModule, LSTMModule, ScanBackend
 from rl.modules.recurrent.backends import find_backend
 
@@ -181,7 +181,7 @@ def steps(cell: str, rounds: int, rows: int = 16) -> None:
     torch.manual_seed(0)
     kind = {"lstm": LSTMModule, "gru": GRUModule}[cell]
     module = kind(WIDTH // 2, HIDDEN, in_key="observation", out_key="features")
-    plain = lower(module)
+    plain = as_function(module)
     assert plain is not None
     by_hand = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell](WIDTH // 2, HIDDEN)
     xs, flags = torch.randn(TIME, rows, WIDTH // 2), torch.rand(TIME, rows, 1) < SHARE

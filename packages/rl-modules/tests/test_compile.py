@@ -6,7 +6,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core import lower
+from rl.core import as_function
 from rl.core.specs import Bounded, OneHot, Unbounded
 from rl.modules import (
     MLP,
@@ -90,7 +90,7 @@ MODULES = [
 @pytest.mark.parametrize("make", MODULES)
 def test_lowered_modules_compile_whole(make):
     module, inputs = make()
-    call = lower(module)
+    call = as_function(module)
     compiled = torch.compile(call.fn, fullgraph=True, backend="eager")
     for found, expected in zip(compiled(*inputs), call(*inputs), strict=True):
         assert_close(found, expected)

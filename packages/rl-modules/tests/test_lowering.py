@@ -8,8 +8,8 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core.lowering import lower, lower_distribution
 from rl.core.specs import Bounded, OneHot
+from rl.core.tensor_functions import as_distribution_function, as_function
 from rl.modules import (
     EGreedyModule,
     ExplorationType,
@@ -31,7 +31,7 @@ MODES = pytest.mark.parametrize(
 @MODES
 def test_lowered_policy_equals_the_policy(make_policy, batch, shape, mode):
     policy, td = make_policy(), batch(shape)
-    plain = lower(policy)
+    plain = as_function(policy)
     assert plain is not None
     with set_exploration_type(mode):
         torch.manual_seed(1)
@@ -55,7 +55,7 @@ def test_lowered_policy_equals_the_policy(make_policy, batch, shape, mode):
 @SHAPES
 def test_lowered_distribution_equals_get_dist(make_stochastic, batch, shape):
     policy, td = make_stochastic(), batch(shape)
-    plain, dist = lower_distribution(policy), policy.get_dist(td.clone())
+    plain, dist = as_distribution_function(policy), policy.get_dist(td.clone())
     other = plain(*[td[key] for key in plain.in_keys])
     assert type(other) is type(dist)
     assert (other.batch_shape, other.event_shape) == (dist.batch_shape, dist.event_shape)
@@ -68,7 +68,7 @@ def test_the_gradient_is_the_same(make_stochastic, batch):
     scores = []
     for run in (
         policy.get_dist,
-        lambda td: lower_distribution(policy)(*[td[k] for k in lower_distribution(policy).in_keys]),
+        lambda td: as_distribution_function(policy)(*[td[k] for k in as_distribution_function(policy).in_keys]),
     ):
         torch.manual_seed(0)
         dist = run(td.clone())
@@ -138,30 +138,30 @@ def probabilistic(cls=ProbabilisticActor):
     ],
 )
 def test_a_subclass_with_its_own_forward_has_no_plain_form(module):
-    assert lower(module(OneHot(2))) is None
+    assert as_function(module(OneHot(2))) is None
 
 
 def test_a_subclass_with_its_own_parameters_has_no_plain_distribution():
-    assert lower_distribution(probabilistic()) is not None
-    assert lower_distribution(probabilistic(Noisier)) is None
+    assert as_distribution_function(probabilistic()) is not None
+    assert as_distribution_function(probabilistic(Noisier)) is None
 
 
 @pytest.mark.parametrize("part", ["whole", "body", "head"])
 @pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
 def test_a_hooked_policy_has_no_plain_form(part, kind):
     actor = probabilistic()
-    assert lower(actor) is not None
+    assert as_function(actor) is not None
     place = {"whole": actor, "body": actor.module[0], "head": actor.module[1]}[part]
     getattr(place, kind)(lambda *_: None)
-    assert lower(actor) is None
-    assert lower_distribution(actor) is None or part == "whole"
+    assert as_function(actor) is None
+    assert as_distribution_function(actor) is None or part == "whole"
 
 
 def test_hooks_on_the_network_itself_are_honoured():
     net = nn.Linear(3, 3)
     actor = ProbabilisticActor(TensorDictModule(net, ["observation"], ["param"]), ["param"])
     net.register_forward_hook(lambda *_: torch.ones(2, 3))
-    (param, action) = lower(actor)(torch.zeros(2, 3))
+    (param, action) = as_function(actor)(torch.zeros(2, 3))
     assert_close(action, torch.ones(2, 3))
     assert_close(param, action)
 
@@ -169,7 +169,7 @@ def test_hooks_on_the_network_itself_are_honoured():
 def test_fewer_selected_keys_have_no_plain_form():
     actor = probabilistic()
     actor.select_out_keys("action")
-    assert lower(actor) is None
+    assert as_function(actor) is None
 
 
 def test_a_moved_policy_moves_its_bounds():
@@ -178,7 +178,7 @@ def test_a_moved_policy_moves_its_bounds():
     scaled = ProbabilisticActor(
         net, ["loc"], spec=spec, distribution_class=TanhNormal, distribution_kwargs={"scale": torch.ones(2)}
     )
-    plain = lower(scaled)
+    plain = as_function(scaled)
     scaled.double()
     assert plain(torch.zeros(4, 3, dtype=torch.float64))[1].dtype is torch.float64
     assert scaled.head.distribution_kwargs["low"].dtype is torch.float64

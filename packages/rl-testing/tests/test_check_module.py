@@ -98,13 +98,13 @@ class Diverging(Value):
     def lowered(self):
         outer = self
 
-        class Lowered:
+        class TensorFunction:
             in_keys, out_keys = outer.in_keys, outer.out_keys
 
             def __call__(self, x):
                 return (outer.net(x) + 1,)
 
-        return Lowered()
+        return TensorFunction()
 
 
 FAULTS = {

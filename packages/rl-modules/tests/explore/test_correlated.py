@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch.testing import assert_close
 
-from rl.core import lower, states_of
+from rl.core import as_function, states_of
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, OneHot, Unbounded
 from rl.modules import (
@@ -66,7 +66,7 @@ def test_the_process_stays_within_bounds_and_out_of_evaluation():
     with set_exploration_type("deterministic"):
         assert not explore(TensorDict(action=torch.zeros(5, 2), batch_size=[5]))["action"].any()
         td = start(explore, torch.zeros(5, 2))
-        assert not lower(explore)(*[td[key] for key in explore.in_keys])[0].any()
+        assert not as_function(explore)(*[td[key] for key in explore.in_keys])[0].any()
     explore.step(500)
     assert_close(explore.eps, torch.tensor(0.55))
 
@@ -116,7 +116,7 @@ def test_the_spec_may_come_from_the_environment(make, spec):
     with pytest.raises(SpecError, match=f"{make.__name__} has no spec.*set_exploration_modules_spec_from_env"):
         policy(TensorDict(action=spec.zero(), batch_size=[]))
     with pytest.raises(SpecError, match="no spec"):
-        lower(explore)(*[torch.zeros(1)] * len(explore.in_keys))
+        as_function(explore)(*[torch.zeros(1)] * len(explore.in_keys))
     set_exploration_modules_spec_from_env(policy, Env())
     assert explore.spec["action"] == spec
     td = TensorDict(action=spec.zero(), batch_size=[])

@@ -3,7 +3,7 @@ import torch
 from tensordict import TensorDict
 from torch.testing import assert_close
 
-from rl.core import lower
+from rl.core import as_function
 from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.modules import ConsistentDropout, ConsistentDropoutModule
 from rl.testing import check_module
@@ -38,7 +38,7 @@ def test_a_mask_is_drawn_where_there_is_none_and_kept_elsewhere():
     again = drop(out.clone())  # an update finds the mask of the action
     assert_close(again["dropped"], out["dropped"])
     assert_close(drop.eval()(out.clone())["dropped"], data["hidden"])
-    assert lower(drop).out_keys == ["dropped", "mask"]
+    assert as_function(drop).out_keys == ["dropped", "mask"]
 
 
 @pytest.mark.parametrize(

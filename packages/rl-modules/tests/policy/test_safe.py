@@ -11,8 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core.errors import SpecError
-from rl.core.lowering import lower
 from rl.core.specs import Bounded, Composite, OneHot
+from rl.core.tensor_functions import as_function
 from rl.modules import (
     IndependentNormal,
     NormalParamExtractor,
@@ -42,7 +42,7 @@ def test_outputs_are_projected(spec, count):
         assert_close(one(data.copy())[key], net(data["observation"]).clamp(-0.1, 0.1))
         assert one.spec[key] == BOX
     assert_close(module(observation=data["observation"]), net(data["observation"]).clamp(-0.1, 0.1))
-    assert lower(module) is None
+    assert as_function(module) is None
 
 
 def test_without_safe_it_is_the_plain_module():
@@ -50,7 +50,7 @@ def test_without_safe_it_is_the_plain_module():
     data = td(4)
     assert_close(module(data.copy())["action"], module.module(data["observation"]))
     assert isinstance(module, TensorDictModule)
-    assert lower(module) is not None
+    assert as_function(module) is not None
 
 
 def test_of_several_outputs_those_with_a_spec_are_projected():

@@ -7,7 +7,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.testing import assert_close
 
-from rl.core import lower, states_of
+from rl.core import as_function, states_of
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.modules import Actor, MultiStepActorWrapper, TanhModule, VmapModule
@@ -74,7 +74,7 @@ def test_vmap_module_is_a_loop(dim, mock):
     place = 1 if dim is None else dim
     rows = [of_matrix(one) for one in x.unbind(place)]
     assert_close(out["flipped"], torch.stack([a for a, _ in rows], place))
-    plain = lower(module)
+    plain = as_function(module)
     assert (plain is None) == (dim is None)
     if plain is not None:
         assert_close(plain(x)[0], out["flipped"])
@@ -123,7 +123,7 @@ def test_plans_are_executed_action_by_action(shape, interval, plain):
     for t in range(7):
         td["observation"] = torch.full((*shape, 1), float(t))
         if plain:
-            call = lower(actor)
+            call = as_function(actor)
             out = TensorDict(dict(zip(["action"], call(*[td[k] for k in call.in_keys]), strict=False)))
             actor(td)
         else:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core import ArgumentError, BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
-from rl.core.lowering import lower
 from rl.core.registry import Registry
+from rl.core.tensor_functions import as_function
 from rl.modules import (
     Actor,
     ActorValueOperator,
@@ -433,7 +433,7 @@ def test_the_primer_comes_from_rl_envs():
 def test_the_plain_form_equals_the_module(kind, mode):
     module = make(kind, 2)
     td = batch(module, 3, 5)
-    plain = lower(module)
+    plain = as_function(module)
     with set_recurrent_mode(mode):
         want, got = module(td.clone()), plain(*[td[key] for key in plain.in_keys])
     for key, value in zip(plain.out_keys, got, strict=True):
@@ -445,10 +445,10 @@ def test_a_changed_module_has_no_plain_form():
         def forward(self, tensordict):
             return super().forward(tensordict)
 
-    assert lower(Louder(3, 4, in_key="o", out_key="f")) is None
+    assert as_function(Louder(3, 4, in_key="o", out_key="f")) is None
     module = make(LSTMModule)
     module.select_out_keys("features")
-    assert lower(module) is None
+    assert as_function(module) is None
     assert "next" not in module(batch(module, 5))
 
 
@@ -473,7 +473,7 @@ def test_inside_of_policies_states_are_found_and_calls_lowered(kind, mode):
     policy = composed(kind)
     core = next(module for module in policy.modules() if isinstance(module, kind))
     assert [state.name for state in states_of(policy)] == [state.name for state in core.states]
-    td, plain = batch(core, 3, 5), lower(policy)
+    td, plain = batch(core, 3, 5), as_function(policy)
     assert plain is not None
     with set_recurrent_mode(mode):
         want, got = policy(td.clone()), plain(*[td[key] for key in plain.in_keys])

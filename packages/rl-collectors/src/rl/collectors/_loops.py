@@ -156,7 +156,7 @@ def lowered_policy(module: LoweredModule, device: torch.device | None, env_devic
     """Return a function that runs `module` on the leaves of the root.
 
     Args:
-        module: Lowered policy.
+        module: TensorFunction policy.
         device: Device of the policy; None if it is that of the environment.
         env_device: Device of the environment.
     """

@@ -15,8 +15,8 @@ from rl.core.arguments import as_integer
 from rl.core.errors import ArgumentError, CheckpointError, SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
-from rl.core.lowering import Lowered, lower
 from rl.core.state import unpack
+from rl.core.tensor_functions import TensorFunction, as_function
 
 
 def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -203,12 +203,14 @@ class _Compiled:
     def __call__(self, tensordict: Any) -> Any:
         return self._call(tensordict)
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the compiled leaf form, or None if the policy has none."""
-        plain = lower(self._policy)
+        plain = as_function(self._policy)
         if plain is None:
             return None
-        return Lowered(torch.compile(getattr(plain, "fn", plain), **self._options), plain.in_keys, plain.out_keys)
+        return TensorFunction(
+            torch.compile(getattr(plain, "fn", plain), **self._options), plain.in_keys, plain.out_keys
+        )
 
 
 @dataclass(frozen=True)

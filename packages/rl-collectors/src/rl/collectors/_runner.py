@@ -33,7 +33,7 @@ from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, NEXT, NestedKey, key_str, leaf_keys, next_key, unwrap
-from rl.core.lowering import lower, lower_env
+from rl.core.tensor_functions import as_function, as_tensor_env
 
 _SHORT_CHUNK = 8  # steps between two calls of `stopped`
 
@@ -81,7 +81,7 @@ class Runner:
     ) -> None:
         env_device = device_of_env(env)
         acting = policy if acting is None else acting
-        leaf_env = lower_env(env)
+        leaf_env = as_tensor_env(env)
         done_keys = leaf_keys(env.full_done_spec)
         grouped = DONE not in done_keys
         self._stopped, self._chunk = stopped, CHUNK if stopped is None else _SHORT_CHUNK
@@ -246,7 +246,7 @@ def _leaf_policy(
     policy: Any, policy_device: torch.device | None, env_device: torch.device, env: Env
 ) -> tuple[Any, str]:
     """Return the policy of the leaf loop, or None without one, and the name of the path."""
-    lowered = None if policy is None else lower(policy)
+    lowered = None if policy is None else as_function(policy)
     if lowered is not None:
         return lowered_policy(lowered, policy_device, env_device), "leaves"
     if policy is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         UnknownComponentError,
     )
     from rl.core.hookspecs import hookimpl
-    from rl.core.lowering import Lowered, compile_with_warmup, lower, lower_distribution, lower_env
+    from rl.core.lowering import Lowered, lower, lower_distribution, lower_env
     from rl.core.mdp import ExplorationType, exploration_type, set_exploration_type, step_mdp
     from rl.core.profiling import profiled, profiling_enabled, set_profiling_enabled, timeit
     from rl.core.recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
@@ -50,6 +50,14 @@ if TYPE_CHECKING:
         TensorSpec,
         Unbounded,
     )
+    from rl.core.tensor_functions import (
+        DistributionFunction,
+        TensorFunction,
+        as_distribution_function,
+        as_function,
+        as_tensor_env,
+        compile_with_warmup,
+    )
 
 __all__ = [
     "CONTRACTS",
@@ -68,6 +76,7 @@ __all__ = [
     "ContinuousBox",
     "Contract",
     "ContractError",
+    "DistributionFunction",
     "DuplicateComponentError",
     "Explanation",
     "ExplorationType",
@@ -89,11 +98,15 @@ __all__ = [
     "SpecError",
     "Stacked",
     "State",
+    "TensorFunction",
     "TensorSpec",
     "Unbounded",
     "UnknownArgumentError",
     "UnknownComponentError",
     "__version__",
+    "as_distribution_function",
+    "as_function",
+    "as_tensor_env",
     "check_pipeline",
     "compile_with_warmup",
     "components",

@@ -1,8 +1,9 @@
 """Protocols that the packages expect of each other; inheriting from them is not required.
 
 Everything that can be expressed without a TensorDict also has a *leaf* form, a plain call on tensors by flat key
-(`Leaves`). A component offers it through ``lowered()``; collectors and losses ask `rl.core.lowering` for it and fall
-back to the TensorDict form. Both forms give the same numbers. Leaves are those of the TensorDict, not of autograd.
+(`Leaves`). A component offers it through ``lowered()``; collectors and losses ask `rl.core.tensor_functions` for it
+and fall back to the TensorDict form. Both forms give the same numbers. Leaves are those of the
+TensorDict, not of autograd.
 """
 
 from __future__ import annotations

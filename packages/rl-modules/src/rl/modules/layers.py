@@ -21,8 +21,8 @@ from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, as_tuple
-from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Unbounded
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules._keys import key_list
 
 __all__ = [
@@ -283,11 +283,11 @@ class ConsistentDropoutModule(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not ConsistentDropoutModule or not unhooked(self):
             return None
-        return Lowered(self._drop, self.in_keys, self.out_keys)
+        return TensorFunction(self._drop, self.in_keys, self.out_keys)
 
     def _drop(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if mask.shape != x.shape:

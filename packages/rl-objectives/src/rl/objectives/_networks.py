@@ -17,8 +17,8 @@ from torch.distributions import Distribution
 from rl.core.contract import Key
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.core.lowering import Lowered, LoweredDistribution, lower, lower_distribution
 from rl.core.recurrent import State, declared_states, set_recurrent_mode, states_of
+from rl.core.tensor_functions import DistributionFunction, TensorFunction, as_distribution_function, as_function
 
 Entries = Mapping[NestedKey, Tensor]
 
@@ -157,7 +157,7 @@ class NetworkCall:
                     f"{type(module).__name__} does not write {key_str(key)}, it writes"
                     f" {', '.join(map(key_str, written))}: give it that out_key, or call set_keys({name}={meant})"
                 )
-        lowered = lower(module)
+        lowered = as_function(module)
         if lowered is not None:
             self.in_keys = [unwrap(key) for key in lowered.in_keys]
             written = [unwrap(key) for key in lowered.out_keys]
@@ -166,7 +166,7 @@ class NetworkCall:
         self._shared = _shared_names(module, constant)
         self._detached = _FunctionalCall(module, self._run) if self._shared else None
         # The function of tensors, which `__call__` calls at once; None for modules that read a TensorDict.
-        self._fn = lowered.fn if isinstance(lowered, Lowered) else lowered
+        self._fn = lowered.fn if isinstance(lowered, TensorFunction) else lowered
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
         """Return the keys of the states, each of which the module has to write under ``next``."""
@@ -282,7 +282,7 @@ class ActorCall:
         # A composite distribution reads a whole group, of which the network before it writes the entries.
         groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
         self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
-        lowered = lower_distribution(actor)
+        lowered = as_distribution_function(actor)
         if lowered is not None and any(as_tuple(key) in groups for key in lowered.in_keys):
             lowered = None
         if lowered is not None:
@@ -292,7 +292,7 @@ class ActorCall:
                 f"{type(actor).__name__} has no get_dist, so it has no action distribution: build the actor"
                 " as a ProbabilisticTensorDictSequential"
             )
-        self._fn = lowered.fn if isinstance(lowered, LoweredDistribution) else lowered
+        self._fn = lowered.fn if isinstance(lowered, DistributionFunction) else lowered
 
     def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
         """Return the distribution of actions, from the tensors under `in_keys` in `entries`."""
@@ -390,19 +390,19 @@ class Ensemble(nn.Module):
         found = [member(tensordict.copy()) for member in self.members]
         return TensorDict({key: torch.stack([one.get(key) for one in found]) for key in self.out_keys})  # pyright: ignore[reportArgumentType]  # nested keys
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the function of tensors, if each network has one."""
-        parts = [lower(member) for member in self.members]
+        parts = [as_function(member) for member in self.members]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or any(part.in_keys != known[0].in_keys for part in known):
             return None
 
-        functions = [part.fn if isinstance(part, Lowered) else part for part in known]
+        functions = [part.fn if isinstance(part, TensorFunction) else part for part in known]
 
         def call(*leaves: Tensor) -> tuple[Tensor, ...]:
             return tuple([torch.stack(column) for column in zip(*[fn(*leaves) for fn in functions], strict=True)])
 
-        return Lowered(call, known[0].in_keys, known[0].out_keys)
+        return TensorFunction(call, known[0].in_keys, known[0].out_keys)
 
 
 def _with_new_parameters(network: nn.Module, owner: str) -> nn.Module:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from rl.core.contract import Contract, Key, contract_of
 from rl.core.keys import NestedKey, key_str, leaf_keys
-from rl.core.lowering import lower
+from rl.core.tensor_functions import as_function
 from rl.testing._report import Report, fail, require, same_values
 
 
@@ -343,7 +343,7 @@ def _check_copies(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], 
 
 
 def _check_lowered(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], report: Report) -> None:
-    lowered = lower(module)
+    lowered = as_function(module)
     if lowered is None:
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

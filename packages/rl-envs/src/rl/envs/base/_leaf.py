@@ -14,9 +14,9 @@ from torch import Tensor
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves, missing_env_members
 from rl.core.keys import key_str
-from rl.core.lowering import lower_env
 from rl.core.mdp import merge_reset
 from rl.core.specs import Composite
+from rl.core.tensor_functions import as_tensor_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import check_action
 from rl.envs.base._rules import partial_root
@@ -339,7 +339,7 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         return stepped.get("next").clone()  # the environment may write into the same memory at every step
 
     def lowered(self) -> LeafEnv | None:
-        leaf = lower_env(self.base_env)
+        leaf = as_tensor_env(self.base_env)
         if leaf is None:
             return None
         return LeafForm(self, LeafCalls(reset_where(self.base_env, leaf), leaf.step_leaves, leaf.reset_leaves))

@@ -15,9 +15,9 @@ from rl.core import set_recurrent_mode
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.lowering import Lowered, lower
 from rl.core.recurrent import keep_modes
 from rl.core.specs import Composite, TensorSpec, set_group_sizes
+from rl.core.tensor_functions import TensorFunction, as_function
 from rl.envs.base._checks import check_entries
 from rl.envs.base._specs import leaf_keys
 
@@ -49,10 +49,10 @@ class RandomPolicy:
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.update(self.action_spec.rand())
 
-    def lowered(self) -> Lowered:
+    def lowered(self) -> TensorFunction:
         """Return the function of no leaves to the actions, in the order of `out_keys`."""
         specs = [self.action_spec[key] for key in self.out_keys]
-        return Lowered(lambda: tuple([spec.rand() for spec in specs]), self.in_keys, self.out_keys)
+        return TensorFunction(lambda: tuple([spec.rand() for spec in specs]), self.in_keys, self.out_keys)
 
 
 # ruff: noqa: SLF001  # the parts of an environment share its rules, which users do not see
@@ -96,7 +96,7 @@ def rollout(
     with keep_modes():
         if contiguous and callback is None and storing_device is None and stop != "all":
             leaf = env.lowered() if () in env._rl.flags.levels else None
-            act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else lower(policy)
+            act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else as_function(policy)
             if leaf is not None and act is not None:
                 root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
                 if all(key in root for key in act.in_keys):  # else the other path says what is missing
@@ -169,7 +169,7 @@ def _leaf_rollout(
     return _assemble(env, roots, nexts)
 
 
-def _drawn_ahead(spec: Composite, steps: int) -> Lowered:
+def _drawn_ahead(spec: Composite, steps: int) -> TensorFunction:
     """Random actions, drawn for many steps at once unless a mask may change between them."""
     keys = leaf_keys(spec)
     if any(getattr(spec[key], "mask", None) is not None for key in keys):
@@ -184,7 +184,7 @@ def _drawn_ahead(spec: Composite, steps: int) -> Lowered:
         drawn = zip(*[spec[key].rand((ahead,)).unbind(0) for key in keys], strict=True)
         return next(drawn)
 
-    return Lowered(draw, [], keys)
+    return TensorFunction(draw, [], keys)
 
 
 def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictBase:
@@ -358,9 +358,9 @@ class OpenLoopPolicy:
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.update(dict(zip(self.out_keys, next(self._rows), strict=True)))
 
-    def lowered(self) -> Lowered:
+    def lowered(self) -> TensorFunction:
         """Return the function of no leaves to the actions."""
-        return Lowered(lambda: next(self._rows), self.in_keys, self.out_keys)
+        return TensorFunction(lambda: next(self._rows), self.in_keys, self.out_keys)
 
 
 def _stack_actions(actions: Any, dim: int, max_steps: int, env: Any) -> Any:

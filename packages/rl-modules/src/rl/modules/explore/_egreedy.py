@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
-from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Composite, TensorSpec
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import check_mask
@@ -194,7 +194,7 @@ class EGreedyModule(TensorDictModuleBase):
             tensordict.set(self.out_keys[0], self._explore(*leaves)[0])
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not EGreedyModule or not unhooked(self):
             return None
@@ -202,7 +202,7 @@ class EGreedyModule(TensorDictModuleBase):
         def call(action: Tensor, *mask: Tensor) -> tuple[Tensor]:
             return self._explore(action, *mask) if exploring() else (action,)
 
-        return Lowered(call, self.in_keys, self.out_keys)
+        return TensorFunction(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
         check_spec(self)

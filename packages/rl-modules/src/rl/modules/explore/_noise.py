@@ -14,9 +14,9 @@ from rl.core import load
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
-from rl.core.lowering import Lowered, unhooked
 from rl.core.recurrent import State
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, check_spec, exploring
@@ -140,11 +140,13 @@ class AdditiveGaussianModule(TensorDictModuleBase):
             tensordict.set(self.out_keys[0], self._explore(action))
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not AdditiveGaussianModule or not unhooked(self):
             return None
-        return Lowered(lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys)
+        return TensorFunction(
+            lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys
+        )
 
     def _explore(self, action: Tensor) -> Tensor:
         check_spec(self)
@@ -316,7 +318,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
                 tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not OrnsteinUhlenbeckProcessModule or not unhooked(self):
             return None
@@ -324,7 +326,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         def call(*leaves: Tensor) -> tuple[Tensor, ...]:
             return self._explore(*leaves) if exploring() else leaves
 
-        return Lowered(call, self.in_keys, self.out_keys)
+        return TensorFunction(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, noise: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         check_spec(self)

@@ -15,7 +15,7 @@ from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import ACTION_VALUE, NestedKey, key_str
-from rl.core.lowering import Lowered, unhooked
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules._keys import key_list
 from rl.modules.distributions._base import scale_mapping
 from rl.modules.nets._conv import ConvNet
@@ -255,11 +255,11 @@ class DistributionalDQNnet(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not DistributionalDQNnet or not unhooked(self):
             return None
-        return Lowered(self._normalize, self.in_keys, self.out_keys)
+        return TensorFunction(self._normalize, self.in_keys, self.out_keys)
 
     def _normalize(self, *logits: Tensor) -> tuple[Tensor, ...]:
         for key, one in zip(self.in_keys, logits, strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
 from rl.core.errors import ArgumentError, ShapeError
-from rl.core.lowering import run_layers
+from rl.core.tensor_functions import run_layers
 from rl.modules import _foreign
 from rl.modules.layers import NoisyLazyLinear, NoisyLinear, StackedLinear
 

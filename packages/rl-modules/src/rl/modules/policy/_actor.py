@@ -22,8 +22,8 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple, unwrap
-from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
 from rl.core.specs import TensorSpec
+from rl.core.tensor_functions import DistributionFunction, TensorFunction, as_function, chain, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
 from rl.modules.distributions._normal import Delta
@@ -223,10 +223,10 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
                 writes.append(Key(key, None, "parameter of the distribution"))
         return Contract(reads_of(self.in_keys), tuple(writes))
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the policy as a plain call, with the same numbers; None if it was changed or hooked.
 
-        See `rl.core.lowering`.
+        See `rl.core.tensor_functions`.
         """
         if _is_overridden(self, "forward", "get_dist_params") or not self._lowers():
             return None
@@ -243,9 +243,9 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             params = compute(*leaves)
             return (*params, *act(*params))
 
-        return Lowered(run, body.in_keys, key_list(self.out_keys))
+        return TensorFunction(run, body.in_keys, key_list(self.out_keys))
 
-    def lowered_distribution(self) -> LoweredDistribution | None:
+    def lowered_distribution(self) -> DistributionFunction | None:
         """`get_dist` as a plain call on leaves; None if the policy was changed or hooked."""
         if _is_overridden(self, "get_dist", "get_dist_params", "build_dist_from_params") or not self._lowers():
             return None
@@ -258,7 +258,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         inputs = [*body.in_keys, *(key for key in wanted if key not in slots and key not in body.in_keys)]
         compute, count = body.fn, len(body.in_keys)
         if wanted == body.out_keys:
-            return LoweredDistribution(lambda *leaves: build(*compute(*leaves)), inputs)
+            return DistributionFunction(lambda *leaves: build(*compute(*leaves)), inputs)
         for place, key in enumerate(inputs):
             slots.setdefault(key, len(body.out_keys) + place)
         order = [slots[key] for key in wanted]
@@ -267,16 +267,16 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             cells = (*compute(*leaves[:count]), *leaves)
             return build(*[cells[place] for place in order])
 
-        return LoweredDistribution(run, inputs)
+        return DistributionFunction(run, inputs)
 
     def _lowers(self) -> bool:
         keeps_all = list(self.out_keys) == list(self.out_keys_source) and self.inplace in (None, True)
         whole = keeps_all and not self.partial_tolerant and not self.return_composite
         return whole and unhooked(self) and type(self.head) is ActionHead
 
-    def _body(self) -> Lowered | None:
+    def _body(self) -> TensorFunction | None:
         """Everything before the head, run under the interaction type that a call of the whole would set."""
-        lowered = [lower(part) for part in parts(self)[:-1]]
+        lowered = [as_function(part) for part in parts(self)[:-1]]
         chained = chain([part for part in lowered if part is not None]) if None not in lowered else None
         if chained is None:
             return None
@@ -288,7 +288,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             with set_interaction_type(self.default_interaction_type):
                 return compute(*leaves)
 
-        return Lowered(run, chained.in_keys, chained.out_keys)
+        return TensorFunction(run, chained.in_keys, chained.out_keys)
 
 
 def reads_of(keys: Sequence[Any]) -> tuple[Key, ...]:
@@ -306,7 +306,7 @@ def _dtype(spec: TensorSpec | None) -> torch.dtype | None:
     return None if spec is None else spec.dtype
 
 
-def _straight(body: Lowered, head: Lowered, actor: ProbabilisticActor) -> bool:
+def _straight(body: TensorFunction, head: TensorFunction, actor: ProbabilisticActor) -> bool:
     """Whether the head reads just what the body writes, in that order, and nothing is reordered after it."""
     return body.out_keys == head.in_keys and key_list(actor.out_keys) == [*body.out_keys, *head.out_keys]
 

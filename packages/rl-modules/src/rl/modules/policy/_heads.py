@@ -19,9 +19,9 @@ from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key, contract_of, missing_key_message
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, as_tuple, key_str, leaf_keys, next_key
-from rl.core.lowering import Lowered, lower, unhooked
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec, Unbounded
+from rl.core.tensor_functions import TensorFunction, as_function, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._base import LeanDistribution
@@ -119,7 +119,7 @@ class ActionHead(ProbabilisticTensorDictModule):
 
         return build
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Compute the action from parameters, and its log-probability with `return_log_prob`."""
         build = self.builder()
         keys = key_list([*self.dist_sample_keys, *((self.log_prob_keys or []) if self.return_log_prob else [])])
@@ -128,7 +128,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         if build is None or not plain or "_" in keys:
             return None
         draw = self._scored_draw() if self.return_log_prob else self._draw()
-        return Lowered(lambda *params: draw(build(*params)), key_list(self.in_keys), keys)
+        return TensorFunction(lambda *params: draw(build(*params)), key_list(self.in_keys), keys)
 
     def _draw(self) -> Callable[[Distribution], tuple[Tensor, ...]]:
         random = InteractionType.RANDOM
@@ -299,9 +299,9 @@ class MultiStepActorWrapper(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it or the actor was changed or hooked."""
-        inner = lower(self.actor) if type(self) is MultiStepActorWrapper and unhooked(self) else None
+        inner = as_function(self.actor) if type(self) is MultiStepActorWrapper and unhooked(self) else None
         if inner is None:
             return None
         places = [list(inner.out_keys).index(key) for key in self.action_keys]
@@ -315,7 +315,7 @@ class MultiStepActorWrapper(TensorDictModuleBase):
 
             return self._execute(plan, leaves[count:])
 
-        return Lowered(call, self.in_keys, self.out_keys)
+        return TensorFunction(call, self.in_keys, self.out_keys)
 
     def _execute(self, plan: Any, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         *plans, left = states
@@ -354,7 +354,7 @@ class VmapModule(TensorDictModuleBase):
     Random numbers differ along the dimension.
 
     Args:
-        module: TensorDict module with a lowered form, see `rl.core.lowering`.
+        module: TensorDict module with a lowered form, see `rl.core.tensor_functions`.
         vmap_dim: Batch dimension; the last one if None.
         mock: Whether a loop replaces `torch.vmap`, to find out whether `torch.vmap` is at fault.
 
@@ -372,7 +372,7 @@ class VmapModule(TensorDictModuleBase):
 
     def __init__(self, module: TensorDictModuleBase, vmap_dim: int | None = None, *, mock: bool = False) -> None:
         super().__init__()
-        if lower(module) is None:
+        if as_function(module) is None:
             raise ArgumentError(
                 f"VmapModule maps functions of tensors, and {type(module).__name__} has no lowered form: use a"
                 " TensorDictModule or TensorDictSequential without hooks"
@@ -406,15 +406,15 @@ class VmapModule(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call; None if it was changed or hooked, or its dimension is negative."""
         dim = self.vmap_dim
         if type(self) is not VmapModule or not unhooked(self) or dim is None or dim < 0:
             return None
-        return Lowered(lambda *leaves: self._map(dim, *leaves), self.in_keys, self.out_keys)
+        return TensorFunction(lambda *leaves: self._map(dim, *leaves), self.in_keys, self.out_keys)
 
     def _map(self, dim: int, *leaves: Tensor) -> tuple[Tensor, ...]:
-        call = lower(self.module)
+        call = as_function(self.module)
         if call is None:
             raise ContractError(
                 f"VmapModule: {type(self.module).__name__} has no lowered form any more: remove its hooks"

@@ -14,8 +14,8 @@ from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, NestedKey, key_str, unwrap
-from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
 from rl.modules.distributions._discrete import check_mask
@@ -127,12 +127,12 @@ class QValueModule(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         plain = type(self).forward is QValueModule.forward and self.out_keys == self.out_keys_source
         if not plain or not unhooked(self):
             return None
-        return Lowered(self._select, self.in_keys, self.out_keys)
+        return TensorFunction(self._select, self.in_keys, self.out_keys)
 
     def _select(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if self._expected is not None and values.shape[-1] != self._expected:

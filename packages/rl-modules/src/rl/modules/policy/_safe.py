@@ -20,8 +20,8 @@ from torch import Tensor
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, Composite, TensorSpec
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules._keys import key_list, parts
 from rl.modules.policy._fit import bounds, spec_by_key
 
@@ -258,11 +258,11 @@ class TanhModule(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a plain call, with the same numbers; None if it was changed or hooked."""
         if type(self) is not TanhModule or not unhooked(self):
             return None
-        return Lowered(self._squash, self.in_keys, self.out_keys)
+        return TensorFunction(self._squash, self.in_keys, self.out_keys)
 
     def _squash(self, *leaves: Tensor) -> tuple[Tensor, ...]:
         found: list[Tensor] = []

@@ -17,9 +17,9 @@ from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ArgumentError, BackendError, ContractError, ShapeError, SpecError
 from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key
-from rl.core.lowering import Lowered, unhooked
 from rl.core.sequences import check_time_last
 from rl.core.specs import Unbounded
+from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.recurrent._layout import Cell, Precision, concrete, rows_of
@@ -303,10 +303,10 @@ class RecurrentModule(TensorDictModuleBase):
             tensordict.set(key, value)
         return tensordict
 
-    def lowered(self) -> Lowered | None:
+    def lowered(self) -> TensorFunction | None:
         """Return the module as a function of tensors; None if it has hooks or was overridden."""
         plain = type(self).forward is RecurrentModule.forward and self.out_keys == self.out_keys_source
-        return Lowered(self._function, self.in_keys, self.out_keys) if plain and unhooked(self) else None
+        return TensorFunction(self._function, self.in_keys, self.out_keys) if plain and unhooked(self) else None
 
     @property
     def _function(self) -> Callable[..., tuple[Tensor, ...]]:

@@ -18,7 +18,7 @@ from torch.distributions import Categorical, Independent, Normal
 
 from rl.core import compile_with_warmup
 from rl.core.errors import ContractError
-from rl.core.lowering import Lowered, chain, lower, lower_distribution, lower_env
+from rl.core.tensor_functions import TensorFunction, as_distribution_function, as_function, as_tensor_env, chain
 from rl.testing import CountingEnv
 
 
@@ -93,7 +93,7 @@ IDS = ["plain", "by-keyword", "sequence", "overwriting", "normal", "normal-witho
 def test_same_numbers(make, how, batch):
     torch.manual_seed(0)
     module = make()
-    lowered = lower(module)
+    lowered = as_function(module)
     assert lowered is not None
     td = TensorDict(
         {"observation": torch.randn(*batch, 3), "next": {"observation": torch.randn(*batch, 3)}}, batch_size=batch
@@ -111,14 +111,14 @@ def test_same_numbers(make, how, batch):
 
 def test_gradients_flow():
     module = normal_actor()
-    lowered = lower(module)
+    lowered = as_function(module)
     sum(value.sum() for value in lowered(torch.randn(4, 3))).backward()
     assert all(p.grad is not None for p in module.parameters())
 
 
 def test_distribution_is_that_of_the_actor():
     actor = normal_actor()
-    lowered = lower_distribution(actor)
+    lowered = as_distribution_function(actor)
     x = torch.randn(4, 3)
     want = actor.get_dist(TensorDict(observation=x, batch_size=[4]))
     assert lowered.in_keys == ["observation"]
@@ -149,12 +149,12 @@ def hooked():
     ],
 )
 def test_what_cannot_be_lowered_gives_none(module):
-    assert lower(module) is None
+    assert as_function(module) is None
 
 
 def test_the_generic_sample_count_is_left_to_the_slow_path():
     head = ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal, num_samples=2)
-    assert lower(head) is None
+    assert as_function(head) is None
 
 
 def test_a_class_offers_its_own_form():
@@ -162,32 +162,32 @@ def test_a_class_offers_its_own_form():
         in_keys, out_keys = ("a",), ("b",)
 
         def lowered(self):
-            return Lowered(lambda a: (a + 1,), ["a"], ["b"])
+            return TensorFunction(lambda a: (a + 1,), ["a"], ["b"])
 
-    assert lower(Mine())(torch.zeros(1))[0].item() == 1
+    assert as_function(Mine())(torch.zeros(1))[0].item() == 1
 
 
 def test_a_wrong_number_of_outputs_is_named():
     module = TensorDictModule(nn.Identity(), in_keys=["a"], out_keys=["b", "c"])
     with pytest.raises(ContractError, match="Identity returned 1 outputs for the 2 out_keys"):
-        lower(module)(torch.zeros(1))
+        as_function(module)(torch.zeros(1))
 
 
 def test_chain_refuses_a_result_that_no_module_writes():
-    assert chain([Lowered(lambda a: (a,), ["a"], ["b"])], out_keys=["c"]) is None
+    assert chain([TensorFunction(lambda a: (a,), ["a"], ["b"])], out_keys=["c"]) is None
 
 
 def test_an_environment_offers_its_leaf_form():
     env = CountingEnv()
-    assert lower_env(env) is env
-    assert lower_env(object()) is None
+    assert as_tensor_env(env) is env
+    assert as_tensor_env(object()) is None
 
 
 class Doubling(TensorDictModule):
     """A class that offers its own form."""
 
     def lowered(self):
-        return Lowered(lambda a: (self.module(a),), ["a"], ["b"])
+        return TensorFunction(lambda a: (self.module(a),), ["a"], ["b"])
 
 
 def doubling(change):
@@ -211,8 +211,8 @@ def own_forward(module):
     ],
 )
 def test_what_changes_a_call_is_never_skipped(change):
-    assert lower(doubling(lambda _: None)) is not None
-    assert lower(doubling(change)) is None
+    assert as_function(doubling(lambda _: None)) is not None
+    assert as_function(doubling(change)) is None
 
 
 def test_a_wrapper_that_passes_attributes_on_has_no_leaf_form():
@@ -223,4 +223,4 @@ def test_a_wrapper_that_passes_attributes_on_has_no_leaf_form():
         def __getattr__(self, name):
             return getattr(self.env, name)
 
-    assert lower_env(Wrapper(CountingEnv())) is None
+    assert as_tensor_env(Wrapper(CountingEnv())) is None
