@@ -33,7 +33,7 @@ def crowd(wheels: Path, tmp_path_factory) -> FreshEnv:
     env = fresh_env(tmp_path_factory.mktemp("crowd"), TRAINER_NEEDS)
     for project in THIRD_PARTY:
         build_wheel(project, wheels)
-    env.install(wheels, "rl-trainers", "rl-native", *(project.name for project in THIRD_PARTY))
+    env.install(wheels, "rl-trainers", "rl-testing", "rl-native", *(project.name for project in THIRD_PARTY))
     return env
 
 

@@ -446,7 +446,7 @@ def test_a_recorded_data_set_tells_its_environment(env, known, tmp_path, monkeyp
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setenv("RL_DATASETS", str(tmp_path / "rows"))
-    small = {"total_frames": 32, "num_envs": 2, "frames_per_batch": 32, "batch_size": 16, "epochs": 1,
+    small = {"total_frames": 32, "num_envs": 2, "frames_per_batch": 32, "minibatch_size": 16, "epochs": 1,
              "max_episode_steps": 8, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
     train_ppo(PPOConfig(env=env, **small), out=tmp_path / "run", display="none")
     assert dataset(["record", str(tmp_path / "run"), "test/origin-v0", "--frames", "8", "--trust", GYM]) == 0

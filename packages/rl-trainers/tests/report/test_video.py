@@ -120,4 +120,4 @@ def test_rendering_without_a_screen_names_the_remedy(message):
             raise RuntimeError(message)
 
     with pytest.raises(RLError, match="MUJOCO_GL=egl rl eval"):
-        video._picture(Blind(), "HalfCheetah-v5")
+        video._render(Blind(), "HalfCheetah-v5")

@@ -133,7 +133,7 @@ def test_csv_keeps_single_numbers_texts_settings_and_videos_in_files(tmp_path):
     logger.log_hparams({"lr": 0.1, "num_cells": [64, 64], "out": PurePosixPath("a/b")})
     assert (tmp_path / "scalars" / "train" / "loss.csv").read_text() == "10,0.5\n20,0.25\n"
     assert (tmp_path / "texts" / "note-3.txt").read_text() == "hello"
-    assert (tmp_path / "hparams.yaml").read_text() == "lr: 0.1\nhidden:\n- 64\n- 64\nout: a/b\n"
+    assert (tmp_path / "hparams.yaml").read_text() == "lr: 0.1\nnum_cells:\n- 64\n- 64\nout: a/b\n"
     pytest.importorskip("imageio_ffmpeg")
     for _ in range(2):  # the second one replaces the first
         logger.log_video("run", torch.zeros(2, 5, 3, 16, 32, dtype=torch.uint8), step=7, fps=10)

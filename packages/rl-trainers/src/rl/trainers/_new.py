@@ -10,8 +10,6 @@ from pathlib import Path
 from rl.core.errors import ArgumentError, RLError
 from rl.trainers.algorithm import Algorithm
 
-__all__ = ["write_page"]
-
 
 def write_page(file: str | Path, like: Algorithm) -> Path:
     """Write a page that begins as another algorithm: its settings, its functions and its `Algorithm`, under a new name.

@@ -242,9 +242,9 @@ def distribution_for(
         kind = kinds[type(spec) is OneHot][mask is not None]
         return ActionDistribution(key, spec, int(spec.n), ["logits"], kind, mask=mask)
     if type(spec) is MultiCategorical and vector:
-        mask = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
+        allowed = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
         return ActionDistribution(
-            key, spec, mask.numel(), ["logits"], IndependentCategorical, {"mask": mask.to(spec.device)}
+            key, spec, allowed.numel(), ["logits"], IndependentCategorical, {"mask": allowed.to(spec.device)}
         )
     if type(spec) is Binary and vector:
         return ActionDistribution(key, spec, spec.shape[0], ["logits"], IndependentBernoulli, {"dtype": spec.dtype})

@@ -264,7 +264,7 @@ def _with_team_reward(env: Any, group: str) -> Any:
     chosen = [key for key in rewards if not group or as_tuple(key)[0] == group]
     if not chosen:
         groups = ", ".join(as_tuple(key)[0] for key in rewards)
-        raise SpecError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
+        raise ArgumentError(f"report_group={group!r} (--report-group) is no group; the environment has {groups}")
     return TransformedEnv(env, TeamReward(chosen))
 
 
