@@ -182,7 +182,7 @@ def test_additions_pass(released, tmp_path):
         (PPO, 'scalar("loss_entropy"', 'scalar("loss_more", "more"), scalar("loss_entropy"'),
         (PPO.replace("_ppo", "_base"), '"advantage": "advantage"', '"advantage": "advantage", "more": "more"'),
         ("rl-core/pyproject.toml", "pluggy>=1.5,<2", "pluggy>=1.4"),
-        (ENVS + "pyproject.toml", '"rl-core>=0.2', '"rl-core>=0.2.9'),
+        (ENVS + "pyproject.toml", '"rl-core>=0.3', '"rl-core>=0.3.9'),
         (ENVS + "pyproject.toml", "vmas = [", 'more = ["more>=1"]\nvmas = ['),
         (ENVS + "src/rl/plugins/envs.py", "    yield", '    yield Component("env", "n", "m:A")\n    yield'),
     ]

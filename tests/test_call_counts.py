@@ -63,7 +63,7 @@ def collected_step(actor):
 
 def test_collected_step_calls_few_functions(actor):
     calls = collected_step(actor)
-    assert sum(calls.values()) <= 120, calls.most_common()
+    assert sum(calls.values()) <= 110, calls.most_common()
 
 
 def test_step_of_a_long_batch_calls_half_as_many_functions(actor):
@@ -93,5 +93,5 @@ def test_ppo_step_passes_few_functions_from_the_simulator_to_the_loss(actor):
         learn()
     functions = {*collected_step(actor), *functions_of(learn)}
     files = sorted({module for module, _ in functions})
-    assert len(functions) <= 205, sorted(functions)
-    assert len(files) <= 55, files
+    assert len(functions) <= 185, sorted(functions)
+    assert len(files) <= 52, files
