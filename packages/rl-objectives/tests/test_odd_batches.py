@@ -39,7 +39,7 @@ def actor():
 def test_losses_have_no_mean_over_nothing():
     with pytest.raises(ShapeError, match="DQNLoss got a batch without rows"):
         DQNLoss(q_network())(sequence(0))
-    batch = actor()(TensorDict(observation=torch.randn(2, 0, 3), batch_size=[2, 0])).detach()
+    batch = sequence(2, 0).set("action_log_prob", torch.randn(2, 0))
     batch["advantage"], batch["value_target"] = torch.randn(2, 0, 1), torch.randn(2, 0, 1)
     with pytest.raises(ShapeError, match="ClipPPOLoss got a batch without rows"):
         ClipPPOLoss(actor(), critic())(batch)
