@@ -25,7 +25,7 @@ SIMULATORS = {
     "pettingzoo": "pettingzoo",
     "vmas": "vmas",
 }
-"""Folder of ``rl.envs`` and page of ``docs/howto/simulators``, and the library that their examples need."""
+"""Module or folder of ``rl.envs`` and page of ``docs/howto/simulators``, and the library that their examples need."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,10 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for name, library in SIMULATORS.items():
         if find_spec(library) is None:
             for item in items:
-                if item.path.parent.parts[-2:] == ("envs", name) or item.path.parts[-2:] == (
-                    "simulators",
-                    f"{name}.md",
-                ):
+                folder = item.path.parent
+                page = item.path.stem == name and folder.name in ("envs", "simulators")  # a module or its page
+                if page or folder.parts[-2:] == ("envs", name):
                     item.add_marker(pytest.mark.skip(reason=f"{library} is not installed"))
     _skip_without_gpu(items)
     if "slow" in config.getoption("markexpr"):

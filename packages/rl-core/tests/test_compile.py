@@ -93,7 +93,7 @@ def test_it_can_be_copied_and_pickled():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(RLError, match="warmup=-1"):
+    with pytest.raises(RLError, match="warmup must be at least 0, got -1"):
         compile_with_warmup(torch.add, warmup=-1)
     with pytest.raises(RLError, match="got int, which cannot be called"):
         compile_with_warmup(3)
@@ -121,5 +121,5 @@ def test_a_module_in_a_class_is_not_bound():
 
 
 def test_a_warm_up_is_an_integer():
-    with pytest.raises(RLError, match=r"warmup=1.5"):
+    with pytest.raises(RLError, match=r"warmup must be an integer, got 1.5"):
         compile_with_warmup(torch.add, warmup=1.5)

@@ -105,7 +105,7 @@ def test_of_two_folders_of_one_distribution_the_first_on_the_path_counts(site, t
 
 @pytest.mark.parametrize(
     ("wanted", "upgrade"),
-    [(">=9.1,<9.2", "rl-core"), (">=0.0.1,<0.1", "good"), ("!=0.2.*,>=0.1", "good"), (">=0.1,<9", None), ("", None)],
+    [(">=9.1,<9.2", "rl-core"), (">=0.0.1,<0.1", "good"), ("!=0.3.*,>=0.1", "good"), (">=0.1,<9", None), ("", None)],
 )
 def test_a_plugin_for_another_core_is_incompatible_and_says_what_to_upgrade(site, wanted, upgrade):
     install(site, "good", metadata=f"Name: good\nVersion: 1.0\nRequires-Dist: rl_core{wanted}\n".encode())

@@ -10,7 +10,7 @@ import torch
 
 import rl.prio_cuda
 from rl.core import backends
-from rl.core._doctor import examine
+from rl.core.doctor import examine
 from rl.core.errors import ArgumentError, BackendError, RLError, SlowBackendWarning
 from rl.plugins import prio_cuda as plugin
 from rl.prio_cuda import CudaPriorityTree, _calls, _library, _tree

@@ -229,7 +229,7 @@ def test_an_error_with_an_infinite_power_is_reported(make, n):
     error = torch.full((n,), 0.5, device=tree.device)
     error[1] = 2
     tree.update_from_errors(torch.zeros(n, dtype=torch.int64, device=tree.device), error, 0.0, 1e5)
-    with pytest.raises(ArgumentError, match=r"2 is refused.*place 1.*an error makes"):
+    with pytest.raises(ArgumentError, match=r"2 is rejected.*place 1.*an error makes"):
         tree.check()
 
 

@@ -219,7 +219,7 @@ def test_entries_that_are_no_tensors_are_sent_as_messages():
     def make():
         return GymWrapper(Words())
 
-    with pytest.raises(SpecError, match=r"'observation' is no tensor.*shared_memory=False"):
+    with pytest.raises(ArgumentError, match=r"'observation' is no tensor.*shared_memory=False"):
         ParallelEnv(2, make)
     env = ParallelEnv(2, make, shared_memory=False)
     td = env.rand_action(env.reset())

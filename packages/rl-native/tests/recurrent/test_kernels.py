@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core._doctor import examine
+from rl.core.doctor import examine
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.registry import default
 from rl.native import _recurrent
