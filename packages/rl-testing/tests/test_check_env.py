@@ -13,7 +13,7 @@ from rl.core.errors import CheckError, NotExercisedWarning
 from rl.core.keys import leaf_keys
 from rl.core.mdp import FLAGS, merge_reset, reset_masks
 from rl.core.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
-from rl.testing import CountingEnv, check_env, check_env_specs, group_faults
+from rl.testing import CountingEnv, EnvRow, check_env, check_env_specs, examine_env, group_faults
 
 
 class WrongShape(CountingEnv):
@@ -399,9 +399,9 @@ class Pair:
     ("fault", "message"),
     [
         ("", None),
-        ("clock", r"after the reset of one element, .*done.* of the others is not what it is"),
-        ("place", r"the reset of (one element|finished elements) changed \('agents', 'place'\) of (the )?others"),
-        ("lost", "the terminal observation is lost"),
+        ("clock", r"^partial reset: after a reset of element 0, .*done.* of another element is different"),
+        ("place", r"^partial reset: the reset of marked elements .* changed \('agents', 'place'\) of others"),
+        ("lost", "^last observation of an episode: .* the last one is lost"),
     ],
 )
 def test_resets_and_ends_of_agents_are_judged(fault, message, root):
@@ -411,7 +411,7 @@ def test_resets_and_ends_of_agents_are_judged(fault, message, root):
         return
     with pytest.warns(NotExercisedWarning):
         report = check_env(lambda: Pair(root=root))
-    assert not [one for one in report.not_exercised if one.startswith(("partial", "terminal"))]
+    assert not [one for one in report.not_exercised if one.startswith(("partial", "last"))]
 
 
 ROLES = {"observation": "observation_spec", "action": "full_action_spec", "reward": "full_reward_spec"}
@@ -506,8 +506,28 @@ def test_contradictions_of_a_group_are_named_before_the_first_step():
     *lines, last = str(caught.value).splitlines()
     rest = "as ('agents', 'reward') is [2, 2, 1]; change one of the two specs"
     for name, line in zip(FLAGS, lines, strict=True):
-        assert line == f"('agents', '{name}'): the spec has shape [2, 3, 1], expected [2, 2, 1], {rest}"
-    assert last == f"('agents', 'action'): the spec has shape [2, 3, 1], expected [2, 2, ...], {rest} (OddGroups)"
+        assert line == f"spec of ('agents', '{name}'): the spec has shape [2, 3, 1], expected [2, 2, 1], {rest}"
+    assert (
+        last == f"spec of ('agents', 'action'): the spec has shape [2, 3, 1], expected [2, 2, ...], {rest} (OddGroups)"
+    )
+
+
+class UnlikeItsTwin(CountingEnv):
+    """Each instance starts at another count."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        UnlikeItsTwin.made += 1
+        self.first = float(UnlikeItsTwin.made)
+
+    def lowered(self):
+        return None
+
+    def reset_leaves(self, current=None, mask=None):
+        out = super().reset_leaves(current, mask)
+        return out | {"observation": torch.where(out["observation"] == 0, -self.first, out["observation"])}
 
 
 class CrashesLater(CountingEnv):
@@ -527,44 +547,53 @@ class Batchless(CountingEnv):
         self.full_action_spec = Composite(action=self.action_spec)
 
 
+LOST = "^last observation of an episode: .* the last one is lost"
+
 FAULTS = [
-    (WrongShape, r"^'observation': expected .*\(3,\), got .*\(1,\) \(WrongShape.reset\)"),
+    (WrongShape, r"^'observation': expected float32 \[3\], got float32 \[1\] \(at the reset\)\n.* \(WrongShape\)$"),
     (WrongKey, r"^'observations': expected float32 \[1\], got nothing \(is 'observation' it"),
-    (Forgotten, r"^'extra': expected nothing, got float32 \[1\]"),
-    (lambda: NotANumber(9), r"^'observation': expected numbers, got NaN at \(0,\) \('next' of NotANumber.step\)"),
-    (NotANumberAtTheEnd, "^'observation': expected numbers, got NaN"),
-    (InfiniteReward, r"^'reward' is not finite: \[inf\]"),
-    (Outside, r"^'observation': expected .*6.*, got \[7.0\]"),
-    (lambda: Outside(7), r"^'observation': expected .*6.*, got \[7.0\]"),
-    (DoubleRewardAtTheEnd, "^'reward': expected .*float32, got .*float64"),
-    (FlatReward, r"^the reward 'reward' has shape \[2\]; it must be \[2, 1\]"),
-    (Contradiction, "^'done' is not the union of terminated and truncated"),
-    (CutAtReset, r"^'done' is not the union of terminated and truncated \(CutAtReset.reset\)"),
-    (Overwriting, "^reset overwrote .* the last observation is lost"),
-    (ResetsInside, "^the terminal observation is lost"),
-    (lambda: ResetsInside([4, 2, 3], (3,)), "^the terminal observation is lost"),
-    (ResetsTwice, "^the terminal observation is lost"),
+    (Forgotten, r"^\('next', 'extra'\): expected nothing, got float32 \[1\]"),
+    (
+        lambda: NotANumber(9),
+        r"^\('next', 'observation'\): expected numbers, got NaN at \(0,\) \(at step 5\) \(NotANumber",
+    ),
+    (NotANumberAtTheEnd, r"^\('next', 'observation'\): expected numbers, got NaN"),
+    (InfiniteReward, r"^\('next', 'reward'\): expected numbers, got inf"),
+    (Outside, r"^\('next', 'observation'\): expected .*6.*, got .*\[7.0\]"),
+    (lambda: Outside(7), r"^\('next', 'observation'\): expected .*6.*, got .*\[7.0\]"),
+    (DoubleRewardAtTheEnd, r"^\('next', 'reward'\): expected .*float32.*, got .*float64"),
+    (FlatReward, r"^spec of 'reward': the reward has shape \[2\]; it must be \[2, 1\]"),
+    (Contradiction, r"^done flags: done is not terminated \| truncated at step 1"),
+    (
+        CutAtReset,
+        r"^done flags: done is not terminated \| truncated at the reset\nstart of an episode: .*'truncated' true",
+    ),
+    (Overwriting, r"^input of a reset: .*\nlast observation of an episode: .* overwrote 'observation' .* is lost"),
+    (ResetsInside, LOST),
+    (lambda: ResetsInside([4, 2, 3], (3,)), LOST),
+    (ResetsTwice, LOST),
     (lambda: Careless([4, 2, 3], (3,)), "changed 'observation' of others"),
-    (Unseeded, "^two environments of seed 0 start differently"),
-    (DeafToSeeds, "^set_seed has no effect: seed 0, set twice"),
+    (Unseeded, "^same seed: two runs with the same seed and actions differ in 'observation' at step 1"),
+    (DeafToSeeds, "^same seed: two runs with the same seed and actions differ"),
     (AlwaysSeedZero, "^set_seed ignores its argument: seeds 0 to 16 give the same run"),
-    (HiddenClock, "^after the reset of one element, 'done' of the others is not what it is without"),
-    (CrashesLater, r"^step, after 19 steps, raised ZeroDivisionError: division by zero \(CrashesLater\)"),
+    (HiddenClock, "^partial reset: after a reset of element 0, 'done' of another element is different"),
+    (CrashesLater, r"^reset and steps: step 20 raised ZeroDivisionError: division by zero \(CrashesLater\)"),
     (LowersToNothing, "^lowered returned a object, which lacks batch_size, reset_leaves, step_leaves of LeafEnv"),
-    (NoSeedReturned, "^set_seed must return the next seed"),
+    (NoSeedReturned, "^set_seed: it must return the next seed"),
     (ForgetsItsGenerator, "^the state_dict is incomplete: after load_state_dict"),
     (OddState, "^state_dict holds a Generator"),
     (Buffered, "^reset reuses its buffer: two resets returned 'observation' in the same memory"),
-    (StepsIntoItsReset, "^(step|reset) reuses its buffer: 'observation' that it returned was overwritten"),
-    (OwnReturn, "^step must return its input"),
-    (StepsAtTheRoot, "^step changed root entries"),
+    (StepsIntoItsReset, "^(step|reset) reuses its buffer: a later call overwrote what it returned: 'observation'"),
+    (OwnReturn, "^result of a step: step must return its input"),
+    (StepsAtTheRoot, "^input of a step: step 1 changed 'reward' of its input"),
     (NotMaybeReset, "^the root of the following step differs"),
-    (LeavesTheMask, "^left .'_reset'. in its input"),
-    (Batchless, r"^full_action_spec has shape \(\)"),
+    (LeavesTheMask, "^result of a reset: a reset left .'_reset'."),
+    (Batchless, r"^full_action_spec: must be a Composite of the batch \[2\], got one of \[\]"),
     (Diverging, "^step and step_leaves differ: 'reward' differs"),
     (Sharing, "^'terminated' shares its memory with 'done'"),
     (RewardAtRoot, "left .'reward'. in the root of the following step"),
     (ClosesOnce, "^close, called a second time, raised AssertionError"),
+    (UnlikeItsTwin, "^two environments of seed 0 start differently: 'observation' differs"),
 ]
 
 
@@ -582,7 +611,7 @@ def test_a_fault_is_named_reason_first(make, message):
 
 
 def test_a_terminal_state_reported_as_truncated_is_named_where_the_time_limit_is_known():
-    with pytest.raises(CheckError, match=r"^a terminal state is reported as truncated: .* after .3. steps, .* 10"):
+    with pytest.raises(CheckError, match=r"^a terminal state is reported as truncated: after .3. steps, .* 10"):
         check_env(TruncatesInstead, time_limit=10)
     with pytest.warns(NotExercisedWarning, match="as truncated: none in 20 .*, although the time limit is 10"):
         check_env(CountingEnv, steps=20, time_limit=10)
@@ -599,10 +628,10 @@ class NoState(CountingEnv):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: CountingEnv(1000), "episode ends: none in 200 random steps; give `steps=`"),
+        (lambda: CountingEnv(1000), "last observation of an episode: no end in 200 random steps; give `steps=`"),
         (TruncatesInstead, "whether ends reported as truncated are time limits: .* after .3. steps"),
         (NotRestorable, "exact continuation: load_state_dict says that it cannot"),
-        (lambda: HiddenClock(careless=False, noise=True), "whether a partial reset leaves the others alone: .* draws"),
+        (lambda: HiddenClock(careless=False, noise=True), "partial reset: steps draw random numbers"),
         (CountingEnv, f"{DETERMINISTIC} .CountingEnv"),
         (NoState, "exact continuation: there is no state_dict"),
     ],
@@ -620,7 +649,7 @@ def test_something_else_is_no_environment():
         def close(self):
             pass
 
-    with pytest.raises(AssertionError, match=r"^no rl\.core\.interfaces\.Env: lacks .*'reset'"):
+    with pytest.raises(AssertionError, match=r"^protocol: no rl\.core\.interfaces\.Env: lacks .*'reset'"):
         check_env(Nothing)
 
 
@@ -632,3 +661,11 @@ def test_what_is_right_passes():
     check_env(lambda: Seeded([2, 5, 3], (3,)))
     check_env(lambda: HiddenClock(careless=False))
     check_env_specs(CountingEnv(), steps=5)
+
+
+def test_one_instance_is_judged_row_by_row():
+    rows = {row.name: row for row in examine_env(Contradiction(), steps=4)}
+    assert rows["'observation'"] == EnvRow("'observation'", "float32 [1]", "float32 [1]", "ok", None)
+    assert rows["done flags"].fault == "done is not terminated | truncated at step 1"
+    assert [row.name for row in rows.values() if row.verdict == "FAULT"] == ["done flags"]
+    assert {row.verdict for row in examine_env(CountingEnv(3, (2,)), steps=10)} == {"ok"}

@@ -1,10 +1,12 @@
 """`check_env` names each fault of an environment, and all of them in one error."""
 
+import sys
+
 import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ArgumentError, SpecError
+from rl.core.errors import ArgumentError, MissingExtraError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from rl.envs import (
     AcrobotEnv,
@@ -303,8 +305,8 @@ def test_entries_that_contradict_the_reward_of_their_group_are_faults(changes, f
 
 
 FAULTS = {
-    "missing": (outcome(mark=None), "'next', 'mark'.*it is missing"),
-    "extra": (outcome(speed=torch.zeros(2, 1)), "'next', 'speed'.*no spec has this entry"),
+    "missing": (outcome(mark=None), "'next', 'mark'.*got nothing"),
+    "extra": (outcome(speed=torch.zeros(2, 1)), "'next', 'speed'.*expected nothing, got float32"),
     "shape": (
         outcome(reward=torch.zeros(2, 2)),
         "'next', 'reward'.*float32 \\[2, 1\\].*got float32 \\[2, 2\\]",
@@ -393,7 +395,7 @@ def test_an_environment_without_any_observation_of_a_step_is_named():
         def _step(self, td):
             return super()._step(td)
 
-    with pytest.raises(SpecError, match=r"2 faults:\n  \('next', 'place'\): it is missing"):
+    with pytest.raises(SpecError, match=r"2 faults:\n  \('next', 'place'\): expected .*got nothing"):
         check_env(Blind())
 
 
@@ -451,3 +453,9 @@ def test_text_passes_the_check_and_its_absence_does_not():
 def test_ragged_specs_are_refused_when_they_are_assigned(spec):
     with pytest.raises(SpecError, match=r"the elements of 'agents' differ in keys or shapes.*Pad them to one shape"):
         Worded().observation_spec = Composite(agents=spec)
+
+
+def test_the_judge_is_asked_for_where_it_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rl.testing", None)  # an import of it fails
+    with pytest.raises(MissingExtraError, match="pip install rl-testing$"):
+        check_env(Walk())

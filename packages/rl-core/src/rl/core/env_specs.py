@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
 from rl.core.arguments import foreign_arguments
@@ -13,9 +14,17 @@ from rl.core.errors import CheckError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, nearest, unwrap
 from rl.core.mdp import FLAGS, done_levels
-from rl.core.specs import Composite
+from rl.core.specs import Composite, TensorSpec, Unbounded
 
-__all__ = ["check_entries", "check_env_specs", "check_flags", "group_faults"]
+__all__ = [
+    "check_entries",
+    "check_env_specs",
+    "check_flags",
+    "describe_entry",
+    "entry_fault",
+    "entry_faults",
+    "group_faults",
+]
 
 
 @foreign_arguments(
@@ -57,10 +66,103 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
         check_flags(outcome, env, f"'next' of {owner}.step")
 
 
-def _described(value: Any) -> str:
-    if isinstance(value, Tensor) or hasattr(value, "dtype"):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return type(value).__name__
+def _domain(spec: TensorSpec) -> str:
+    if isinstance(spec, Unbounded):
+        return ""
+    space = getattr(spec, "space", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    if isinstance(low, Tensor) and isinstance(high, Tensor) and not low.is_meta:
+        return f" in [{_ends(low)}, {_ends(high)}]"
+    n = getattr(space, "n", None)
+    legal = "" if getattr(spec, "mask", None) is None else " that its mask allows"
+    return f" of {type(spec).__name__}" + (f"({n})" if n is not None else "") + legal
+
+
+def _ends(bound: Tensor) -> str:
+    values = bound.flatten().unique().tolist() or [float("nan")]
+    return f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g}..{values[-1]:g}"
+
+
+def _range(value: Tensor) -> str:
+    if not value.numel():
+        return ""
+    if value.numel() <= 8:
+        return f" with values {value.tolist()}"
+    return f" with values from {value.min().item():g} to {value.max().item():g}"
+
+
+def describe_entry(value: Any) -> str:
+    """Return dtype and shape of a tensor, those and the domain of a spec, or the type of another value, for messages.
+
+    Example:
+        >>> from rl.core.specs import Bounded
+        >>> describe_entry(Bounded(-1, 1, shape=(2,)))
+        'float32 [2] in [-1, 1]'
+    """
+    if not isinstance(value, (Tensor, TensorSpec)) or value.dtype is None:
+        return type(value).__name__
+    domain = _domain(value) if isinstance(value, TensorSpec) else ""
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}{domain}"
+
+
+def entry_fault(spec: TensorSpec, value: Any) -> str | None:
+    """Return why a value is not what its spec says: dtype, shape, device or domain; None if it is.
+
+    Args:
+        spec: Spec with all dimensions of the value.
+        value: Value of any type; one that is no tensor has no fault where the spec has no dtype.
+
+    Example:
+        >>> from rl.core.specs import Bounded
+        >>> entry_fault(Bounded(-1, 1, shape=(2,)), torch.zeros(3))
+        'expected float32 [2] in [-1, 1], got float32 [3]'
+    """
+    if not isinstance(value, Tensor):
+        return f"expected {describe_entry(spec)}, got {describe_entry(value)}" if spec.dtype is not None else None
+    if value.shape != spec.shape or value.dtype != spec.dtype:
+        return f"expected {describe_entry(spec)}, got {describe_entry(value)}"
+    if spec.device is not None and value.device != spec.device:
+        return f"expected device {spec.device}, got {value.device}"
+    if not spec.is_in(value):
+        return f"expected {describe_entry(spec)}, got {describe_entry(value)}{_range(value)}"
+    return None
+
+
+def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[NestedKey, str]:
+    """Entries that are missing, unknown, or not what their specs say, and the fault of each.
+
+    A value with another shape, dtype or device, outside of the domain, or NaN has a fault.
+
+    Args:
+        entries: TensorDict, or mapping of keys to tensors, that a reset or a step wrote.
+        specs: Specs whose entries must be there.
+        env: Environment whose actions and states may be there in addition.
+
+    Example:
+        >>> from rl.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> entry_faults({"observation": torch.zeros(2)}, [env.observation_spec], env)
+        {'observation': 'expected float32 [1], got float32 [2]'}
+    """
+    wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
+    found = leaf_keys(entries)
+    if isinstance(entries, TensorDictBase):  # text and other objects, too
+        keys: Any = entries.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+        found = [unwrap(key) for key in keys]
+    state = getattr(env, "full_state_spec", None)
+    known = {*wanted, *leaf_keys(env.full_action_spec), *(() if state is None else leaf_keys(state))}
+    faults: dict[NestedKey, str] = {}
+    for key, spec in wanted.items():
+        value = entries.get(key, None)
+        fault = entry_fault(spec, value) if key in found else f"expected {describe_entry(spec)}, got nothing"
+        if key not in found and (close := nearest(key, [other for other in found if other not in wanted])) is not None:
+            fault = f"{fault} (is {key_str(close)} it?)"
+        if fault is None and isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+            fault = f"expected numbers, got NaN at {tuple(value.isnan().nonzero()[0].tolist())}"
+        if fault is not None:
+            faults[key] = fault
+    extra = [key for key in found if key not in known and as_tuple(key)[0] != "next"]
+    return faults | {key: f"expected nothing, got {describe_entry(entries.get(key))}" for key in extra}
 
 
 def check_entries(entries: Any, specs: Iterable[Composite], env: Any, owner: str) -> None:
@@ -73,35 +175,11 @@ def check_entries(entries: Any, specs: Iterable[Composite], env: Any, owner: str
         owner: Method that the message names.
 
     Raises:
-        CheckError: If an entry is missing, unknown, has another shape or dtype, lies outside of its spec, or is NaN.
+        CheckError: If `entry_faults` finds any.
     """
-    wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
-    found = leaf_keys(entries)  # tensors only: text and other objects are added below
-    found += [key for key, spec in wanted.items() if spec.dtype is None and entries.get(key, None) is not None]
-    lines = [line for key, spec in wanted.items() if (line := _line(key, spec, entries, found, wanted))]
-    known = {*wanted, *leaf_keys(env.full_action_spec)}
-    state = getattr(env, "full_state_spec", None)
-    known |= set() if state is None else set(leaf_keys(state))
-    extra = [key for key in found if key not in known and as_tuple(key)[0] != "next"]
-    lines += [f"{key_str(key)}: expected nothing, got {_described(entries.get(key))}" for key in extra]
-    if lines:
-        raise CheckError("\n".join(lines) + f" ({owner})")
-
-
-def _line(key: NestedKey, spec: Any, entries: Any, found: list[NestedKey], wanted: dict[NestedKey, Any]) -> str:
-    if key not in found:
-        close = nearest(key, [other for other in found if other not in wanted])
-        hint = f" (is {key_str(close)} it?)" if close is not None else ""
-        return f"{key_str(key)}: expected {_described(spec)}, got nothing{hint}"
-    value = entries.get(key)
-    if not isinstance(value, Tensor):
-        return ""
-    fault = spec._fault(value, torch.Size(()))  # noqa: SLF001  of rl-core itself
-    if fault is not None:
-        return f"{key_str(key)}: expected {fault.expected}, got {fault.got}"
-    if value.is_floating_point() and bool(value.isnan().any()):
-        return f"{key_str(key)}: expected numbers, got NaN at {tuple(value.isnan().nonzero()[0].tolist())}"
-    return ""
+    faults = entry_faults(entries, specs, env)
+    if faults:
+        raise CheckError("\n".join(f"{key_str(key)}: {fault}" for key, fault in faults.items()) + f" ({owner})")
 
 
 def check_flags(entries: Any, env: Any, owner: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rl.testing._collector import check_collector
     from rl.testing._component import check_contract, check_module
     from rl.testing._env import check_env
+    from rl.testing._env_judge import EnvRow, examine_env
     from rl.testing._kernels import check_linear_recurrence, check_row_gather
     from rl.testing._loss import check_estimator, check_loss
     from rl.testing._plugin import check_component, check_plugin, examine_plugin
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CountingEnv",
+    "EnvRow",
     "Report",
     "ToyPriorityTree",
     "ToyRecurrentBackend",
@@ -61,6 +63,7 @@ __all__ = [
     "check_storage",
     "check_transform",
     "check_writer",
+    "examine_env",
     "examine_plugin",
     "group_faults",
     "interrupt_at",

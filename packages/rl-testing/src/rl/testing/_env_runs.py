@@ -1,9 +1,9 @@
-"""Runs of an environment for its checks: the driver, ends of episodes, the leaf form."""
+"""Runs of an environment for its checks: the driver and the leaf form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -11,61 +11,47 @@ from torch import Tensor
 
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, unwrap
-from rl.core.mdp import FLAGS, StepMDP, done_levels
-from rl.testing._report import Report, fail, raising, require, require_same, same_values
-
-_CALLS = ("load_state_dict", "lowered", "reset", "set_seed", "state_dict", "step", "step_and_maybe_reset")
+from rl.core.mdp import StepMDP, done_levels
+from rl.testing._report import fail, require, require_same, same_values
 
 
-class _NamedCalls:
-    """An environment whose exceptions name it, the call and the number of steps so far."""
+class EnvStep(NamedTuple):
+    """Copies of what one step read and wrote, and what was returned itself.
 
-    def __init__(self, env: Env) -> None:
-        self._env, self._steps = env, 0
+    Attributes:
+        root: Entries before the step, with the actions.
+        outcome: Entries under ``next``.
+        following: Entries before the next step, with finished episodes reset.
+        returned: The tensors of `outcome` and of `following`, as the environment returned them.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        value: Any = getattr(self._env, name)
-        if name not in _CALLS:
-            return value
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            what = f"{name}, after {self._steps} steps,"
-            self._steps += name.startswith("step")
-            with raising(what, self.owner):
-                return value(*args, **kwargs)
-
-        return call
-
-    @property
-    def owner(self) -> str:
-        """The environment's class."""
-        return type(self._env).__name__
-
-
-def naming_calls(make_env: Callable[[], Env]) -> Callable[[], Any]:
-    """`make_env`, of environments whose exceptions are `CheckError`."""
-    return lambda: _NamedCalls(make_env())
+    root: TensorDictBase
+    outcome: TensorDictBase
+    following: TensorDictBase
+    returned: tuple[TensorDictBase, TensorDictBase]
 
 
 class EnvDriver:
     """An environment, and the actions that it is given.
 
     Args:
-        make_env: Function that `naming_calls` returned.
+        env: Environment; closed at the end of a ``with`` block.
         seed: Seed of the actions.
     """
 
-    def __init__(self, make_env: Callable[[], Any], seed: int) -> None:
-        self.env = make_env()
-        self.owner: str = self.env.owner
-        self.advance = StepMDP.from_env(self.env)
-        self.observation_keys = leaf_keys(self.env.observation_spec)
-        self.reward_keys = leaf_keys(self.env.full_reward_spec)
-        state = getattr(self.env, "full_state_spec", None)
-        self.state_keys: list[NestedKey] = [] if state is None else leaf_keys(state)
-        levels = done_levels(leaf_keys(self.env.full_done_spec))
+    def __init__(self, env: Env, seed: int) -> None:
+        self.env: Any = env
+        self.owner = type(env).__name__
+        self.advance = StepMDP.from_env(env)
+        self.observation_keys = leaf_keys(env.observation_spec)
+        self.action_keys, self.reward_keys = leaf_keys(env.full_action_spec), leaf_keys(env.full_reward_spec)
+        levels = done_levels(leaf_keys(env.full_done_spec))
         self.done_keys = [unwrap((*level, "done")) for level in (levels[:1] if () in levels else levels)]
         """Flags that end an episode: that of the root, if there is one."""
+        self.one_level = len(self.done_keys) == 1
+        """Whether episodes are ended by the flag at the root, or by those of the only group."""
+        self.level = as_tuple(self.done_keys[0])[:-1]
+        """Where the flags that end episodes are, if it is one level."""
         self._seed, self._generator = seed, torch.Generator()
         self.rewind()
 
@@ -75,26 +61,12 @@ class EnvDriver:
     def __exit__(self, *_: object) -> None:
         self.env.close()
 
-    @property
-    def one_level(self) -> bool:
-        """Whether episodes are ended by the flag at the root, or by those of the only group."""
-        return len(self.done_keys) == 1
-
-    @property
-    def level(self) -> tuple[str, ...]:
-        """Where the flags that end episodes are, if it is one level."""
-        return as_tuple(self.done_keys[0])[:-1]
-
-    def at_level(self, name: str) -> NestedKey:
-        """Return a key beside the flags that end episodes."""
-        return unwrap((*self.level, name))
-
     def rewind(self) -> None:
         """Draw the same random numbers for actions again."""
         self._generator.manual_seed(self._seed)
 
     def act(self) -> TensorDict:
-        """Random actions."""
+        """Draw random actions when they are due: which are legal may depend on the state."""
         return self.env.full_action_spec.rand(generator=self._generator)
 
     def over(self, entries: Any) -> bool:
@@ -121,10 +93,10 @@ class EnvDriver:
         mask.view(self.env.batch_size.numel(), -1)[0] = True
         return mask
 
-    def mark_reset(self, root: TensorDictBase) -> TensorDictBase:
-        """Mark what has ended for a reset."""
+    def mark_reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Mark the elements of a mask for a reset, or those that have ended if it is None."""
         for key in self.done_keys:
-            root.set(unwrap((*as_tuple(key)[:-1], "_reset")), root.get(key).clone())
+            root.set(unwrap((*as_tuple(key)[:-1], "_reset")), (root.get(key) if mask is None else mask).clone())
         return root
 
     def step(self, root: TensorDictBase, actions: TensorDict) -> tuple[TensorDictBase, TensorDictBase]:
@@ -133,214 +105,43 @@ class EnvDriver:
         return stepped.get("next"), following
 
 
-_LOST = (
-    "the terminal observation is lost: at episode ends, 'next' holds an observation of the following episode;"
-    " an environment that resets itself inside step must keep the last observation under 'next'"
-)
-
-
-class EpisodeEnds:
-    """The ends of a run, element by element.
-
-    Args:
-        driver: Environment.
-        time_limit: Steps after which it truncates; None if that is not known.
-    """
-
-    def __init__(self, driver: EnvDriver, time_limit: int | None) -> None:
-        self._driver, self._limit = driver, time_limit
-        self._age = torch.zeros((), dtype=torch.int64)  # steps of each running episode
-        self._truncated: list[int] = []
-        self._kept = self._moved = False
-        self._alike = 0
-        keys = leaf_keys(driver.env.full_done_spec)
-        levels = [driver.level] if driver.one_level else done_levels(keys)
-        flags = [(flag, unwrap((*level, flag))) for flag in FLAGS[1:] for level in levels]
-        self._flags = [(flag, key) for flag, key in flags if key in keys]
-        self._kinds: set[str] = set()
-        self.seen = 0
-        """Steps at which an episode ended."""
-
-    @property
-    def unseen(self) -> list[str]:
-        """The kinds of ends, ``terminated`` and ``truncated``, that the specs have and that did not occur."""
-        return list(dict.fromkeys(flag for flag, _ in self._flags if flag not in self._kinds))
-
-    @property
-    def enough(self) -> bool:
-        """Whether the run can stop: three steps with ends, and ends of both kinds."""
-        return self.seen >= 3 and not self.unseen
-
-    def record(self, before: TensorDictBase, outcome: TensorDictBase, root: TensorDictBase) -> None:
-        """Take in a step: its root, its outcome, and the following root."""
-        driver = self._driver
-        self.seen += driver.over(outcome)
-        self._kinds |= {flag for flag, key in self._flags if bool(outcome.get(key).any())}
-        if not driver.one_level:
-            return
-        over = driver.per_episode(outcome.get(driver.done_keys[0])).cpu()
-        self._age = self._age + torch.ones_like(over, dtype=torch.int64)
-        cut = outcome.get(driver.at_level("truncated"), None)
-        cut = torch.zeros_like(over) if cut is None else driver.per_episode(cut).cpu()
-        self._check_limit(over, cut)
-        self._truncated += self._age[cut].tolist()
-        self._moved |= not all(same_values(before.get(key), outcome.get(key)) for key in self._keys(outcome, over))
-        if bool(over.any()):
-            alike = torch.ones_like(over)
-            for key in self._keys(outcome, over):
-                alike &= _same_rows(outcome.get(key), root.get(key), over.ndim)
-            self._alike += int((alike & over).sum())
-            self._kept |= bool((over & ~alike).any())
-        self._age[over] = 0
-
-    def _keys(self, outcome: TensorDictBase, over: Tensor) -> list[NestedKey]:
-        """Return the observations of each episode: those of the group, if each agent has its own."""
-        values = {key: outcome.get(key) for key in self._driver.observation_keys}
-        return [
-            key
-            for key, value in values.items()
-            if isinstance(value, Tensor) and self._driver.of_entry(over.unsqueeze(-1), key, value).shape == over.shape
-        ]
-
-    def _check_limit(self, over: Tensor, cut: Tensor) -> None:
-        if self._limit is None:
-            return
-        early = cut & (self._age < self._limit)
-        require(
-            not bool(early.any()),
-            f"a terminal state is reported as truncated: an episode was truncated after {self._age[early][:1].tolist()}"
-            f" steps, the time limit is {self._limit}; learners bootstrap there",
-            self._driver.owner,
-        )
-        late = ~over & (self._age >= self._limit)
-        require(not bool(late.any()), f"an episode goes on after the time limit of {self._limit}", self._driver.owner)
-
-    def check(self, report: Report, steps: int) -> None:
-        """Raise if terminal observations are lost; report what could not be seen."""
-        if not self.seen:
-            report.skip(
-                f"episode ends: none in {steps} random steps; give `steps=`, or make the environment with shorter"
-                " episodes"
-            )
-            return
-        for flag in self.unseen:
-            limit = f", although the time limit is {self._limit}" if self._limit and flag == "truncated" else ""
-            report.skip(f"ends reported as {flag}: none in {steps} random steps{limit}; give `steps=`")
-        if not self._driver.one_level:
-            report.skip("terminal observations: the done flags are in several groups, and not at the root")
-            return
-        if self._alike > 1 and self._moved and not self._kept:
-            fail(_LOST, self._driver.owner)
-        if not self._kept:
-            report.skip("terminal observations: at every end seen, the observation equals that of the reset")
-        if self._truncated and self._limit is None:
-            ages = sorted(set(self._truncated))
-            report.skip(
-                f"whether ends reported as truncated are time limits: episodes were truncated after {ages} steps;"
-                " give `time_limit=`"
-            )
-
-
-def _same_rows(left: Tensor, right: Tensor, batch_dims: int) -> Tensor:
-    same = left == right
-    if left.is_floating_point():
-        same |= left.isnan() & right.isnan()
-    return same.flatten(batch_dims).all(-1).cpu() if same.ndim > batch_dims else same.cpu()
-
-
-def check_inner_reset(make_env: Callable[[], Env], seed: int, steps: int) -> None:
-    """Check for a reset inside `step`, which draws from the generator: the last outcome then depends on the seed.
-
-    Where no other step of an episode depends on the generator, that shows that the terminal observation is one of the
-    following episode.
-    """
-    with EnvDriver(make_env, seed) as one, EnvDriver(make_env, seed) as two:
-        for driver in (one, two):
-            driver.env.set_seed(seed)
-        left, right = one.env.reset(), two.env.reset()
-        if not one.one_level:
-            return
-        for step in range(steps):
-            one.env.set_seed(seed + 2 * step + 1)
-            two.env.set_seed(seed + 2 * step + 2)
-            action = one.act()
-            left, right = one.env.step(left.update(action.clone())), two.env.step(right.update(action.clone()))
-            after, other = left.get("next"), right.get("next")
-            same = all(same_values(after.get(key), other.get(key)) for key in one.observation_keys)
-            if one.over(after) or one.over(other):
-                require(same or not step, _LOST, one.owner)
-                return
-            if not same:
-                return  # transitions are random: nothing can be concluded
-            left, right = one.advance(left), two.advance(right)
-
-
-def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
-    """Check that the leaf form gives the numbers of the TensorDict form, in tensors of its own."""
-    env, generic = make_env(), make_env()
-    owner = env.owner
-    try:
-        lower = getattr(env, "lowered", None)
-        leaf = lower() if lower is not None else None
+def check_leaf_form(make_env: Callable[[], Any], run: list[EnvStep], seed: int) -> None:
+    """Check that the leaf form gives the numbers of a run of the TensorDict form, in tensors of its own."""
+    with EnvDriver(make_env(), seed) as driver:
+        env, owner = driver.env, driver.owner
+        leaf = env.lowered() if hasattr(env, "lowered") else None
         if leaf is None:
             return
-        members = ("batch_size", "reset_leaves", "step_leaves")
-        absent = [name for name in members if not hasattr(leaf, name)]
-        require(
-            not absent, f"lowered returned a {type(leaf).__name__}, which lacks {', '.join(absent)} of LeafEnv", owner
-        )
+        absent = [name for name in ("batch_size", "reset_leaves", "step_leaves") if not hasattr(leaf, name)]
+        text = f"lowered returned a {type(leaf).__name__}, which lacks {', '.join(absent)} of LeafEnv"
+        require(not absent, text, owner)
         require(leaf.batch_size == env.batch_size, "the leaf form has another batch size", owner)
-        generator = torch.Generator().manual_seed(seed)
         env.set_seed(seed)
-        generic.set_seed(seed)
-        advance = StepMDP(
-            reward_keys=leaf_keys(env.full_reward_spec),
-            done_keys=leaf_keys(env.full_done_spec),
-            action_keys=leaf_keys(env.full_action_spec),
-        )
         root: Leaves = leaf.reset_leaves()
-        td = generic.reset()
-        require_same(td, root, "reset and reset_leaves differ", owner)
+        require_same(run[0].root.exclude(*driver.action_keys), root, "reset and reset_leaves differ", owner)
         kept: list[Leaves] = [root]
-        plain = "done" in leaf_keys(env.full_done_spec)
-        for _ in range(min(steps, 30)):
-            action = env.full_action_spec.rand(generator=generator)
-            root = {**root, **{key: action.get(key) for key in leaf_keys(env.full_action_spec)}}
-            outcome = leaf.step_leaves(root)
+        for step in run:
+            outcome = leaf.step_leaves({**root, **{key: step.root.get(key) for key in driver.action_keys}})
             _check_own(outcome, kept, owner)
             kept.append(outcome)
-            stepped, td = generic.step_and_maybe_reset(td.update(action))
-            require_same(stepped.get("next"), outcome, "step and step_leaves differ", owner)
-            root = advance.leaves(root, outcome)
-            if plain and bool(outcome["done"].any()):
+            require_same(step.outcome, outcome, "step and step_leaves differ", owner)
+            root = driver.advance.leaves(root, outcome)
+            if driver.over(outcome):
+                if driver.done_keys != ["done"]:
+                    return  # a mask at the root cannot say which of several levels has ended
                 root = leaf.reset_leaves(root, outcome["done"])
                 kept.append(root)
-            elif not plain and any(bool(outcome[key].any()) for key in leaf_keys(env.full_done_spec)):
-                return  # a mask at the root cannot say which of several levels has ended
-            for key in leaf_keys(env.observation_spec):
-                require(
-                    same_values(td.get(key), root[key]), f"after step and reset_leaves, {key_str(key)} differs", owner
-                )
-    finally:
-        env.close()
-        generic.close()
+            for key in driver.observation_keys:
+                text = f"after step and reset_leaves, {key_str(key)} differs"
+                require(same_values(step.following.get(key), root[key]), text, owner)
 
 
 def _check_own(outcome: Leaves, kept: list[Leaves], owner: str) -> None:
     """Assert that no tensor shares memory with another one that was handed out."""
-    seen = {_place(value): key for leaves in kept for key, value in leaves.items() if value.numel()}
+    seen = {value.data_ptr(): key for leaves in kept for key, value in leaves.items() if value.numel()}
     for key, value in outcome.items():
-        if not value.numel():
-            continue
-        other = seen.get(_place(value))
-        named = "" if other is None else key_str(other)
-        require(
-            other is None,
-            f"{key_str(key)} shares its memory with {named}, handed out before it; every tensor must be new",
-            f"{owner}.step_leaves",
-        )
-        seen[_place(value)] = key
-
-
-def _place(value: Tensor) -> int:
-    return value.data_ptr()
+        place = value.data_ptr()
+        if value.numel() and place in seen:
+            text = f"{key_str(key)} shares its memory with {key_str(seen[place])}; every tensor must be new"
+            fail(text, f"{owner}.step_leaves")
+        seen[place] = key

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckError, NotExercisedWarning
-from rl.core.keys import key_str, leaf_keys
+from rl.core.keys import NestedKey, key_str, leaf_keys
 
 
 @dataclass
@@ -76,22 +76,37 @@ def require(held: object, reason: str, owner: str) -> None:
         fail(reason, owner)
 
 
+def same_rows(left: Any, right: Any, batch_dims: int) -> Tensor:
+    """Return which elements of two tensors are equal, ``[*B]``; NaN equals NaN. None are if the shapes differ."""
+    if not isinstance(right, Tensor) or left.shape != right.shape:
+        return torch.zeros(left.shape[:batch_dims], dtype=torch.bool)
+    same = left == right
+    if left.is_floating_point():
+        same |= left.isnan() & right.isnan()
+    return same.flatten(batch_dims).all(-1).cpu() if same.ndim > batch_dims else same.cpu()
+
+
 def same_values(left: Any, right: Any) -> bool:
     """Whether two entries agree bit by bit, NaN with NaN."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
-        same = left == right
-        return bool((same | (left.isnan() & right.isnan())).all() if left.is_floating_point() else same.all())
+        return bool(same_rows(left, right, left.ndim).all())
     return bool(left == right) if not hasattr(left, "batch_size") else left.tolist() == right.tolist()
+
+
+def different_key(left: Any, right: Any) -> NestedKey | None:
+    """Return a key in which two sets of entries differ, or that only one of them has; None if they agree."""
+    one, two = leaf_keys(left), leaf_keys(right)
+    odd = [key for key in (*one, *two) if key not in one or key not in two]
+    odd += [key for key in one if key not in odd and not same_values(left.get(key), right.get(key))]
+    return odd[0] if odd else None
 
 
 def require_same(left: Any, right: Any, reason: str, owner: str) -> None:
     """Raise unless two sets of entries agree bit by bit; the error names the key."""
-    one, two = set(leaf_keys(left)), set(leaf_keys(right))
-    require(one == two, f"{reason}: the entries {sorted(map(str, one ^ two))} are in one of them only", owner)
-    for key in one:
-        require(same_values(left.get(key), right.get(key)), f"{reason}: {key_str(key)} differs", owner)
+    key = different_key(left, right)
+    require(key is None, f"{reason}: {'' if key is None else key_str(key)} differs", owner)
 
 
 def require_plain(value: Any, what: str, owner: str) -> None:

@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer
+from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
@@ -24,7 +25,6 @@ from rl.envs.base._checks import (
     check_action,
     check_env_specs,
     check_not_done,
-    expected_entry,
     warn_not_restorable,
 )
 from rl.envs.base._rollout import OpenLoopPolicy, on_its_device, rollout, write_into
@@ -522,7 +522,7 @@ class EnvBase(SpecNames):
             if isinstance(actions_of_one[key], (Bounded, Unbounded)):
                 raise SpecError(
                     f"{self._rl.owner}.all_actions: {key_str(key)} is continuous,"
-                    f" {expected_entry(actions_of_one[key])}, and cannot be listed: choose among some values with"
+                    f" {describe_entry(actions_of_one[key])}, and cannot be listed: choose among some values with"
                     " ActionDiscretizer"
                 )
         each = actions_of_one.enumerate()

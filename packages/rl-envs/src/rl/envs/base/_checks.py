@@ -9,63 +9,14 @@ import torch
 from torch import Tensor
 
 from rl.core import env_specs
+from rl.core.env_specs import describe_entry, entry_fault
 from rl.core.errors import ArgumentError, ContractError, SpecError, issue_warning
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
-from rl.core.specs import Composite, TensorSpec, Unbounded
+from rl.core.specs import Composite
 from rl.envs.base._specs import leaf_keys
 
 if TYPE_CHECKING:
     from rl.core.interfaces import Env
-
-
-def describe(value: Any) -> str:
-    """Dtype and shape of a value, or its type, for messages."""
-    if isinstance(value, (Tensor, TensorSpec)) and value.dtype is not None:
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return type(value).__name__
-
-
-def _domain(spec: TensorSpec) -> str:
-    if isinstance(spec, Unbounded):
-        return ""
-    space = getattr(spec, "space", None)
-    low, high = getattr(space, "low", None), getattr(space, "high", None)
-    if isinstance(low, Tensor) and isinstance(high, Tensor) and not low.is_meta:
-        return f" in [{_ends(low)}, {_ends(high)}]"
-    n = getattr(space, "n", None)
-    legal = "" if getattr(spec, "mask", None) is None else " that its mask allows"
-    return f" of {type(spec).__name__}" + (f"({n})" if n is not None else "") + legal
-
-
-def _ends(bound: Tensor) -> str:
-    values = bound.flatten().unique().tolist() or [float("nan")]
-    return f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g}..{values[-1]:g}"
-
-
-def _range(value: Tensor) -> str:
-    if not value.numel():
-        return ""
-    if value.numel() <= 8:
-        return f" with values {value.tolist()}"
-    return f" with values from {value.min().item():g} to {value.max().item():g}"
-
-
-def expected_entry(value: Any) -> str:
-    """Dtype, shape and domain of a spec; dtype, shape and range of a tensor."""
-    return describe(value) + (_domain(value) if isinstance(value, TensorSpec) else "")
-
-
-def entry_fault(spec: TensorSpec, value: Any) -> str | None:
-    """Return the fault of a value, or None."""
-    if not isinstance(value, Tensor):
-        return f"expected {describe(spec)}, got {describe(value)}" if spec.dtype is not None else None
-    if value.shape != spec.shape or value.dtype != spec.dtype:
-        return f"expected {describe(spec)}{_domain(spec)}, got {describe(value)}"
-    if spec.device is not None and value.device != spec.device:
-        return f"expected device {spec.device}, got {value.device}"
-    if not spec.is_in(value):
-        return f"expected {describe(spec)}{_domain(spec)}, got {describe(value)}{_range(value)}"
-    return None
 
 
 def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allowed: Iterable[NestedKey] = ()) -> None:
@@ -87,11 +38,11 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allow
         if key not in found:
             close = nearest(key, [other for other in found if other not in wanted])
             hint = f" (did it write {key_str(close)} instead?)" if close is not None else ""
-            faults.append(f"  {key_str(key)}: expected {describe(spec)}, got nothing{hint}")
+            faults.append(f"  {key_str(key)}: expected {describe_entry(spec)}, got nothing{hint}")
         elif (fault := entry_fault(spec, entries.get(key))) is not None:
             faults.append(f"  {key_str(key)}: {fault}")
     extra = [key for key in found if key not in wanted and key not in {unwrap(k) for k in allowed}]
-    faults += [f"  {key_str(key)}: expected nothing, got {describe(entries.get(key))}" for key in extra]
+    faults += [f"  {key_str(key)}: expected nothing, got {describe_entry(entries.get(key))}" for key in extra]
     if faults:
         raise SpecError(
             f"{owner} does not agree with the specs:\n" + "\n".join(faults) + "\nChange what it returns, or the spec;"

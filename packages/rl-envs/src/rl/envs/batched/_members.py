@@ -10,13 +10,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.core.workers import write_leaves
 from rl.envs.base._base import EnvBase
-from rl.envs.base._checks import expected_entry
 from rl.envs.base._specs import leaf_keys
 
 
@@ -144,7 +144,7 @@ def _union(one: Any, two: Any) -> TensorSpec | None:
 def _text(spec: TensorSpec | None) -> str:
     if isinstance(spec, Composite):
         return f"a Composite {list(spec.shape)}"
-    return "nothing" if spec is None else expected_entry(spec)
+    return "nothing" if spec is None else describe_entry(spec)
 
 
 def check_same_keys(

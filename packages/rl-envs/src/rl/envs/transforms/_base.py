@@ -10,12 +10,12 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import TensorSpec
 from rl.envs.base._base import EnvBase
-from rl.envs.base._checks import expected_entry
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._specs import Specs
 
@@ -208,7 +208,7 @@ class Transform:
             raise
         except Exception as error:
             raise SpecError(
-                f"{self!r} cannot map the spec of {key_str(key)}, {expected_entry(spec)}: {error}"
+                f"{self!r} cannot map the spec of {key_str(key)}, {describe_entry(spec)}: {error}"
             ) from error
 
     def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:

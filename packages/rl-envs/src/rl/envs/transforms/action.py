@@ -10,12 +10,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer, one_of
+from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import RandomTransform, after_batch, from_the_end, mapped_spec
 from rl.envs.transforms._specs import Specs
@@ -170,7 +170,7 @@ class ActionClipping(Transform):
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if not isinstance(spec, Bounded) or not spec.dtype.is_floating_point:
             raise SpecError(
-                f"{self!r} clips bounded floats, and {key_str(self.in_keys_inv[0])} is {expected_entry(spec)}"
+                f"{self!r} clips bounded floats, and {key_str(self.in_keys_inv[0])} is {describe_entry(spec)}"
             )
         self._low, self._high = spec.low, spec.high
         return Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
@@ -328,7 +328,7 @@ class ActionMask(Transform):
             if dtype is None or dtype.is_floating_point or dtype.is_complex:
                 raise SpecError(
                     f"{self!r} reads a mask of booleans or integers, and {key_str(self.mask_key)} is"
-                    f" {expected_entry(spec[self.mask_key])}: name the mask with mask_key="
+                    f" {describe_entry(spec[self.mask_key])}: name the mask with mask_key="
                 )
 
 

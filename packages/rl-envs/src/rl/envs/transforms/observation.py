@@ -12,13 +12,13 @@ from tensordict import NonTensorStack, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer, one_of
+from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
 from rl.core.registry import load
 from rl.core.specs import Bounded, NonTensor, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._checks import describe
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Reset, Step, Transform, write_result
 from rl.envs.transforms._maps import mapped_spec
@@ -691,8 +691,9 @@ class NextObservationDelta(Transform):
             value, following = self._read(tensordict, key), self._read(tensordict, next_key(key))
             if following.shape != value.shape or not value.is_floating_point():
                 raise ContractError(
-                    f"{self!r}: {key_str(key)} is {describe(value)} and its next value {describe(following)}; a"
-                    " difference is that of floating-point numbers of one shape: leave it out of in_keys"
+                    f"{self!r}: {key_str(key)} is {describe_entry(value)} and its next value"
+                    f" {describe_entry(following)}; a difference is that of floating-point numbers of one shape: leave"
+                    " it out of in_keys"
                 )
             difference = following - value
             delta = difference.to(self.delta_dtype)
