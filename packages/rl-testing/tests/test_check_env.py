@@ -503,13 +503,11 @@ class OddGroups(Pair):
 def test_contradictions_of_a_group_are_named_before_the_first_step():
     with pytest.raises(CheckError) as caught:
         check_env(OddGroups)
-    *lines, last = str(caught.value).splitlines()
+    *lines, last = str(caught.value).splitlines()[:4]
     rest = "as ('agents', 'reward') is [2, 2, 1]; change one of the two specs"
     for name, line in zip(FLAGS, lines, strict=True):
         assert line == f"spec of ('agents', '{name}'): the spec has shape [2, 3, 1], expected [2, 2, 1], {rest}"
-    assert (
-        last == f"spec of ('agents', 'action'): the spec has shape [2, 3, 1], expected [2, 2, ...], {rest} (OddGroups)"
-    )
+    assert last == f"spec of ('agents', 'action'): the spec has shape [2, 3, 1], expected [2, 2, ...], {rest}"
 
 
 class UnlikeItsTwin(CountingEnv):

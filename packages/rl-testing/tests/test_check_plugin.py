@@ -87,7 +87,7 @@ def test_a_plugin_that_keeps_its_promises_passes_and_says_what_was_not_exercised
         ("x = 3", "implements no hook"),
         (declaring("torch.nn:MSELoss"), r"does not fit the kind env.*\(env acme\)"),
         (declaring("acme_parts:Nothing"), "acme_parts:Nothing gave AttributeError"),
-        (declaring("acme_parts:Unseeded"), "^set_seed must return the next seed"),
+        (declaring("acme_parts:Unseeded"), "^set_seed: it must return the next seed"),
     ],
 )
 def test_a_fault_is_named_reason_first(write, text, message):
@@ -151,6 +151,6 @@ def test_the_doctor_shows_a_row_for_each_result(write):
         ("env acme", "note"),
         ("env more", "problem"),
     ]
-    assert found[2].value.startswith("not exercised: episode ends")
+    assert found[2].value.startswith("not exercised: last observation of an episode: no end")
     with pytest.raises(UnknownComponentError, match="no installed plugin is called 'acmee'"):
         examine_plugin("acmee", registry=registry)

@@ -339,9 +339,9 @@ class Clamping(Same):
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (WrongDtype(), "^'observation': expected dtype torch.float32, got torch.float64"),
-        (Adds(), "^the reset of one element changed 'observation' of the others"),
-        (Total(), "^the terminal observation is lost"),
+        (WrongDtype(), "^'observation': expected float32 .*, got float64"),
+        (Adds(), "^partial reset: the reset of marked elements after step 2 changed 'observation' of others"),
+        (Total(), "^last observation of an episode: .* the last one is lost"),
         (Clamping(), "^its pickle gives another result: .*observation"),
     ],
     ids=lambda value: type(value).__name__,

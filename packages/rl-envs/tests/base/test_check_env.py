@@ -457,5 +457,5 @@ def test_ragged_specs_are_refused_when_they_are_assigned(spec):
 
 def test_the_judge_is_asked_for_where_it_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "rl.testing", None)  # an import of it fails
-    with pytest.raises(MissingExtraError, match="pip install rl-testing$"):
+    with pytest.raises(MissingExtraError, match=r"pip install rl-testing$"):
         check_env(Walk())

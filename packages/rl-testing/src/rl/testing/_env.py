@@ -86,10 +86,10 @@ def _check_ends(judge: EnvJudge, time_limit: int | None, report: Report, owner: 
         if own and not any(bool(step.outcome.get(key).any()) for step in judge.run for key in own):
             limit = f", although the time limit is {time_limit}" if time_limit and flag == "truncated" else ""
             report.skip(f"ends reported as {flag}: none in {judge.steps} random steps{limit}; give `steps=`")
-    cut = unwrap((*driver.level, "truncated"))
     if not driver.one_level:
         return
-    age, ages = torch.zeros((), dtype=torch.int64), set[int]()  # steps of each running episode, and of those truncated
+    cut = unwrap((*driver.level, "truncated"))
+    age, ages = torch.zeros((), dtype=torch.int64), set[int]()  # steps of running episodes, and of truncated ones
     for step in judge.run:
         over = driver.per_episode(step.outcome.get(driver.done_keys[0])).cpu()
         age = age + torch.ones_like(over, dtype=torch.int64)
@@ -98,16 +98,14 @@ def _check_ends(judge: EnvJudge, time_limit: int | None, report: Report, owner: 
         late = time_limit is not None and bool((~over & (age >= time_limit)).any())
         require(not late, f"an episode goes on after the time limit of {time_limit}", owner)
         early = [time_limit is not None and number < time_limit for number in ages]
-        text = (
-            f"a terminal state is reported as truncated: after {sorted(ages)[:1]} steps, the time limit is {time_limit}"
-        )
+        text = f"a terminal state is reported as truncated: after {sorted(ages)[:1]} steps, the limit is {time_limit}"
         require(not any(early), f"{text}; learners bootstrap there", owner)
         age = age.masked_fill(over, 0)
     if ages and time_limit is None:
-        report.skip(
+        text = (
             f"whether ends reported as truncated are time limits: episodes were truncated after {sorted(ages)} steps;"
-            " give `time_limit=`"
         )
+        report.skip(f"{text} give `time_limit=`")
 
 
 def _check_memory(make_env: Callable[[], Any], run: list[EnvStep], owner: str) -> None:
@@ -160,10 +158,8 @@ def _check_seeds(make_env: Callable[[], Any], seed: int, steps: int, report: Rep
             return
     text = f"set_seed ignores its argument: seeds {seed} to {seed + others[-1]} give the same run, no seed another one"
     require(not random, text, driver.owner)
-    report.skip(
-        f"whether set_seed uses its argument: seeds {seed} and {seed + 1} give the same run, and nothing in it looks"
-        " random"
-    )
+    text = f"whether set_seed uses its argument: seeds {seed} and {seed + 1} give the same run"
+    report.skip(f"{text}, and nothing in it looks random")
 
 
 def _check_state(make_env: Callable[[], Env], seed: int, steps: int, report: Report) -> None:

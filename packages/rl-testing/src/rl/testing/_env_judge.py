@@ -20,7 +20,7 @@ from rl.testing._env_runs import EnvDriver, EnvStep
 from rl.testing._report import different_key, same_rows, same_values
 
 _ROLES = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec")
-_PARTIAL = "partial reset"
+_PARTIAL, _MARKED = "partial reset", "of marked elements only"
 
 
 class EnvRow(NamedTuple):
@@ -122,7 +122,7 @@ class EnvJudge:
 
     def _row(self, name: str, expected: str, fault: str | None, *, good: str = "so", bad: str = "otherwise") -> None:
         """Add a row; a fault stays, and the first one counts."""
-        if name not in self._rows or self._rows[name].verdict == "ok":
+        if name not in self._rows or self._rows[name].verdict != "FAULT":
             row = (good, "ok") if fault is None else (bad, "FAULT", fault)
             self._rows[name] = EnvRow(name, expected, *row)
 
@@ -270,7 +270,7 @@ class EnvJudge:
             others = ~driver.of_entry(marked, key, value)
             if not same_values(fresh.get(key)[others], value[others]):
                 text = f"the reset of marked elements after {self._when} changed {key_str(key)} of others"
-                self._row(_PARTIAL, "of marked elements only", text)
+                self._row(_PARTIAL, _MARKED, text)
         return fresh
 
     # ---- verdicts on a reset and a step
@@ -342,21 +342,20 @@ class EnvJudge:
         if kept or (ends > 1 and moved):
             text = "at every end 'next' holds the first observation of the following episode: the last one is lost"
             self._row(name, expected, None if kept else text, bad="lost")
-        elif ends:
-            self._skip(name, expected, "at every end it equals that of the reset")
         else:
-            self._skip(name, expected, f"no end in {self.steps} random steps; give `steps=`, or shorter episodes")
+            why = f"no end in {self.steps} random steps; give `steps=`, or shorter episodes"
+            self._skip(name, expected, "at every end it equals that of the reset" if ends else why)
 
     def _judge_seeded_runs(self) -> None:
-        name, why = _PARTIAL, self._unjudgeable or ("fewer than three steps" if self.steps < 3 else None)
+        why = self._unjudgeable or ("fewer than three steps" if self.steps < 3 else None)
         several = self.env.batch_size.numel() > 1
         if why is not None:
-            self._skip(name, "of marked elements only", why) if several else None
+            self._skip(_PARTIAL, _MARKED, why) if several else None
             return
-        plain, other = self.walk(name, resets=0), self.walk(name, resets=0, later=self.steps)
+        plain, other = self.walk(_PARTIAL, resets=0), self.walk(_PARTIAL, resets=0, later=self.steps)
         if self.error is None:
             self._judge_inner_reset(plain, other)
-        reset = self.walk(name, resets=1) if several else []
+        reset = self.walk(_PARTIAL, resets=1) if several else []
         if reset and self.error is None:
             self._judge_partial_reset(plain, reset)
 
@@ -373,15 +372,14 @@ class EnvJudge:
                 return
 
     def _judge_partial_reset(self, plain: list[EnvStep], reset: list[EnvStep]) -> None:
-        name, expected = _PARTIAL, "of marked elements only"
         changed = self._differences(plain, reset)
         if changed and self._drawn(plain, reset, changed):
-            self._skip(name, expected, "steps draw random numbers, and the reset changes which ones")
+            self._skip(_PARTIAL, _MARKED, "steps draw random numbers, and the reset changes which ones")
             return
         text = f"after a reset of element 0, {key_str(changed[0])} of another element is different" if changed else None
         if text is None and self._unmoved(plain[1], reset[2]):
             text = "element 0 was marked in '_reset' and not reset"
-        self._row(name, expected, text)
+        self._row(_PARTIAL, _MARKED, text)
 
     def _differences(self, one: list[EnvStep], two: list[EnvStep]) -> list[NestedKey]:
         """Return the keys in which another element than the first differs before it ends, in the order of time."""

@@ -16,19 +16,12 @@ from rl.testing._report import fail, require, require_same, same_values
 
 
 class EnvStep(NamedTuple):
-    """Copies of what one step read and wrote, and what was returned itself.
+    """Copies of what one step read and wrote, and what was returned itself."""
 
-    Attributes:
-        root: Entries before the step, with the actions.
-        outcome: Entries under ``next``.
-        following: Entries before the next step, with finished episodes reset.
-        returned: The tensors of `outcome` and of `following`, as the environment returned them.
-    """
-
-    root: TensorDictBase
+    root: TensorDictBase  # with the actions
     outcome: TensorDictBase
-    following: TensorDictBase
-    returned: tuple[TensorDictBase, TensorDictBase]
+    following: TensorDictBase  # with finished episodes reset
+    returned: tuple[TensorDictBase, TensorDictBase]  # outcome and following, in the tensors of the environment
 
 
 class EnvDriver:

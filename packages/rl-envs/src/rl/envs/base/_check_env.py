@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from rl.core.errors import MissingExtraError, SpecError
+from rl.core.errors import ArgumentError, MissingExtraError, SpecError
 from rl.core.interfaces import Env
 
 _LIMIT = 46
@@ -28,7 +28,7 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
 
     Raises:
         SpecError: With one line for each fault.
-        ArgumentError: If `steps` is below 1.
+        ArgumentError: If `env` is a class, or `steps` is below 1.
         MissingExtraError: If rl-testing is not installed.
 
     Example:
@@ -43,6 +43,8 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
         if error.name != "rl.testing":
             raise
         raise MissingExtraError("check_env needs rl-testing, which is not installed: pip install rl-testing") from error
+    if isinstance(env, type):
+        raise ArgumentError(f"expected an environment, got the class {env.__name__}: pass {env.__name__}(...)")
     checked: Any = env
     rules = getattr(checked, "_rl", None)
     debug = getattr(checked, "debug", None)
