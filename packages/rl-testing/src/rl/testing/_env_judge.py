@@ -416,5 +416,6 @@ class EnvJudge:
         index = (0,) * len(self.env.batch_size)
         start, place, now = plain[0].root[index], plain[1].following[index], reset[2].root[index]
         keys = [key for key in self.driver.observation_keys if isinstance(plain[0].root.get(key), Tensor)]
-        moved = any(not same_values(start.get(key), place.get(key)) for key in keys)
+        began = bool(self.driver.per_element(plain[1].outcome.get(self.driver.done_keys[0]))[index])  # as a reset would
+        moved = not began and any(not same_values(start.get(key), place.get(key)) for key in keys)
         return moved and all(same_values(place.get(key), now.get(key)) for key in keys)
