@@ -229,6 +229,26 @@ def test_reset_networks_have_other_parameters_and_targets_that_equal_them():
         torch.testing.assert_close(one.detach(), other)
 
 
+class Offset(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.full((4,), 9.0))
+
+    def forward(self, x):
+        return x + self.offset
+
+
+def test_networks_that_cannot_be_reset_are_named():
+    network = TensorDictModule(nn.Sequential(Offset(), nn.Linear(4, 3)), ["observation"], ["action_value"])
+    loss = DQNLoss(network, action_space="categorical", delay_value=True)
+    with pytest.warns(
+        UserWarning, match=r"left the parameters of value_network.module.0 \(Offset\) as they are"
+    ) as caught:
+        loss.reset_parameters_recursive()
+    assert "target" not in str(caught[0].message)
+    assert (network.module[0].offset == 9).all()
+
+
 def test_keys_of_our_losses_follow_from_their_networks():
     loss, _ = make("DQNLoss")
     with pytest.raises(AttributeError, match="in_keys of DQNLoss follow from its networks and keys: use set_keys"):

@@ -13,7 +13,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ArgumentError, ShapeError, UnknownArgumentError, UnknownNameError, UnsupportedError
+from rl.core.errors import (
+    ArgumentError,
+    ShapeError,
+    UnknownArgumentError,
+    UnknownNameError,
+    UnsupportedError,
+    issue_warning,
+)
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
@@ -141,13 +148,22 @@ class LossModule(KeyedModule):
     def reset_parameters_recursive(self) -> None:
         """Give the networks new initial parameters, and target networks those of the networks that they follow.
 
-        By ``reset_parameters`` of the layers; parameters of modules without that method stay as they are.
+        By ``reset_parameters`` of the layers; parameters of modules without that method stay as they are, and a warning
+        names them.
         """
-        for network in self.children():
-            for part in network.modules():
+        kept: list[str] = []
+        for name, network in self.named_children():
+            for path, part in network.named_modules(prefix=name):
                 reset: Any = getattr(part, "reset_parameters", None)
                 if reset is not None:
                     reset()
+                elif not name.startswith("target_") and any(True for _ in part.parameters(recurse=False)):
+                    kept.append(f"{path} ({type(part).__name__})")
+        if kept:
+            issue_warning(
+                f"{type(self).__name__}.reset_parameters_recursive left the parameters of {', '.join(kept)} as they"
+                " are: these modules have no reset_parameters()"
+            )
         networks = dict(self.named_children())
         for name, network in networks.items():
             target = networks.get(f"target_{name}")
