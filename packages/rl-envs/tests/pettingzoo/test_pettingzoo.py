@@ -238,6 +238,19 @@ def test_an_observation_of_an_agent_that_lacks_an_entry_of_its_space_is_refused_
         env.step(root)
 
 
+@pytest.mark.parametrize("info", [{}, None])
+def test_an_info_that_lacks_the_mask_is_refused_with_the_agent(info):
+    class Forgetful(Masked):
+        def step(self, actions):
+            *rest, infos = super().step(actions)
+            return *rest, {name: found for name, found in {**infos, "a_1": info}.items() if found is not None}
+
+    env = PettingZooWrapper(Forgetful())
+    message = "the info of a_1 in PettingZooWrapper lacks .action_mask., which its reset had"
+    with pytest.raises(SpecError, match=message):
+        env.step(env.rand_action(env.reset()))
+
+
 def test_the_first_agent_that_is_done_ends_the_episode_by_default():
     then = PettingZooWrapper(Race()).rollout(10)["next"]
     assert then["done"].flatten().tolist() == [False, True]

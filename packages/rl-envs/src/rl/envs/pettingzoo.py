@@ -493,6 +493,11 @@ class _Group:
         for row, agent in zip(masks, self.group.agents, strict=True):
             if agent in acting:
                 mask = ("action_mask",)
+                if not self._in_observation and "action_mask" not in infos.get(agent, {}):
+                    raise SpecError(
+                        f"the info of {agent} in {self._owner} lacks 'action_mask', which its reset had: the simulator"
+                        " has to report it for every agent that acts"
+                    )
                 row[:] = (
                     self._part_of(observations[agent], mask, [mask], f"{agent} in {self._owner}")
                     if self._in_observation
