@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rl.core.errors import SpecError
 from rl.core.registry import load
-from rl.envs import CatTensors, GymEnv, InitTracker, SerialEnv, TransformedEnv
+from rl.envs import CatTensors, GymEnv, InitTracker, ParallelEnv, SerialEnv, TransformedEnv
 from rl.trainers import A2CConfig, PPOConfig, SACConfig, make_env, train_a2c, train_ppo, train_sac
 from rl.trainers.loggers import read_metrics
 from rl.trainers.networks import described_observations
@@ -72,13 +72,18 @@ def test_a_clash_is_rejected_before_the_first_step(recipe, name, choice, tmp_pat
 BOOKKEEPING = ["is_init", "step_count", "episode_reward"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
-@pytest.mark.parametrize("recipe", ["ppo", "dqn"])
-def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_rejected(recipe, dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("recipe", "dtype", "workers"),
+    [*[(recipe, dtype, 0) for recipe in ("ppo", "dqn") for dtype in ("float32", "bool", "int8")], ("ppo", "bool", 2)],
+)
+def test_an_observation_that_recurrent_policies_read_as_the_begin_of_an_episode_is_rejected(
+    recipe, dtype, workers, tmp_path
+):
     found, asked = load("recipe", recipe), {"name": "x", "also": "is_init", "choice": True, "dtype": dtype}
     message = rf"{recipe} has entries 'is_init' of its own.*--transform 'rename:\{{in_keys: \[is_init\]"
+    config = found.config(env="Named-v0", env_kwargs=asked, policy="lstm", num_envs=2, workers=workers)
     with pytest.raises(SpecError, match=message):
-        found.train(found.config(env="Named-v0", env_kwargs=asked, policy="lstm"), out=tmp_path / "run", display="none")
+        found.train(config, out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
 
 
@@ -105,6 +110,9 @@ def tracked():
 
 def test_marks_of_a_transform_inside_a_batch_are_left_to_it():
     assert "leaves out" not in described_observations(SerialEnv(2, tracked))
+    env = ParallelEnv(2, tracked)
+    assert "leaves out" not in described_observations(env)
+    env.close()
 
 
 @pytest.mark.parametrize("transform", ["init-tracker", "step-counter", "reward-sum"])

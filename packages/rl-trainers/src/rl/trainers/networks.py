@@ -74,10 +74,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
 
 
 def bookkeeping_names(env: Env) -> set[str]:
-    """Entries of the environment itself that have the name of one that transforms write for bookkeeping.
-
-    What environments in processes write counts as written by transforms, which are not seen there.
-    """
+    """Entries of the environment itself that have the name of one that transforms write for bookkeeping."""
     from rl.envs import Compose, ParallelEnv, SerialEnv, TransformedEnv
 
     inner: Any = env
@@ -89,9 +86,10 @@ def bookkeeping_names(env: Env) -> set[str]:
         chain = inner.transform if isinstance(inner.transform, Compose) else [inner.transform]
         written |= {key for one in chain for key in one.out_keys if key not in one.in_keys}
         inner = inner.base_env
-    if isinstance(inner, ParallelEnv):
-        return set()
-    return {*BOOKKEEPING.intersection(leaf_keys(inner.observation_spec), leaf_keys(env.observation_spec)) - written}
+    own = {*BOOKKEEPING.intersection(leaf_keys(inner.observation_spec), leaf_keys(env.observation_spec)) - written}
+    if own and isinstance(inner, ParallelEnv):  # its members may have transforms of their own, in the workers
+        own.difference_update(*getattr(inner, "transform.out_keys", []))
+    return own
 
 
 def action_of(env: Env) -> tuple[NestedKey, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -200,9 +201,13 @@ class Chunk:
         return exact and bool(self._root or not self._parts)  # a state without shared memory has no root
 
     def attribute(self, name: str) -> list[Any] | str:
-        """Return the attribute of each environment; `CALLABLE` if it is a method, `MISSING` if there is none."""
+        """Return the attribute of each environment, maybe a dotted path.
+
+        Returns:
+            A list; `CALLABLE` if it is a method, `MISSING` if there is none.
+        """
         try:
-            found = [getattr(env, name) for env in self.env.envs]
+            found = [attrgetter(name)(env) for env in self.env.envs]
         except AttributeError:
             return MISSING
         return CALLABLE if callable(found[0]) else found
