@@ -64,6 +64,14 @@ def test_the_entry_and_its_first_step_are_named(recipe, choice, where, value, tm
         load("recipe", recipe).train(config, out=tmp_path / "run", display="none")
 
 
+@pytest.mark.parametrize("where", ["observation", "reward"])
+def test_an_infinite_loss_names_the_finite_entry_whose_square_overflows(where, tmp_path):
+    kwargs = {"where": where, "value": "1e30", "choice": False}
+    config = config_of("sac", env="Broken-v0", env_kwargs=kwargs, learning_starts=16)
+    with pytest.raises(RLError, match=rf"became .*{where}'?\)? of 'Broken-v0' reached 1e\+30, whose square overflows"):
+        load("recipe", "sac").train(config, out=tmp_path / "run", display="none")
+
+
 def test_an_entry_that_no_policy_reads_may_be_infinite(tmp_path):
     """Here the first of two entries, which the settings leave out."""
     kwargs = {"where": "observation", "value": "inf", "choice": True}

@@ -84,7 +84,11 @@ _CHUNK = 10_000
 """Rows of a data set that are looked at together."""
 
 
-def check_batch(batch: TensorDictBase, keys: Sequence[NestedKey], frames: int, env: str) -> None:
+SQUARABLE = 1.8e19
+"""Magnitude above which the square of a number is infinite in float32."""
+
+
+def check_batch(batch: TensorDictBase, keys: Sequence[NestedKey], frames: int, env: str) -> str:
     """Raise about the first step at which an entry is NaN or infinite.
 
     A loss may be finite where its gradient is not; so this looks at what goes in, before anything is learned from it.
@@ -95,13 +99,17 @@ def check_batch(batch: TensorDictBase, keys: Sequence[NestedKey], frames: int, e
         frames: Number of frames before the batch.
         env: Name of the environment.
 
+    Returns:
+        A sentence about an entry whose square overflows, which makes losses infinite; empty if there is none.
+
     Raises:
         RLError: If there is one.
     """
     there = ((key, batch.get(key, None)) for key in keys)
     read: list[tuple[NestedKey, Tensor]] = [(key, x) for key, x in there if x is not None and x.is_floating_point()]
-    if not read or bool(torch.stack([x.sum().float() for _, x in read]).isfinite().all()):  # one pass, one wait
-        return
+    # one pass, one wait; the comparison is false for NaN
+    if not read or bool((torch.stack([x.sum().float() for _, x in read]).abs() < SQUARABLE).all()):
+        return ""
     found: list[tuple[int, int, NestedKey, float]] = []
     for key, x in read:
         rows = x.reshape(*batch.shape[:2], -1)
@@ -116,6 +124,11 @@ def check_batch(batch: TensorDictBase, keys: Sequence[NestedKey], frames: int, e
             f" {index}, step {step} of the batch), and nothing can be learned from it. Correct the environment, or"
             " replace such values with a transform (--transform module:Class), and begin a new run"
         )
+    sizes = ((key, float(x.abs().max())) for key, x in read)
+    large = next(((key, size) for key, size in sizes if size >= SQUARABLE), None)
+    if large is None:
+        return ""
+    return f"{key_str(large[0])} of {env!r} reached {large[1]:.3g}, whose square overflows in float32"
 
 
 def first_bad_row(data: Any, keys: Iterable[NestedKey], name: str) -> str:

@@ -130,6 +130,7 @@ class Run:
         self._saved: dict[str, Any] | None = None
         self._saved_at: int | None = None
         self._latest_metrics: Callable[[], Mapping[str, float]] = dict
+        self._large = ""  # sentence of `check_batch`
         self._logged: set[str] = set()
         self._shown: dict[str, float] = {}
         self._env: Env | None = None
@@ -278,7 +279,7 @@ class Run:
         observed = getattr(self._parts["policy"], "in_keys", ())
         rewards = [REWARD] if self._env is None else leaf_keys(self._env.full_reward_spec)
         read = [*observed, *((NEXT, *as_tuple(key)) for key in (*observed, *rewards))]
-        check_batch(batch, read, self.frames, self.config.env)
+        self._large = self._large or check_batch(batch, read, self.frames, self.config.env)
         reward = batch[NEXT, REWARD]
         if self.config.normalize_reward or self.config.atari:
             reward = batch[NEXT, EPISODE_REWARD].double() - batch[EPISODE_REWARD].double()
@@ -433,10 +434,15 @@ class Run:
             bad = ["the weights became nan or inf"]
         if bad:
             where = "" if self.find_bad is None else self.find_bad()
-            cause = f": {where}. Remove that row" if where else "; begin a new run with a lower --learning-rate"
-            cause += (
-                "" if where else f" or --max-grad-norm, or look at the rewards and observations of {self.config.env!r}"
-            )
+            if where:
+                cause = f": {where}. Remove that row"
+            elif self._large:
+                cause = f": {self._large}. Scale it down with a transform (--transform), and begin a new run"
+            else:
+                cause = (
+                    "; begin a new run with a lower --learning-rate or --max-grad-norm, or look at the rewards and"
+                    f" observations of {self.config.env!r}"
+                )
             raise RLError(f"{bad[0]} after {self.frames} frames{cause}")
         return values
 
