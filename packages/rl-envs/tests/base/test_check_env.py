@@ -455,7 +455,7 @@ def test_ragged_specs_are_refused_when_they_are_assigned(spec):
         Worded().observation_spec = Composite(agents=spec)
 
 
-def test_the_judge_is_asked_for_where_it_is_not_installed(monkeypatch):
+def test_check_env_without_rl_testing_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "rl.testing", None)  # an import of it fails
     with pytest.raises(MissingExtraError, match=r"pip install rl-testing$"):
         check_env(Walk())

@@ -184,7 +184,7 @@ class EnvJudge:
         Args:
             name: Row of that fault.
             watch: Whether to compare with the specs.
-            resets: Number of resets of the first element after two steps. Seeds are set anew before each step but the
+            resets: Number of resets of the first element after two steps. Seeds are set again before each step but the
                 first, and the run ends when the other elements have ended. None for a plain run.
             first: Number that is added to the seed of the run, which begins without a seed if it is None.
             later: Number that is added to the seeds that are set within it.
