@@ -52,14 +52,17 @@ def main() -> None:
     peaks = {name: memory(name) for name in SIDES}  # first: a child begins with the largest memory of its parent
     given = inputs()
     times: dict[str, list[float]] = {name: [] for name in SIDES}
-    for _ in range(3):
+    for _ in range(5):
         for name, side in SIDES.items():
             start = time.perf_counter()
             torch.autograd.grad(side(*given), given[:2])
             times[name].append(time.perf_counter() - start)
     print(f"{POSITIONS} positions, width {WIDTH}, vocabulary {VOCABULARY}, {torch.get_num_threads()} threads")
+    medians = {name: statistics.median(found) for name, found in times.items()}
     for name in SIDES:
-        print(f"{name:12} {statistics.median(times[name]) * 1e3:8.0f} ms {peaks[name]:8.0f} MiB")
+        print(f"{name:12} {medians[name] * 1e3:8.0f} ms {peaks[name]:8.0f} MiB")
+    time_ratio, memory_ratio = (figure["chunked"] / figure["log_softmax"] for figure in (medians, peaks))
+    print(f"{'ratio':12} {time_ratio:8.2f} {memory_ratio:11.2f}")
 
 
 if __name__ == "__main__":
