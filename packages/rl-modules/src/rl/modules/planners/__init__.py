@@ -1,0 +1,1 @@
+"""Planners: model predictive control in a model of the environment."""

@@ -1,0 +1,1 @@
+"""World models: recurrent state-space models, encoders, decoders, and what their heads predict."""
