@@ -51,7 +51,9 @@ class ByHand(nn.Module):
 
 def rollout(kind: type, prior: type, posterior: type, spec: object, **options: bool) -> nn.Module:
     """Build a rollout of one library."""
-    one = TensorDictModule(prior(spec, DETER, DETER, STATE, action_dim=ACTION), ["state", "belief", "action"], PRIOR_OUT)
+    one = TensorDictModule(
+        prior(spec, DETER, DETER, STATE, action_dim=ACTION), ["state", "belief", "action"], PRIOR_OUT
+    )
     two = posterior(DETER, STATE, rnn_hidden_dim=DETER, obs_embed_dim=EMBED)
     return kind(one, TensorDictModule(two, [("next", "belief"), ("next", "encoded_latents")], POST_OUT), **options)
 
@@ -62,7 +64,11 @@ def main() -> None:
     spec = Bounded(-1, 1, (ACTION,))
     size = (BATCH, TIME)
     after = TensorDict(encoded_latents=torch.randn(*size, EMBED), batch_size=size)
-    data = {"state": torch.zeros(*size, STATE), "belief": torch.zeros(*size, DETER), "action": torch.randn(*size, ACTION)}
+    data = {
+        "state": torch.zeros(*size, STATE),
+        "belief": torch.zeros(*size, DETER),
+        "action": torch.randn(*size, ACTION),
+    }
     td = TensorDict({**data, "next": after}, batch_size=size)
     hand = ByHand()
 
@@ -76,7 +82,11 @@ def main() -> None:
         return sum((found[key].square().mean() for key in keys), torch.zeros(()))
 
     scan, loop = (rollout(RSSMRollout, RSSMPrior, RSSMPosterior, spec, use_scan=flag) for flag in (True, False))
-    runs = {"loop by hand": (by_hand, hand), "scan": (lambda: of(scan), scan), "TensorDict loop": (lambda: of(loop), loop)}
+    runs = {
+        "loop by hand": (by_hand, hand),
+        "scan": (lambda: of(scan), scan),
+        "TensorDict loop": (lambda: of(loop), loop),
+    }
     if "--torchrl" in sys.argv:
         from torchrl.data import Bounded as TheirBounded  # pyright: ignore
         from torchrl.modules.models import model_based as theirs  # pyright: ignore
@@ -94,7 +104,9 @@ def main() -> None:
     base = statistics.median(taken["loop by hand"])
     for name, times in taken.items():
         middle = statistics.median(times)
-        print(f"{name:16s} {1e3 * middle:8.1f} ms  {middle / base:.2f} of the loop by hand (best {1e3 * min(times):.1f} ms)")
+        print(
+            f"{name:16s} {1e3 * middle:8.1f} ms  {middle / base:.2f} of the loop by hand (best {1e3 * min(times):.1f} ms)"
+        )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._base import DDPGLoss, TD3Loss
     from rl.objectives.losses.actor_critic._sac import CrossQLoss, DiscreteSACLoss, REDQLoss, SACLoss, TQCLoss
     from rl.objectives.losses.decision_transformer import DTLoss, OnlineDTLoss
+    from rl.objectives.losses.dreamer_v3 import DreamerV3ActorLoss, DreamerV3ModelLoss, DreamerV3ValueLoss
     from rl.objectives.losses.imitation import ACTLoss, BCLoss, DiffusionBCLoss, GAILLoss
     from rl.objectives.losses.multi_agent import IPPOLoss, MAPPOLoss, QMixerLoss
     from rl.objectives.losses.offline import CQLLoss, DiscreteCQLLoss, DiscreteIQLLoss, IQLLoss, TD3BCLoss
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
     from rl.objectives.losses.q_learning import DistributionalDQNLoss, DQNLoss, QRDQNLoss
     from rl.objectives.losses.rnd import RNDLoss
+    from rl.objectives.losses.world_models import (
+        DreamerActorLoss,
+        DreamerModelLoss,
+        DreamerValueLoss,
+        LossesAndData,
+        WorldModelLoss,
+    )
     from rl.objectives.targets import HardUpdate, SoftUpdate
 
 __all__ = [
@@ -46,6 +54,12 @@ __all__ = [
     "DiscreteIQLLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
+    "DreamerActorLoss",
+    "DreamerModelLoss",
+    "DreamerV3ActorLoss",
+    "DreamerV3ModelLoss",
+    "DreamerV3ValueLoss",
+    "DreamerValueLoss",
     "GAILLoss",
     "HardUpdate",
     "IPPOLoss",
@@ -54,6 +68,7 @@ __all__ = [
     "KLAdaptiveLR",
     "KLPENPPOLoss",
     "LossModule",
+    "LossesAndData",
     "MAPPOLoss",
     "MultiAgentGAE",
     "OnlineDTLoss",
@@ -73,6 +88,7 @@ __all__ = [
     "TQCLoss",
     "VTrace",
     "ValueEstimators",
+    "WorldModelLoss",
     "__version__",
     "compile_with_warmup",
     "distance_loss",

@@ -48,6 +48,17 @@ def rl_components() -> Iterator[Component]:
         ("gail", "GAILLoss", "Generative adversarial imitation: a discriminator of expert and policy."),
         ("diffusion-bc", "DiffusionBCLoss", "Behavior cloning with a diffusion policy."),
         ("act", "ACTLoss", "Behavior cloning of chunks of actions."),
+        ("dreamer-model", "DreamerModelLoss", "World model with Gaussian states: divergence, reconstruction, reward."),
+        ("dreamer-actor", "DreamerActorLoss", "Actor in imagination, whose gradient passes through the model."),
+        ("dreamer-value", "DreamerValueLoss", "Critic of imagined states."),
+        ("dreamer-v3-model", "DreamerV3ModelLoss", "World model with categorical states, as in DreamerV3."),
+        ("dreamer-v3-actor", "DreamerV3ActorLoss", "Policy gradient in imagination, with scaled advantages."),
+        ("dreamer-v3-value", "DreamerV3ValueLoss", "Critic over bins, in imagination and in replay."),
+        (
+            "world-model",
+            "WorldModelLoss",
+            "Parts of a world model, and likelihood of an ensemble.",
+        ),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:

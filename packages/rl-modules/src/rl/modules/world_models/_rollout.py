@@ -173,7 +173,10 @@ class RSSMRollout(TensorDictModuleBase):
         state, belief = (td.get(key).select(time, 0) for key in (self.state_key, self.belief_key))
         embedded = posterior.embed(td.get(post_reads[1]).movedim(time, 0), belief.shape[-1])
         actions = prior.embed(action.movedim(time, 0))
-        noises = [td.get(keys[at]).movedim(time, 0) if len(keys) > at else None for keys, at in ((reads, 3), (post_reads, 2))]
+        noises = [
+            td.get(keys[place]).movedim(time, 0) if len(keys) > place else None
+            for keys, place in ((reads, 3), (post_reads, 2))
+        ]
         starts = None if flags is None else flags.movedim(time, 0).unbind()
         before: list[list[Tensor]] = [[], []]
         beliefs: list[Tensor] = []
@@ -188,7 +191,8 @@ class RSSMRollout(TensorDictModuleBase):
                 belief = prior.recur(state, belief, acted)
                 # In the order of the other loop, so that both draw the same numbers.
                 drawn.append(prior.draw(belief) if noises[0] is None else noises[0][t])
-                posts.append(posterior.infer(belief, seen, posterior.draw(belief) if noises[1] is None else noises[1][t]))
+                noise = posterior.draw(belief) if noises[1] is None else noises[1][t]
+                posts.append(posterior.infer(belief, seen, noise))
                 state = posts[-1][-1]
                 beliefs.append(belief)
         all_beliefs = torch.stack(beliefs)

@@ -360,7 +360,7 @@ class RSSMPriorV3(_Categoricals):
         (torch.Size([3, 4, 4]), torch.Size([3, 16]), torch.Size([3, 8]))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the names of TorchRL
         self,
         action_spec: Any = None,
         hidden_dim: int = 1024,

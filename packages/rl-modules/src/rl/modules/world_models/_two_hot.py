@@ -1,4 +1,4 @@
-"""Distributions of world models' heads: two-hot categoricals, squared errors, mixtures with the uniform distribution."""
+"""Distributions of world models' heads: two-hot categoricals, squared errors, uniform mixtures."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._base import DDPGLoss, TD3Loss
     from rl.objectives.losses.actor_critic._sac import CrossQLoss, DiscreteSACLoss, REDQLoss, SACLoss, TQCLoss
     from rl.objectives.losses.decision_transformer import DTLoss, OnlineDTLoss
+    from rl.objectives.losses.dreamer_v3 import DreamerV3ActorLoss, DreamerV3ModelLoss, DreamerV3ValueLoss
     from rl.objectives.losses.imitation import ACTLoss, BCLoss, DiffusionBCLoss, GAILLoss
     from rl.objectives.losses.multi_agent import IPPOLoss, MAPPOLoss, QMixerLoss
     from rl.objectives.losses.offline import CQLLoss, DiscreteCQLLoss, DiscreteIQLLoss, IQLLoss, TD3BCLoss
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
     from rl.objectives.losses.q_learning import DistributionalDQNLoss, DQNLoss, QRDQNLoss
     from rl.objectives.losses.rnd import RNDLoss
+    from rl.objectives.losses.world_models import (
+        DreamerActorLoss,
+        DreamerModelLoss,
+        DreamerValueLoss,
+        LossesAndData,
+        WorldModelLoss,
+    )
 
 __all__ = [
     "A2CLoss",
@@ -32,12 +40,19 @@ __all__ = [
     "DiscreteIQLLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
+    "DreamerActorLoss",
+    "DreamerModelLoss",
+    "DreamerV3ActorLoss",
+    "DreamerV3ModelLoss",
+    "DreamerV3ValueLoss",
+    "DreamerValueLoss",
     "GAILLoss",
     "IPPOLoss",
     "IQLLoss",
     "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
+    "LossesAndData",
     "MAPPOLoss",
     "OnlineDTLoss",
     "PPOLoss",
@@ -50,6 +65,7 @@ __all__ = [
     "TD3BCLoss",
     "TD3Loss",
     "TQCLoss",
+    "WorldModelLoss",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)
