@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses.policy_gradient._ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
     from rl.objectives.losses.q_learning import DistributionalDQNLoss, DQNLoss, QRDQNLoss
     from rl.objectives.losses.rnd import RNDLoss
+    from rl.objectives.losses.tdmpc2 import TDMPC2Loss
     from rl.objectives.losses.world_models import (
         DreamerActorLoss,
         DreamerModelLoss,
@@ -85,6 +86,7 @@ __all__ = [
     "TD3BCLoss",
     "TD3Loss",
     "TDLambdaEstimator",
+    "TDMPC2Loss",
     "TQCLoss",
     "VTrace",
     "ValueEstimators",

@@ -59,6 +59,7 @@ def rl_components() -> Iterator[Component]:
             "WorldModelLoss",
             "Parts of a world model, and likelihood of an ensemble.",
         ),
+        ("tdmpc2", "TDMPC2Loss", "World model without decoder, critics and policy for planning."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:

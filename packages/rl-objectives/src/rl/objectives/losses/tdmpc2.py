@@ -1,0 +1,263 @@
+"""TD-MPC2: a world model without decoder, a critic and a policy for planning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import ClassVar, Self, final
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn import functional as F  # noqa: N812 - its usual name
+
+from rl.core.arguments import as_integer, as_number
+from rl.core.contract import Contract, Key
+from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
+from rl.core.keys import NestedKey, next_key
+from rl.objectives._batch import MASK, scalar, valid_steps
+from rl.objectives._keyed_module import joint
+from rl.objectives._networks import ActorCall, NetworkCall
+from rl.objectives._utils import hold_out_net
+from rl.objectives.functional._world_models import decayed_mean
+from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.targets import make_target
+
+__all__ = ["TDMPC2Loss"]
+
+
+def _critics(given: nn.Module | Sequence[nn.Module], count: int) -> list[nn.Module]:
+    """The critics: those that are given, or copies of one with new initial parameters."""
+    if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
+        critics = [given, *(deepcopy(given) for _ in range(count - 1))]
+        for critic in critics[1:]:
+            for part in critic.modules():
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
+        return critics
+    critics = list(given)
+    if len(critics) != count:
+        raise ArgumentError(f"TDMPC2Loss got {len(critics)} critics for num_qvalue_nets={count}: give one, or {count}")
+    return critics
+
+
+@final
+class TDMPC2Loss(LossModule):
+    """Losses of TD-MPC2: latent consistency, reward, value, termination and policy.
+
+    Hansen et al., "TD-MPC2: scalable, robust world models for continuous control", 2024, eq. 3 to 6. Latent states are
+    unrolled from the first observation of each sequence, with the recorded actions; losses at step `t` count
+    ``rho ** t``. Targets of values are one-step: the smaller of two random target critics.
+
+    Reads the inputs of the encoder at the root and under ``next``, ``action`` ``[*B, T, a]``, ``("next", "reward")``
+    ``[*B, T, 1]`` and ``("next", "terminated")`` bool ``[*B, T, 1]``, of *each* step: an episode that ends inside of a
+    sequence ends its target there. Sequences that are shorter than the batch are masked by ``("collector", "mask")``.
+
+    Returns scalars: ``loss_consistency``, ``loss_reward``, ``loss_value``, ``loss_actor``, with `terminated_model`
+    ``loss_terminated``, and the detached ``value_scale`` and ``entropy``. The policy's loss reaches the policy alone,
+    so that several optimizers may minimize the sum: learning rate 3e-4, a third of it for the encoder, gradients
+    of the model clipped at a norm of 20. `SoftUpdate` with ``tau=0.01`` moves the target critics.
+
+    Args:
+        encoder: From observations to ``latent`` ``[*B, z]``, normalized, for example by `SimNorm` of rl-modules.
+        dynamics: From ``latent`` and action to ``("next", "latent")``.
+        reward_model: Head of the reward on latent state and action, with ``get_dist``: two-hot in symlog space.
+        qvalue_network: Head of the value on latent state and action, with ``get_dist``, or a list of them; of one,
+            the others are copies with new initial parameters.
+        actor_network: Policy on latent states, with ``get_dist`` and reparameterized samples: `TanhNormal`.
+        terminated_model: Head of the termination on the latent state reached: ``get_dist`` is a Bernoulli distribution.
+            Without it no episode may terminate.
+        num_qvalue_nets: Number of critics, at least 2.
+        gamma: Discount; `rl.objectives.functional.episode_discount` gives the paper's for a length of episodes.
+        rho: Weight of each step in that of the step before, in [0, 1].
+        consistency_weight: Weight of the latent consistency.
+        reward_weight: Weight of the reward.
+        value_weight: Weight of the value.
+        terminated_weight: Weight of the termination.
+        entropy_bonus: Weight of the policy's entropy, times the number of action dimensions.
+        scale_rate: Share of a batch in the moving range of values, by which those of the policy's loss are divided.
+
+    Raises:
+        ArgumentError: If an argument is out of its range.
+        ContractError: If a network does not write what is read.
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        "latent": "latent",
+        "action": "action",
+        "reward": "reward",
+        "terminated": "terminated",
+        "done": "done",
+        "mask": MASK,
+    }
+
+    value_scale: Tensor
+
+    def __init__(  # noqa: PLR0913 - the settings of the paper
+        self,
+        encoder: nn.Module,
+        dynamics: nn.Module,
+        reward_model: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        actor_network: nn.Module,
+        *,
+        terminated_model: nn.Module | None = None,
+        num_qvalue_nets: int = 5,
+        gamma: float = 0.99,
+        rho: float = 0.5,
+        consistency_weight: float = 20.0,
+        reward_weight: float = 0.1,
+        value_weight: float = 0.1,
+        terminated_weight: float = 1.0,
+        entropy_bonus: float = 1e-4,
+        scale_rate: float = 0.01,
+    ) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        count = as_integer(num_qvalue_nets, owner, "num_qvalue_nets", least=2)
+        self.encoder, self.dynamics, self.reward_model = encoder, dynamics, reward_model
+        self.qvalue_network = nn.ModuleList(_critics(qvalue_network, count))
+        self.target_qvalue_network = make_target(self.qvalue_network, owner).eval()
+        self.actor_network, self.terminated_model = actor_network, terminated_model
+        self.gamma = as_number(gamma, owner, "gamma", least=0, most=1)
+        self.rho = as_number(rho, owner, "rho", least=0, most=1)
+        self.scale_rate = as_number(scale_rate, owner, "scale_rate", least=0, most=1)
+        self.consistency_weight, self.reward_weight = consistency_weight, reward_weight
+        self.value_weight, self.terminated_weight = value_weight, terminated_weight
+        self.entropy_bonus = entropy_bonus
+        self.register_buffer("value_scale", torch.ones(()))
+        self.derive_early()
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """Set the mode; target critics keep that of evaluation, without dropout."""
+        super().train(mode)
+        self.target_qvalue_network.eval()
+        return self
+
+    def _derive(self) -> Contract:
+        keys = self._keys
+        latent = keys["latent"]
+        self._encoder = NetworkCall(self.encoder, {"latent": latent})
+        self._dynamics = NetworkCall(self.dynamics, {"latent": next_key(latent)})
+        self._reward, self._actor = ActorCall(self.reward_model), ActorCall(self.actor_network)
+        self._values = [ActorCall(one) for one in self.qvalue_network]
+        self._targets = [ActorCall(one) for one in self.target_qvalue_network]
+        self._terminated = None if self.terminated_model is None else ActorCall(self.terminated_model)
+        inputs = [part for key in self._encoder.in_keys for part in (key, next_key(key))]
+        ends = () if self._terminated is None else (scalar("loss_terminated", "cross-entropy of the termination"),)
+        return Contract(
+            (
+                *(Key(key, doc="input of the encoder") for key in inputs),
+                Key(keys["action"], doc="action of the batch"),
+                Key(next_key(keys["reward"]), (1,), "reward"),
+                Key(next_key(keys["terminated"]), (1,), "whether the episode terminated, at each step", torch.bool),
+                Key(keys["mask"], (), "true at valid steps, false at padding", torch.bool, optional=True),
+            ),
+            (
+                scalar("loss_consistency", "distance of unrolled and encoded latent states"),
+                scalar("loss_reward", "negative log-likelihood of the reward"),
+                scalar("loss_value", "negative log-likelihood of the value target"),
+                scalar("loss_actor", "minus the scaled value, and the entropy bonus"),
+                *ends,
+                scalar("value_scale", "divisor of values, no gradient"),
+                scalar("entropy", "mean entropy of the policy, nats, no gradient"),
+            ),
+        )
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of sequences.
+
+        Args:
+            tensordict: the batch, ``[*B, T]``.
+
+        Raises:
+            ContractError: if a key that is read is absent.
+            ShapeError: if there is no dimension of time, or shapes do not agree.
+            UnsupportedError: if an episode terminates, without a model of that.
+        """
+        owner, size = type(self).__name__, tensordict.batch_size
+        entries = dict(zip(self.in_keys, self.derived().read(tensordict, self), strict=False))
+        if not size:
+            raise ShapeError(f"{owner} learns from sequences [*B, T], got a batch without dimensions")
+        self._count_call()
+        mask = valid_steps(tensordict, self._keys["mask"], owner)
+        reward, terminated = (entries[next_key(self._keys[name])] for name in ("reward", "terminated"))
+        if self._terminated is None and not torch.compiler.is_compiling() and bool(terminated.any()):
+            raise UnsupportedError(f"{owner}: an episode of the batch terminates: give terminated_model")
+        with torch.no_grad():
+            after = self._encoder.after(entries, size)[0]
+            target = reward + self.gamma * (~terminated) * self._target(after)
+        latents = self._unroll(entries, size)
+        before = latents[..., :-1, :]
+        action = entries[self._keys["action"]]
+        seen: Entries = {self._keys["latent"]: before, self._keys["action"]: action}
+        consistency = (latents[..., 1:, :] - after).square().mean(-1)
+        rewards = -self._reward(seen, size).log_prob(reward)
+        values = -torch.stack([value(seen, size).log_prob(target) for value in self._values]).mean(0)
+        out = {
+            "loss_consistency": self.consistency_weight * self._mean(consistency, mask),
+            "loss_reward": self.reward_weight * self._mean(rewards, mask),
+            "loss_value": self.value_weight * self._mean(values, mask),
+        }
+        actor, entropy = self._policy_loss(latents.detach(), mask)
+        out["loss_actor"] = actor
+        if self._terminated is not None:
+            out["loss_terminated"] = self._termination_loss(latents[..., 1:, :], terminated, mask)
+        return TensorDict({**out, "value_scale": self.value_scale.clone(), "entropy": entropy.detach().mean()})  # pyright: ignore[reportArgumentType]
+
+    def _unroll(self, entries: Entries, size: torch.Size) -> Tensor:
+        """Latent states from the first observation on, ``[*B, T + 1, z]``."""
+        first = size[:-1]
+        place, latent, act = len(size) - 1, self._keys["latent"], self._keys["action"]
+        begin = {key: entries[key].select(place, 0) for key in self._encoder.in_keys}
+        states = [self._encoder(begin, first)[0]]
+        for action in entries[act].unbind(place):
+            states.append(self._dynamics({latent: states[-1], act: action}, first)[0])
+        return torch.stack(states, place)
+
+    def _sample(self, latent: Tensor) -> tuple[Distribution, Tensor]:
+        dist = self._actor({self._keys["latent"]: latent}, latent.shape[:-1])
+        return dist, dist.rsample()
+
+    def _two_values(self, calls: list[ActorCall], latent: Tensor, action: Tensor) -> Tensor:
+        """Values of two random critics, ``[2, *B, 1]``."""
+        chosen = torch.randperm(len(calls))[:2].tolist()
+        seen = {self._keys["latent"]: latent, self._keys["action"]: action}
+        return torch.stack([calls[index](seen, latent.shape[:-1]).mean for index in chosen])
+
+    def _target(self, latent: Tensor) -> Tensor:
+        return self._two_values(self._targets, latent, self._sample(latent)[1]).amin(0)
+
+    def _mean(self, elements: Tensor, mask: Tensor | None) -> Tensor:
+        """Weighted mean of ``[*B, T]``; padding is 0, as if the sequence had ended."""
+        return decayed_mean(elements if mask is None else elements.where(mask, 0), self.rho).mean()
+
+    def _termination_loss(self, latent: Tensor, terminated: Tensor, mask: Tensor | None) -> Tensor:
+        assert self._terminated is not None
+        logits: Tensor = self._terminated({self._keys["latent"]: latent}, latent.shape[:-1]).logits  # pyright: ignore[reportAttributeAccessIssue]
+        target = terminated.to(logits.dtype)
+        elements = F.binary_cross_entropy_with_logits(logits.reshape(target.shape), target, reduction="none")
+        elements = elements.squeeze(-1)
+        total = elements.mean() if mask is None else elements.where(mask, 0).sum() / mask.sum()
+        return self.terminated_weight * total
+
+    def _policy_loss(self, latent: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss of the policy at all latent states ``[*B, T + 1, z]``, and its entropy."""
+        dist, action = self._sample(latent)
+        entropy = -joint(dist.log_prob(action))
+        with hold_out_net(self.qvalue_network):
+            value = self._two_values(self._values, latent, action).mean(0).squeeze(-1)
+        if self.training:
+            self._update_scale(value[..., 0])
+        objective = value / self.value_scale + self.entropy_bonus * action.shape[-1] * entropy
+        # The state after the last valid step is valid, too.
+        valid = None if mask is None else F.pad(mask, (1, 0), value=True)
+        return -self._mean(objective, valid), entropy
+
+    @torch.no_grad()
+    def _update_scale(self, value: Tensor) -> None:
+        """Move the range of values, from the 5th to the 95th percentile and at least 1, as the official code does."""
+        wanted = torch.tensor([0.05, 0.95], dtype=value.dtype, device=value.device)
+        low, high = torch.quantile(value.flatten(), wanted)
+        self.value_scale.lerp_((high - low).clamp_min(1).to(self.value_scale), self.scale_rate)
