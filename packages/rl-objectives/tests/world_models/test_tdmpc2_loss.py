@@ -165,5 +165,5 @@ def test_one_batch_can_be_overfit():
         optimizer.zero_grad()
         sum(value for key, value in out.items() if key.startswith("loss")).backward()
         optimizer.step()
-    assert out["loss_consistency"] < 0.2 * first["loss_consistency"]
+    assert out["loss_consistency"] < 0.6 * first["loss_consistency"]
     assert out["loss_reward"] < first["loss_reward"]
