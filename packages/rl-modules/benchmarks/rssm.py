@@ -88,8 +88,8 @@ def main() -> None:
         "TensorDict loop": (lambda: of(loop), loop),
     }
     if "--torchrl" in sys.argv:
-        from torchrl.data import Bounded as TheirBounded  # pyright: ignore
-        from torchrl.modules.models import model_based as theirs  # pyright: ignore
+        from torchrl.data import Bounded as TheirBounded  # pyright: ignore[reportMissingImports]
+        from torchrl.modules.models import model_based as theirs  # pyright: ignore[reportMissingImports]
 
         other = rollout(theirs.RSSMRollout, theirs.RSSMPrior, theirs.RSSMPosterior, TheirBounded(-1, 1, (ACTION,)))
         runs["TorchRL"] = (lambda: of(other), other)
@@ -104,9 +104,8 @@ def main() -> None:
     base = statistics.median(taken["loop by hand"])
     for name, times in taken.items():
         middle = statistics.median(times)
-        print(
-            f"{name:16s} {1e3 * middle:8.1f} ms  {middle / base:.2f} of the loop by hand (best {1e3 * min(times):.1f} ms)"
-        )
+        best = 1e3 * min(times)
+        print(f"{name:16s} {1e3 * middle:8.1f} ms  {middle / base:.2f} of the loop by hand (best {best:.1f} ms)")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,14 @@ if TYPE_CHECKING:
     )
     from rl.modules.nets._mlp import MLP, orthogonal_init
     from rl.modules.normalize import PopArtValueNorm, RunningValueNorm, ValueNorm
+    from rl.modules.planners._mpc import (
+        CEMPlanner,
+        MPCPlannerBase,
+        MPPIPlanner,
+    )
+    from rl.modules.planners._tdmpc2 import (
+        TDMPC2Planner,
+    )
     from rl.modules.policy._actor import (
         Actor,
         ActorCriticOperator,
@@ -101,11 +109,58 @@ if TYPE_CHECKING:
         symexp,
         symlog,
     )
+    from rl.modules.world_models._encoders import (
+        TDMPC2MLP,
+        DreamerActor,
+        DreamerV3Actor,
+        DreamerV3Encoder,
+        DreamerV3ImageDecoder,
+        DreamerV3Size,
+        ObsDecoder,
+        ObsEncoder,
+        SimNorm,
+        TDMPC2Actor,
+        dreamer_v3_size,
+    )
+    from rl.modules.world_models._layers import (
+        BlockLinear,
+        DreamerV3MLP,
+        RMSNorm,
+    )
+    from rl.modules.world_models._models import (
+        EnsembleDynamics,
+        WorldModel,
+        WorldModelWrapper,
+    )
+    from rl.modules.world_models._rollout import (
+        RSSMRollout,
+        RSSMRolloutV3,
+    )
+    from rl.modules.world_models._rssm import (
+        BlockGRU,
+        RSSMPosterior,
+        RSSMPosteriorV3,
+        RSSMPrior,
+        RSSMPriorV3,
+    )
+    from rl.modules.world_models._two_hot import (
+        SquaredError,
+        SymExpTwoHot,
+        SymLogTwoHotCategorical,
+        TwoHotCategorical,
+        straight_through,
+        symexp_bins,
+        two_hot_cross_entropy,
+        two_hot_decode,
+        two_hot_encode,
+        unimix_logits,
+    )
 
 __all__ = [
     "GRU",
     "LSTM",
     "MLP",
+    "TDMPC2MLP",
     "ACTModel",
     "Actor",
     "ActorCriticOperator",
@@ -114,6 +169,9 @@ __all__ = [
     "AdditiveGaussianModule",
     "Backend",
     "BatchRenorm1d",
+    "BlockGRU",
+    "BlockLinear",
+    "CEMPlanner",
     "Categorical",
     "CategoricalHead",
     "ComposeValueTransform",
@@ -134,9 +192,16 @@ __all__ = [
     "DistributionalDQNnet",
     "DistributionalQValueActor",
     "DistributionalQValueModule",
+    "DreamerActor",
+    "DreamerV3Actor",
+    "DreamerV3Encoder",
+    "DreamerV3ImageDecoder",
+    "DreamerV3MLP",
+    "DreamerV3Size",
     "DuelingCnnDQNet",
     "DuelingMlpDQNet",
     "EGreedyModule",
+    "EnsembleDynamics",
     "ExplorationType",
     "GRUCell",
     "GRUModule",
@@ -149,6 +214,8 @@ __all__ = [
     "LSTMCell",
     "LSTMModule",
     "LazygSDEModule",
+    "MPCPlannerBase",
+    "MPPIPlanner",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
     "Mixer",
@@ -160,6 +227,8 @@ __all__ = [
     "NoisyLinear",
     "NormalHead",
     "NormalParamExtractor",
+    "ObsDecoder",
+    "ObsEncoder",
     "OneHotCategorical",
     "OneHotOrdinal",
     "OnlineDTActor",
@@ -173,6 +242,13 @@ __all__ = [
     "QValueModule",
     "QuantileQValueActor",
     "QuantileQValueModule",
+    "RMSNorm",
+    "RSSMPosterior",
+    "RSSMPosteriorV3",
+    "RSSMPrior",
+    "RSSMPriorV3",
+    "RSSMRollout",
+    "RSSMRolloutV3",
     "RunningValueNorm",
     "SafeModule",
     "SafeProbabilisticModule",
@@ -180,18 +256,28 @@ __all__ = [
     "SafeSequential",
     "ScanBackend",
     "SignedHyperbolicValueTransform",
+    "SimNorm",
+    "SquaredError",
     "SquashDims",
+    "SymExpTwoHot",
+    "SymLogTwoHotCategorical",
     "SymLogValueTransform",
+    "TDMPC2Actor",
+    "TDMPC2Planner",
     "TanhDelta",
     "TanhModule",
     "TanhNormal",
     "TruncatedNormal",
+    "TwoHotCategorical",
     "VDNMixer",
     "ValueNorm",
     "ValueOperator",
     "ValueTransform",
     "VmapModule",
+    "WorldModel",
+    "WorldModelWrapper",
     "__version__",
+    "dreamer_v3_size",
     "exploration_type",
     "gSDEModule",
     "get_recurrent_matmul_precision",
@@ -206,8 +292,14 @@ __all__ = [
     "set_recurrent_mode",
     "signed_hyperbolic",
     "signed_parabolic",
+    "straight_through",
     "symexp",
+    "symexp_bins",
     "symlog",
+    "two_hot_cross_entropy",
+    "two_hot_decode",
+    "two_hot_encode",
+    "unimix_logits",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

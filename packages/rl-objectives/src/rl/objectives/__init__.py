@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ValueEstimators,
         VTrace,
     )
+    from rl.objectives.laprop import LaProp
     from rl.objectives.losses._base import LossModule
     from rl.objectives.losses.actor_critic._base import DDPGLoss, TD3Loss
     from rl.objectives.losses.actor_critic._sac import CrossQLoss, DiscreteSACLoss, REDQLoss, SACLoss, TQCLoss
@@ -68,6 +69,7 @@ __all__ = [
     "ImpalaLoss",
     "KLAdaptiveLR",
     "KLPENPPOLoss",
+    "LaProp",
     "LossModule",
     "LossesAndData",
     "MAPPOLoss",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def dreamer_v3_size(name: str) -> DreamerV3Size:
     """Return the widths of DreamerV3's model of a size.
 
     Args:
-        name: ``"1M"``, ``"12M"``, ``"25M"``, ``"50M"``, ``"100M"``, ``"200M"`` (the default of the paper) or ``"400M"``.
+        name: ``"1M"``, ``"12M"``, ``"25M"``, ``"50M"``, ``"100M"``, ``"200M"``, which is the default
+            of the paper, or ``"400M"``.
 
     Raises:
         ArgumentError: If there is no such size.
@@ -430,7 +432,7 @@ class DreamerV3ImageDecoder(nn.Module):
             hidden_layers(state_dim, 2 * units, 1, device=device), DreamerLinear(2 * units, size, device=device)
         )
         layers: list[nn.Module] = [RMSNorm(widths[0], dim=-3, device=device), nn.SiLU()]
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Upsample(scale_factor=2), _convolution(before, after, kernel, device)]
             layers += [RMSNorm(after, dim=-3, device=device), nn.SiLU()]
         layers += [nn.Upsample(scale_factor=2), _convolution(widths[-1], channels, kernel, device), nn.Sigmoid()]

@@ -1,0 +1,1 @@
+"""The import paths of world models that users of TorchRL know."""
