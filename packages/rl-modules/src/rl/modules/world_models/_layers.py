@@ -30,7 +30,19 @@ class _Shared:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.rows: list[tuple[Tensor, Tensor]] = []
+        self._pass = -1
         self.weight, self.bias = _Gate.apply(self, weight, bias)  # pyright: ignore[reportGeneralTypeIssues]
+
+    def add(self, x: Tensor, grad: Tensor) -> None:
+        """Add input and gradient of the output of one step.
+
+        A backward pass that needs no gradient of the weight does not run the gate: its rows are dropped by the next.
+        """
+        # As torch.utils.checkpoint tells backward passes apart; there is no public name.
+        number = torch._C._current_graph_task_id()  # noqa: SLF001
+        if number != self._pass:
+            self.rows, self._pass = [], number
+        self.rows.append((x, grad))
 
 
 class _Gate(torch.autograd.Function):
@@ -77,7 +89,7 @@ class _Product(torch.autograd.Function):
         if blocks:
             wide = wide.unflatten(-1, (weight.shape[0], weight.shape[2]))
         rows = x.reshape(-1, *((weight.shape[0], weight.shape[1]) if blocks else (weight.shape[1],)))
-        ctx.shared.rows.append((rows, wide))
+        ctx.shared.add(rows, wide)
         if not ctx.needs_input_grad[1]:
             return None, None, None, None
         before = (wide.transpose(0, 1) @ weight.mT).transpose(0, 1) if blocks else wide @ weight
