@@ -116,7 +116,7 @@ def test_the_first_dreamer_encodes_and_decodes_images_of_its_paper():
     torch.testing.assert_close(encoder(images)[1, 2], encoder(images[1, 2]))
     state, belief = torch.randn(2, 3, 4), torch.randn(2, 3, 3)
     assert decoder(state, belief).shape == lazy_decoder(state, belief).shape == images.shape
-    assert [conv.in_channels for conv in decoder.decoder[::2]] == [128, 16, 8, 4][:1] + [16, 8, 4]
+    assert [conv.in_channels for conv in decoder.decoder[::2]] == [128, 16, 8, 4]
     loc, scale = DreamerActor(2, depth=1, num_cells=8, std_min_val=0.1)(state, belief)
     assert loc.shape == scale.shape == (2, 3, 2)
     assert (scale > 0.1).all()

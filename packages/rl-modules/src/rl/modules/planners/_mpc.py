@@ -135,7 +135,7 @@ def total_reward(steps: TensorDictBase, reward_key: NestedKey) -> Tensor:
 
 
 def best(actions: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The plans ``[*B, count, T, a]`` with the largest scores, and these, ``[*B, count]``."""
+    """Return the plans ``[*B, count, T, a]`` with the largest scores, and these, ``[*B, count]``."""
     top, index = score.nan_to_num(nan=-torch.inf).topk(count, -1)
     shape = (*index.shape, *actions.shape[-2:])
     return actions.gather(-3, index.unsqueeze(-1).unsqueeze(-1).expand(shape)), top

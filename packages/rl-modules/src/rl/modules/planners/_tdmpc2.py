@@ -131,7 +131,7 @@ class TDMPC2Planner(PlanCarrier):
         return (total + discount * live * value).nan_to_num(0.0)
 
     def _policy_plans(self, latent: Tensor) -> Tensor:
-        """Plans of the policy network, ``[*B, num_policy_plans, T, a]``."""
+        """Return plans of the policy network, ``[*B, num_policy_plans, T, a]``."""
         latent = latent.unsqueeze(-2).expand(*latent.shape[:-1], self.num_policy_plans, -1)
         actions: list[Tensor] = []
         for step in range(self.planning_horizon):
@@ -161,7 +161,7 @@ class TDMPC2Planner(PlanCarrier):
         return tensordict.set(next_key(PLAN), mean)
 
     def _choose(self, actions: Tensor, scores: Tensor, std: Tensor) -> Tensor:
-        """The first action of one of the elites ``[*B, k, a]``, whose scores are in descending order."""
+        """Return the first action of one of the elites ``[*B, k, a]``, whose scores are in descending order."""
         if exploration_type() is ExplorationType.DETERMINISTIC:
             return actions[..., 0, :]
         weight = (self.temperature * scores).softmax(-1)

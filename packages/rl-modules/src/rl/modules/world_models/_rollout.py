@@ -109,7 +109,7 @@ class RSSMRollout(TensorDictModuleBase):
         return read[0], read[1], read[2]
 
     def _networks(self) -> tuple[Any, Any]:
-        """The modules of prior and posterior, which have to have the methods that a scan calls."""
+        """Return the modules of prior and posterior, which need the methods that a scan calls."""
         found = [getattr(part, "module", None) for part in (self.rssm_prior, self.rssm_posterior)]
         for network, kind in zip(found, (Prior, Posterior), strict=True):
             if not isinstance(network, kind):
@@ -133,7 +133,7 @@ class RSSMRollout(TensorDictModuleBase):
         return self.rssm_posterior(self.rssm_prior(row))
 
     def _flags(self, td: TensorDictBase) -> Tensor | None:
-        """First steps, bool ``[*B, T, 1]``; None if the batch has no such key."""
+        """Return the flags of first steps, bool ``[*B, T, 1]``; None if the batch has no such key."""
         flags: Tensor | None = None if self.reset_key is None else td.get(self.reset_key, None)
         if flags is None:
             return None
@@ -142,7 +142,7 @@ class RSSMRollout(TensorDictModuleBase):
         return flags.reshape(*td.shape, 1).bool()
 
     def _loop(self, td: TensorDictBase) -> TensorDictBase:
-        """The recurrence on TensorDicts, with any module."""
+        """Run the recurrence on TensorDicts, with any module."""
         step = self._step
         if self.compile_step:
             if self._compiled is None:
@@ -162,7 +162,7 @@ class RSSMRollout(TensorDictModuleBase):
         return torch.stack(rows, -1)
 
     def _scan(self, td: TensorDictBase) -> TensorDictBase:
-        """The recurrence on tensors, with time as the first dimension."""
+        """Run the recurrence on tensors, with time as the first dimension."""
         prior, posterior = self._networks()
         time = td.ndim - 1
         reads, post_reads = key_list(self.rssm_prior.in_keys), key_list(self.rssm_posterior.in_keys)

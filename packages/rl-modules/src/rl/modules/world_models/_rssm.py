@@ -72,7 +72,7 @@ def _first_layer(in_features: int | None, out_features: int, device: Device) -> 
 
 
 def _columns(first: nn.Linear, start: int, size: int, like: Tensor) -> Tensor:
-    """The weight for `size` inputs from `start` on; a lazy layer finds out its width, of which these are the last."""
+    """Return the weight for `size` inputs from `start` on, which are the last ones of a lazy layer."""
     if is_lazy(first.weight):
         first(like.new_zeros(1, start + size))
     return first.weight[:, start : start + size]

@@ -12,7 +12,7 @@ from rl.objectives.functional._recurrence import linear_recurrence
 
 
 def _log_probs(logits: Tensor, unimix: float) -> Tensor:
-    """Normalized log-probabilities of logits, mixed with the uniform distribution."""
+    """Return normalized log-probabilities of logits, mixed with the uniform distribution."""
     log_probs = logits.log_softmax(-1)
     return ((1 - unimix) * log_probs.exp() + unimix / logits.shape[-1]).log() if unimix else log_probs
 

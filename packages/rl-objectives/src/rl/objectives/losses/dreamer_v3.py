@@ -13,9 +13,9 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import NestedKey, key_str, next_key, unwrap
-from rl.objectives._batch import MASK, mean_of, scalar, valid_steps
-from rl.objectives._keyed_module import joint
+from rl.core.keys import NestedKey, next_key, unwrap
+from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall
 from rl.objectives.functional._world_models import (
     PercentileScale,
@@ -33,6 +33,7 @@ from rl.objectives.losses.world_models import (
     head_of,
     imagine,
     keys_of,
+    replace_entries,
     start_states,
     sum_to,
 )
@@ -128,6 +129,7 @@ class DreamerV3ModelLoss(LossModule):
                 Key(next_key(keys["reward"]), (1,), "reward on arriving at the state"),
                 Key(next_key(keys["terminated"]), (1,), "whether the episode terminated there", flag),
                 Key(next_key(keys["done"]), (1,), "whether the episode ended there", flag),
+                *mask_keys_of_steps(keys["mask"]),
             ),
             (
                 scalar("loss_model_dynamic", "divergence that trains the prior"),
@@ -148,16 +150,15 @@ class DreamerV3ModelLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        owner, size = type(self).__name__, tensordict.batch_size
-        self.derived().read(tensordict, self)
-        mask = valid_steps(tensordict, self._keys["mask"], owner)
+        size = tensordict.batch_size
+        entries, mask = self.read(tensordict)
         key = {name: next_key(key) for name, key in self._keys.items()}
-        found = self.world_model(tensordict.copy())
+        found = self.world_model(replace_entries(tensordict, entries))
         dynamic, representation = categorical_kl_terms(
             found.get(key["posterior_logits"]), found.get(key["prior_logits"]), self.free_nats, self.unimix
         )
-        reward, terminated = tensordict.get(key["reward"]), tensordict.get(key["terminated"])
-        reco = [-sum_to(size, head_of(call, found).log_prob(tensordict.get(target))) for call, target in self._decoders]
+        reward, terminated = entries[key["reward"]], entries[key["terminated"]]
+        reco = [-sum_to(size, head_of(call, found).log_prob(entries[target])) for call, target in self._decoders]
         rewards = -sum_to(size, head_of(self._reward, found).log_prob(reward))
         logits: Tensor = head_of(self._continue, found).logits  # pyright: ignore[reportAttributeAccessIssue]
         live = (~terminated).to(logits.dtype) * self.continue_target_scale
@@ -175,7 +176,7 @@ class DreamerV3ModelLoss(LossModule):
 
 
 def _sample_key(head: Any, owner: str) -> NestedKey:
-    """The key under which a head samples, which is that of its target in the batch."""
+    """Return the key under which a head samples, which is that of its target in the batch."""
     keys = getattr(head, "dist_sample_keys", None)
     if not keys or len(keys) != 1:
         raise ContractError(
@@ -274,7 +275,7 @@ class DreamerV3ActorLoss(ImaginedActorLoss):
         action = data.get(self._keys["action"])
         entropy = sum_to(size, entropy_of(dist))
         loss = reinforce_objective(
-            sum_to(size, joint(dist.log_prob(action))),
+            sum_to(size, sum_log_probs(dist.log_prob(action))),
             ((target - value) / scale).squeeze(-1),
             entropy,
             weight.squeeze(-1),
@@ -292,7 +293,7 @@ class DreamerV3ActorLoss(ImaginedActorLoss):
 
     @torch.no_grad()
     def _returns(self, start: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
-        """Imagined steps with returns and weights, and the values ``[N, T, 1]`` of their states."""
+        """Return imagined steps with returns and weights, and the values ``[N, T, 1]`` of their states."""
         _, env, _ = self._others
         steps = imagine(start, self.actor_model, env, self.imagination_horizon)
         after = steps.get("next")
@@ -388,15 +389,14 @@ class DreamerV3ValueLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        self.derived().read(tensordict, self)
-        self._count_call()
+        self.read(tensordict)
         weight = tensordict.get(self._keys["discount_weight"]).squeeze(-1)
         both, slow = self._regression(tensordict, tensordict.get(self._keys["lambda_target"]))
         losses = TensorDict(loss_value=(weight * both).mean(), value_slow_loss=(weight * slow).mean().detach())
         return LossesAndData(losses, tensordict)
 
     def _regression(self, states: TensorDictBase, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each state ``[*B]``, and the part of it that is due to the slow copy."""
+        """Return the loss of each state ``[*B]``, and the part of it that is due to the slow copy."""
         dist = head_of(self._value, states)
         with torch.no_grad():
             slow_value = head_of(self._slow, states).mean
@@ -420,14 +420,14 @@ class DreamerV3ValueLoss(LossModule):
             ContractError: if ``bootstrap`` is absent.
             ShapeError: if there are fewer than two steps, or shapes do not agree.
         """
-        owner, keys = type(self).__name__, self._keys
-        if tensordict.get(keys["bootstrap"], None) is None:
-            raise ContractError(f"{owner} reads {key_str(keys['bootstrap'])}: the first imagined return of each state")
+        keys = self._keys
+        names = [next_key(keys[name]) for name in ("reward", "done", "terminated")]
+        reads = Key(keys["bootstrap"], (1,), "first imagined return of each state"), *map(Key, names)
+        entries, mask = self.read(tensordict, Contract((*reads, *mask_keys_of_steps(keys["mask"]))))
         if not tensordict.ndim or tensordict.shape[-1] < 2:
-            raise ShapeError(f"{owner}: a batch {list(tensordict.shape)} has no state with a successor")
-        mask = valid_steps(tensordict, keys["mask"], owner)
-        reward, last, terminal = (tensordict.get(next_key(keys[name])) for name in ("reward", "done", "terminated"))
-        bootstrap = tensordict.get(keys["bootstrap"]).detach()
+            raise ShapeError(f"{type(self).__name__}: {list(tensordict.shape)} has no state with a successor")
+        bootstrap = entries[keys["bootstrap"]].detach()
+        reward, last, terminal = (entries[name] for name in names)
         later = [leaf[..., 1:, :] for leaf in (reward, bootstrap, last, terminal)]
         target = lambda_return(*later, self.gamma, self.lmbda)
         loss, _ = self._regression(tensordict[..., :-1], target)

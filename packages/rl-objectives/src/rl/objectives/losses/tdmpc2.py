@@ -16,8 +16,8 @@ from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, next_key
-from rl.objectives._batch import MASK, scalar, valid_steps
-from rl.objectives._keyed_module import joint
+from rl.objectives._batch import MASK, mask_keys_of_steps, scalar
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall
 from rl.objectives._utils import hold_out_net
 from rl.objectives.functional._world_models import decayed_mean
@@ -28,7 +28,7 @@ __all__ = ["TDMPC2Loss"]
 
 
 def _critics(given: nn.Module | Sequence[nn.Module], count: int) -> list[nn.Module]:
-    """The critics: those that are given, or copies of one with new initial parameters."""
+    """Return the critics: those that are given, or copies of one with new initial parameters."""
     if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
         critics = [given, *(deepcopy(given) for _ in range(count - 1))]
         for critic in critics[1:]:
@@ -152,7 +152,7 @@ class TDMPC2Loss(LossModule):
                 Key(keys["action"], doc="action of the batch"),
                 Key(next_key(keys["reward"]), (1,), "reward"),
                 Key(next_key(keys["terminated"]), (1,), "whether the episode terminated, at each step", torch.bool),
-                Key(keys["mask"], (), "true at valid steps, false at padding", torch.bool, optional=True),
+                *mask_keys_of_steps(keys["mask"]),
             ),
             (
                 scalar("loss_consistency", "distance of unrolled and encoded latent states"),
@@ -177,11 +177,9 @@ class TDMPC2Loss(LossModule):
             UnsupportedError: if an episode terminates, without a model of that.
         """
         owner, size = type(self).__name__, tensordict.batch_size
-        entries = dict(zip(self.in_keys, self.derived().read(tensordict, self), strict=False))
         if not size:
             raise ShapeError(f"{owner} learns from sequences [*B, T], got a batch without dimensions")
-        self._count_call()
-        mask = valid_steps(tensordict, self._keys["mask"], owner)
+        entries, mask = self.read(tensordict)
         reward, terminated = (entries[next_key(self._keys[name])] for name in ("reward", "terminated"))
         if self._terminated is None and not torch.compiler.is_compiling() and bool(terminated.any()):
             raise UnsupportedError(f"{owner}: an episode of the batch terminates: give terminated_model")
@@ -243,9 +241,9 @@ class TDMPC2Loss(LossModule):
         return self.terminated_weight * total
 
     def _policy_loss(self, latent: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The loss of the policy at all latent states ``[*B, T + 1, z]``, and its entropy."""
+        """Return the loss of the policy at all latent states ``[*B, T + 1, z]``, and its entropy."""
         dist, action = self._sample(latent)
-        entropy = -joint(dist.log_prob(action))
+        entropy = -sum_log_probs(dist.log_prob(action))
         with hold_out_net(self.qvalue_network):
             value = self._two_values(self._values, latent, action).mean(0).squeeze(-1)
         if self.training:

@@ -17,9 +17,9 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.core.mdp import step_mdp
-from rl.objectives._batch import MASK, mean_of, scalar, valid_steps
+from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._estimator_base import ValueEstimatorBase
-from rl.objectives._keyed_module import joint
+from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall
 from rl.objectives._utils import hold_out_net
 from rl.objectives.estimators import ValueEstimators
@@ -28,7 +28,7 @@ from rl.objectives.functional._world_models import (
     lambda_return,
     normal_kl,
 )
-from rl.objectives.losses._base import LossModule
+from rl.objectives.losses._base import Entries, LossModule
 
 __all__ = [
     "DreamerActorLoss",
@@ -66,26 +66,34 @@ def keys_of(module: Any, owner: str) -> list[NestedKey]:
     return [unwrap(key) for key in keys]
 
 
+def replace_entries(td: TensorDictBase, entries: Entries) -> TensorDictBase:
+    """Return a copy of a batch with what `LossModule.read` returned, which has no padding."""
+    td = td.copy()
+    for key, leaf in entries.items():
+        td.set(key, leaf)
+    return td
+
+
 def sum_to(size: torch.Size, elements: Tensor) -> Tensor:
     """Sum what a distribution returns for each dimension of its event, to ``size``."""
     return elements if elements.shape == size else elements.reshape(*size, -1).sum(-1)
 
 
 def head_of(call: ActorCall, td: TensorDictBase) -> Distribution:
-    """The distribution of a head for a TensorDict of states."""
+    """Return the distribution of a head for a TensorDict of states."""
     return call({key: td.get(key) for key in call.in_keys}, td.batch_size)
 
 
 def entropy_of(dist: Distribution) -> Tensor:
-    """The entropy of a policy; minus the log-probability of a sample where it has no closed form."""
+    """Return the entropy of a policy; minus the log-probability of a sample where it has no closed form."""
     try:
-        return joint(dist.entropy())
+        return sum_log_probs(dist.entropy())
     except NotImplementedError:
-        return -joint(dist.log_prob(dist.rsample()))
+        return -sum_log_probs(dist.log_prob(dist.rsample()))
 
 
 def imagine(start: TensorDictBase, policy: Any, env: Any, horizon: int) -> TensorDictBase:
-    """Steps of a policy in a model of the environment, ``[N, horizon]``."""
+    """Return steps of a policy in a model of the environment, ``[N, horizon]``."""
     rows: list[TensorDictBase] = []
     td = start
     with set_interaction_type(InteractionType.RANDOM):
@@ -107,7 +115,7 @@ def _held_out(*parts: Any) -> Generator[None]:
 
 
 def start_states(td: TensorDictBase, keys: Iterable[NestedKey], owner: str) -> TensorDictBase:
-    """The states of a batch as one row of constants, ``[N]``."""
+    """Return the states of a batch as one row of constants, ``[N]``."""
     for key in keys:
         if td.get(key, None) is None:
             raise ContractError(f"{owner} reads {key_str(key)}, which the batch lacks: call the model loss before")
@@ -198,7 +206,7 @@ class DreamerModelLoss(LossModule):
         reads = [Key(key) for key in keys_of(self.world_model, type(self).__name__)]
         targets = [Key(next_key(self._keys[name])) for name in ("pixels", "reward")]
         return Contract(
-            (*reads, *targets),
+            (*reads, *targets, *mask_keys_of_steps(self._keys["mask"])),
             (
                 scalar("loss_model_kl", "divergence of posterior and prior"),
                 scalar("loss_model_reco", "distance of the reconstruction"),
@@ -216,11 +224,10 @@ class DreamerModelLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        self.derived().read(tensordict, self)
-        mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__)
+        entries, mask = self.read(tensordict)
         key = {name: next_key(self._keys[name]) for name in self._keys if name not in ("done", "mask")}
-        found = self.world_model(tensordict.copy())
-        pixels, reward = tensordict.get(key["pixels"]), tensordict.get(key["reward"])
+        found = self.world_model(replace_entries(tensordict, entries))
+        pixels, reward = entries[key["pixels"]], entries[key["reward"]]
         reco = distance(found.get(key["reco_pixels"]), pixels, self.reco_loss).flatten(tensordict.ndim)
         rewards = distance(found.get(key["reward"]), reward, self.reward_loss).flatten(tensordict.ndim)
         data = found.detach().set(key["true_reward"], reward)
@@ -422,7 +429,7 @@ class DreamerValueLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        self.derived().read(tensordict, self)
+        self.read(tensordict)
         target = tensordict.get(self._keys["lambda_target"])
         value = self.value_model(tensordict.select(*self.value_model.in_keys)).get(self._keys["value"])  # pyright: ignore[reportCallIssue]
         elements = distance(value, target, self.value_loss)
@@ -518,9 +525,8 @@ class WorldModelLoss(LossModule):
         targets = {"reward": next_key(keys["reward"]), "done": next_key(keys["done"])}
         targets["reconstruction"] = keys["observation"]
         reads = [*keys_of(self.world_model, type(self).__name__), *(targets[k] for k in self.losses if k in targets)]
-        mask = Key(keys["mask"], (), "true at valid steps", torch.bool, optional=True)
         return Contract(
-            (*map(Key, dict.fromkeys(reads)), mask),
+            (*map(Key, dict.fromkeys(reads)), *mask_keys_of_steps(keys["mask"])),
             tuple(scalar(f"loss_{kind}", f"{kind} of the world model") for kind in self.losses),
         )
 
@@ -534,12 +540,11 @@ class WorldModelLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        owner = type(self).__name__
-        self.derived().read(tensordict, self)
-        mask = valid_steps(tensordict, self._keys["mask"], owner)
-        found = self.world_model(tensordict.copy())
+        entries, mask = self.read(tensordict)
+        batch = replace_entries(tensordict, entries)
+        found = self.world_model(batch.copy())
         out = {
-            f"loss_{kind}": self._weights[kind] * mean_of(self._elements(kind, tensordict, found), mask)
+            f"loss_{kind}": self._weights[kind] * mean_of(self._elements(kind, batch, found), mask)
             for kind in self.losses
         }
         return TensorDict(out)  # pyright: ignore[reportArgumentType]
