@@ -14,7 +14,7 @@ from rl.core import State
 from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import ACTION, NEXT, TERMINATED, NestedKey, next_key, unwrap
-from rl.core.mdp import step_mdp
+from rl.core.mdp import FLAGS, step_mdp
 
 PLAN: NestedKey = "plan"
 """Key of the plan of the step before, ``[*B, horizon, a]``, from which the search starts."""
@@ -115,7 +115,7 @@ class MPCPlannerBase(PlanCarrier):
         rows: list[TensorDictBase] = []
         for action in actions.unbind(-2):
             rows.append(self.env.step(td.set(self.action_key, action)))
-            td = step_mdp(rows[-1])
+            td = step_mdp(rows[-1], exclude_done=True, done_keys=[*FLAGS])  # all rows have the keys of the first one
         return torch.stack(rows, -1)
 
     def sample(self, mean: Tensor, std: Tensor, count: int) -> Tensor:

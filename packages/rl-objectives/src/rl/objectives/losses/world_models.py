@@ -16,7 +16,7 @@ from rl.core.arguments import as_integer, as_number, one_of
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
-from rl.core.mdp import step_mdp
+from rl.core.mdp import FLAGS, step_mdp
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._estimator_base import ValueEstimatorBase
 from rl.objectives._keyed_module import sum_log_probs
@@ -99,7 +99,7 @@ def imagine(start: TensorDictBase, policy: Any, env: Any, horizon: int) -> Tenso
     with set_interaction_type(InteractionType.RANDOM):
         for _ in range(horizon):
             rows.append(env.step(policy(td)))
-            td = step_mdp(rows[-1])
+            td = step_mdp(rows[-1], exclude_done=True, done_keys=[*FLAGS])  # all rows have the keys of the first one
     return torch.stack(rows, -1)
 
 
