@@ -27,7 +27,8 @@ def test_every_component_resolves():
     losses = ["ppo", "ppo-clip", "a2c", "reinforce", "dqn", "ppo-kl", "impala", "rnd", "c51", "qr-dqn"]
     losses += ["ddpg", "td3", "sac", "discrete-sac", "redq", "tqc", "crossq", "mappo", "ippo", "qmixer"]
     losses += ["bc", "td3-bc", "iql", "discrete-iql", "cql", "discrete-cql"]
-    losses += ["dt", "online-dt", "gail", "diffusion-bc", "act"]
+    losses += ["dt", "online-dt", "gail", "diffusion-bc", "act", "world-model", "tdmpc2"]
+    losses += [f"dreamer-{part}" for part in ("model", "actor", "value", "v3-model", "v3-actor", "v3-value")]
     assert sorted(one.name for one in found) == sorted(
         [*losses, "gae", "multi-agent-gae", "td0", "td1", "td-lambda", "vtrace"]
     )

@@ -498,8 +498,8 @@ class TDMPC2MLP(nn.Module):
         device: Device of the parameters.
 
     Example:
-        >>> TDMPC2MLP(6, 16, [8, 8], sim_norm=8)(torch.randn(3, 4), torch.randn(3, 2)).sum(-1)
-        tensor([2.0000, 2.0000, 2.0000], grad_fn=<SumBackward1>)
+        >>> TDMPC2MLP(6, 16, [8, 8], sim_norm=8)(torch.randn(3, 4), torch.randn(3, 2)).shape
+        torch.Size([3, 16])
     """
 
     def __init__(

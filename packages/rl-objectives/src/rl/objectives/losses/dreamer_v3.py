@@ -144,11 +144,11 @@ class DreamerV3ModelLoss(LossModule):
         """Compute the losses of sequences.
 
         Args:
-            tensordict: the batch, ``[*B, T]``.
+            tensordict: Batch, ``[*B, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         size = tensordict.batch_size
         entries, mask = self.read(tensordict)
@@ -259,10 +259,10 @@ class DreamerV3ActorLoss(ImaginedActorLoss):
         """Imagine trajectories from the states of a batch, and compute the loss.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch, ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
+            ContractError: If a key that is read is absent.
         """
         start = start_states(tensordict, self._start_keys(), type(self).__name__)
         data, value = self._returns(start)
@@ -383,11 +383,11 @@ class DreamerV3ValueLoss(LossModule):
         """Compute the loss of imagined steps.
 
         Args:
-            tensordict: the steps, ``[N, T]``.
+            tensordict: Steps, ``[N, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         self.read(tensordict)
         weight = tensordict.get(self._keys["discount_weight"]).squeeze(-1)
@@ -417,8 +417,8 @@ class DreamerV3ValueLoss(LossModule):
             The weighted scalar ``loss_replay_value``.
 
         Raises:
-            ContractError: if ``bootstrap`` is absent.
-            ShapeError: if there are fewer than two steps, or shapes do not agree.
+            ContractError: If ``bootstrap`` is absent.
+            ShapeError: If there are fewer than two steps, or shapes do not agree.
         """
         keys = self._keys
         names = [next_key(keys[name]) for name in ("reward", "done", "terminated")]

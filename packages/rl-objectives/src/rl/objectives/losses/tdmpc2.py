@@ -169,12 +169,12 @@ class TDMPC2Loss(LossModule):
         """Compute the losses of sequences.
 
         Args:
-            tensordict: the batch, ``[*B, T]``.
+            tensordict: Batch, ``[*B, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if there is no dimension of time, or shapes do not agree.
-            UnsupportedError: if an episode terminates, without a model of that.
+            ContractError: If a key that is read is absent.
+            ShapeError: If there is no dimension of time, or shapes do not agree.
+            UnsupportedError: If an episode terminates, without a model of that.
         """
         owner, size = type(self).__name__, tensordict.batch_size
         if not size:

@@ -218,11 +218,11 @@ class DreamerModelLoss(LossModule):
         """Compute the losses of sequences.
 
         Args:
-            tensordict: the batch, ``[*B, T]``.
+            tensordict: Batch, ``[*B, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         key = {name: next_key(self._keys[name]) for name in self._keys if name not in ("done", "mask")}
@@ -347,10 +347,10 @@ class DreamerActorLoss(ImaginedActorLoss):
         """Imagine trajectories from the states of a batch, and compute the loss.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch, ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
+            ContractError: If a key that is read is absent.
         """
         start = start_states(tensordict, self._start_keys(), type(self).__name__)
         value_model, env = self._others
@@ -423,11 +423,11 @@ class DreamerValueLoss(LossModule):
         """Compute the loss of imagined steps.
 
         Args:
-            tensordict: the steps, ``[N, T]``.
+            tensordict: Steps, ``[N, T]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         self.read(tensordict)
         target = tensordict.get(self._keys["lambda_target"])
@@ -534,11 +534,11 @@ class WorldModelLoss(LossModule):
         """Compute the losses of a batch.
 
         Args:
-            tensordict: the batch, ``[*B]``.
+            tensordict: Batch, ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes do not agree.
         """
         entries, mask = self.read(tensordict)
         batch = replace_entries(tensordict, entries)
