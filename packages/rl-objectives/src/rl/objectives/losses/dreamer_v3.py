@@ -117,6 +117,10 @@ class DreamerV3ModelLoss(LossModule):
         self.continue_target_scale = as_number(continue_target_scale, owner, "continue_target_scale", above=0, most=1)
         self.derive_early()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Network calls hold the networks of the original; a copy builds its own.
+        return {key: value for key, value in super().__getstate__().items() if key != "_decoders"}
+
     def _derive(self) -> Contract:
         owner, keys = type(self).__name__, self._keys
         self._decoders = [(ActorCall(head), _sample_key(head, owner)) for head in self.decoder]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -19,7 +19,6 @@ from rl.core.keys import NestedKey, next_key
 from rl.objectives._batch import MASK, mask_keys_of_steps, scalar
 from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall
-from rl.objectives._utils import hold_out_net
 from rl.objectives.functional._world_models import decayed_mean
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets import make_target
@@ -40,6 +39,22 @@ def _critics(given: nn.Module | Sequence[nn.Module], count: int) -> list[nn.Modu
     if len(critics) != count:
         raise ArgumentError(f"TDMPC2Loss got {len(critics)} critics for num_qvalue_nets={count}: give one, or {count}")
     return critics
+
+
+class _Value(nn.Module):
+    """Mean of a critic's distribution, through which gradients reach the inputs, and no parameter."""
+
+    def __init__(self, call: ActorCall) -> None:
+        super().__init__()
+        self.network, self.call = call.actor, call
+
+    def forward(self, entries: Entries, size: torch.Size) -> Tensor:
+        return self.call(entries, size).mean
+
+    def constant(self, entries: Entries, size: torch.Size) -> Tensor:
+        """Return the mean, ``[*B, 1]``."""
+        fixed = {name: one.detach() for name, one in self.named_parameters(remove_duplicate=False)}
+        return torch.func.functional_call(self, fixed, (entries, size), tie_weights=False)
 
 
 @final
@@ -135,6 +150,14 @@ class TDMPC2Loss(LossModule):
         self.target_qvalue_network.eval()
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Network calls hold the networks of the original; a copy builds its own.
+        return {
+            key: value
+            for key, value in super().__getstate__().items()
+            if key not in ("_values", "_constants", "_targets")
+        }
+
     def _derive(self) -> Contract:
         keys = self._keys
         latent = keys["latent"]
@@ -142,7 +165,9 @@ class TDMPC2Loss(LossModule):
         self._dynamics = NetworkCall(self.dynamics, {"latent": next_key(latent)})
         self._reward, self._actor = ActorCall(self.reward_model), ActorCall(self.actor_network)
         self._values = [ActorCall(one) for one in self.qvalue_network]
-        self._targets = [ActorCall(one) for one in self.target_qvalue_network]
+        # In lists: the networks are held once.
+        self._constants = [_Value(call) for call in self._values]
+        self._targets = [_Value(ActorCall(one)) for one in self.target_qvalue_network]
         self._terminated = None if self.terminated_model is None else ActorCall(self.terminated_model)
         inputs = [part for key in self._encoder.in_keys for part in (key, next_key(key))]
         ends = () if self._terminated is None else (scalar("loss_terminated", "cross-entropy of the termination"),)
@@ -218,11 +243,13 @@ class TDMPC2Loss(LossModule):
         dist = self._actor({self._keys["latent"]: latent}, latent.shape[:-1])
         return dist, dist.rsample()
 
-    def _two_values(self, calls: list[ActorCall], latent: Tensor, action: Tensor) -> Tensor:
-        """Values of two random critics, ``[2, *B, 1]``."""
-        chosen = torch.randperm(len(calls))[:2].tolist()
+    def _two_values(self, critics: list[_Value], latent: Tensor, action: Tensor) -> Tensor:
+        """Return the values of two random critics, ``[2, *B, 1]``."""
+        chosen = torch.randperm(len(critics), device=latent.device)[:2]
         seen = {self._keys["latent"]: latent, self._keys["action"]: action}
-        return torch.stack([calls[index](seen, latent.shape[:-1]).mean for index in chosen])
+        if torch.compiler.is_compiling():  # a graph cannot select a network by a number that it draws
+            return torch.stack([critic.constant(seen, latent.shape[:-1]) for critic in critics])[chosen]
+        return torch.stack([critics[index].constant(seen, latent.shape[:-1]) for index in chosen.tolist()])
 
     def _target(self, latent: Tensor) -> Tensor:
         return self._two_values(self._targets, latent, self._sample(latent)[1]).amin(0)
@@ -244,8 +271,7 @@ class TDMPC2Loss(LossModule):
         """Return the loss of the policy at all latent states ``[*B, T + 1, z]``, and its entropy."""
         dist, action = self._sample(latent)
         entropy = -sum_log_probs(dist.log_prob(action))
-        with hold_out_net(self.qvalue_network):
-            value = self._two_values(self._values, latent, action).mean(0).squeeze(-1)
+        value = self._two_values(self._constants, latent, action).mean(0).squeeze(-1)
         if self.training:
             self._update_scale(value[..., 0])
         objective = value / self.value_scale + self.entropy_bonus * action.shape[-1] * entropy
