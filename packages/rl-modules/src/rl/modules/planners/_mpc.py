@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ class PlanCarrier(TensorDictModuleBase):
 
     def __init__(self, horizon: int, action_shape: tuple[int, ...], action_key: NestedKey = ACTION) -> None:
         super().__init__()
-        owner = type(self).__name__
+        owner = str(type(self).__name__)
         self.planning_horizon = as_integer(horizon, owner, "planning_horizon", least=1)
         if len(action_shape) != 1:
             raise ArgumentError(f"{owner} plans actions of one dimension, got the shape {tuple(action_shape)}")
@@ -41,7 +41,7 @@ class PlanCarrier(TensorDictModuleBase):
     @property
     def states(self) -> tuple[State, ...]:
         """The plan as a recurrent state: zero before the first step of an episode."""
-        return (State(PLAN, (self.planning_horizon, *self.action_shape), owner=type(self).__name__),)
+        return (State(PLAN, (self.planning_horizon, *self.action_shape), owner=str(type(self).__name__)),)
 
     def start(self, tensordict: TensorDictBase, like: Tensor) -> Tensor:
         """Return the plan of the step before without its first action, and 0 at the end, ``[*B, horizon, a]``."""
@@ -78,8 +78,8 @@ class MPCPlannerBase(PlanCarrier):
         self.env = env
         self.action_spec = spec
         observed = [unwrap(key) for key in env.observation_spec.keys(True, True)]  # noqa: FBT003 - tensordict's signature
-        self.in_keys = [*observed, PLAN]  # pyright: ignore[reportIncompatibleUnannotatedOverride]
-        self.out_keys = [self.action_key, next_key(PLAN)]  # pyright: ignore[reportIncompatibleUnannotatedOverride]
+        self.in_keys: list[Any] = [*observed, PLAN]
+        self.out_keys: list[Any] = [self.action_key, next_key(PLAN)]
 
     @abstractmethod
     def planning(self, td: TensorDictBase) -> Tensor:
@@ -116,7 +116,7 @@ class MPCPlannerBase(PlanCarrier):
         for action in actions.unbind(-2):
             rows.append(self.env.step(td.set(self.action_key, action)))
             td = step_mdp(rows[-1], exclude_done=True, done_keys=[*FLAGS])  # all rows have the keys of the first one
-        return torch.stack(rows, -1)
+        return TensorDict.stack(rows, -1)
 
     def sample(self, mean: Tensor, std: Tensor, count: int) -> Tensor:
         """Draw plans around a mean ``[*B, horizon, a]``, inside of the action spec, ``[*B, count, horizon, a]``."""
@@ -231,7 +231,7 @@ class MPPIPlanner(MPCPlannerBase):
         action_key: NestedKey = ACTION,
     ) -> None:
         super().__init__(env, planning_horizon, action_key)
-        owner = type(self).__name__
+        owner = str(type(self).__name__)
         self.optim_steps, self.num_candidates, self.top_k = _counts(owner, optim_steps, num_candidates, top_k)
         self.advantage_module = advantage_module
         self.reward_key = unwrap(reward_key)

@@ -73,7 +73,7 @@ class TDMPC2Planner(PlanCarrier):
         latent_key: NestedKey = "latent",
         action_key: NestedKey = ACTION,
     ) -> None:
-        owner = type(self).__name__
+        owner = str(type(self).__name__)
         action_dim = as_integer(action_dim, owner, "action_dim", least=1)
         super().__init__(planning_horizon, (action_dim,), action_key)
         self.encoder, self.dynamics, self.reward_model = encoder, dynamics, reward_model
@@ -97,8 +97,8 @@ class TDMPC2Planner(PlanCarrier):
         self.gamma = as_number(gamma, owner, "gamma", least=0, most=1)
         self.latent_key = unwrap(latent_key)
         observed: Any = encoder.in_keys
-        self.in_keys = [*map(unwrap, observed), PLAN]  # pyright: ignore[reportIncompatibleUnannotatedOverride]
-        self.out_keys = [self.action_key, next_key(PLAN)]  # pyright: ignore[reportIncompatibleUnannotatedOverride]
+        self.in_keys: list[Any] = [*map(unwrap, observed), PLAN]
+        self.out_keys: list[Any] = [self.action_key, next_key(PLAN)]
 
     def _td(self, latent: Tensor, action: Tensor | None = None) -> TensorDict:
         td = TensorDict({}, batch_size=latent.shape[:-1])
@@ -115,7 +115,8 @@ class TDMPC2Planner(PlanCarrier):
     def score(self, latent: Tensor, actions: Tensor) -> Tensor:
         """Return the predicted return ``[*B, n]`` of plans ``[*B, n, T, a]`` from latent states ``[*B, n, z]``."""
         reward_model: Any = self.reward_model
-        critics: list[Any] = [self.qvalue_network[index] for index in torch.randperm(len(self.qvalue_network))[:2]]
+        chosen = torch.randperm(len(self.qvalue_network))[:2].tolist()
+        critics: list[Any] = [self.qvalue_network[index] for index in chosen]
         total, discount = torch.zeros_like(latent[..., 0]), 1.0
         live = torch.ones_like(total)
         for action in actions.unbind(-2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -58,7 +59,8 @@ class WorldModel(TensorDictModuleBase):
         self.step_module = TensorDictSequential(dynamics, *heads)
         """Dynamics and heads, without the encoder."""
         both = TensorDictSequential(encoder, self.step_module)
-        self.in_keys, self.out_keys = both.in_keys, both.out_keys
+        self.in_keys: list[Any] = both.in_keys
+        self.out_keys: list[Any] = both.out_keys
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Encode the observation, and take one step."""
@@ -181,8 +183,8 @@ class EnsembleDynamics(TensorDictModuleBase):
         if as_integer(num_elites, owner, "num_elites", least=1) > num_members:
             raise ArgumentError(f"{owner}: {num_elites} elites of {num_members} members: give fewer elites")
         self.bound_weight = bound_weight
-        self.in_keys = [unwrap(observation_key), unwrap(action_key)]  # pyright: ignore[reportIncompatibleUnannotatedOverride]
-        self.out_keys = [next_key(observation_key), next_key(reward_key)]  # pyright: ignore[reportIncompatibleUnannotatedOverride]
+        self.in_keys: list[Any] = [unwrap(observation_key), unwrap(action_key)]
+        self.out_keys: list[Any] = [next_key(observation_key), next_key(reward_key)]
         width, outputs = observation_dim + action_dim, observation_dim + 1
         layers: list[nn.Module] = []
         for cells in num_cells:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor
 
@@ -82,7 +82,8 @@ class RSSMRollout(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         both = TensorDictSequential(rssm_prior, rssm_posterior)
-        self.in_keys, self.out_keys = both.in_keys, both.out_keys
+        self.in_keys: list[Any] = both.in_keys
+        self.out_keys: list[Any] = both.out_keys
         self.rssm_prior, self.rssm_posterior = rssm_prior, rssm_posterior
         self.use_scan, self.compile_step = use_scan, compile_step
         self.compile_backend, self.compile_mode = compile_backend, compile_mode
@@ -121,7 +122,7 @@ class RSSMRollout(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the states of all steps into a copy of the batch ``[*B, T]``."""
-        owner = type(self).__name__
+        owner = str(type(self).__name__)
         if not tensordict.ndim or not tensordict.shape[-1]:
             raise ShapeError(f"{owner} got a batch {list(tensordict.shape)}: its last dimension is time, at least 1")
         for key in self.in_keys:
@@ -159,7 +160,7 @@ class RSSMRollout(TensorDictModuleBase):
                 for key in restarted:
                     row.set(key, row.get(key).masked_fill(flags[..., t, :], 0))
             rows[t] = step(row)
-        return torch.stack(rows, -1)
+        return TensorDict.stack(rows, -1)
 
     def _scan(self, td: TensorDictBase) -> TensorDictBase:
         """Run the recurrence on tensors, with time as the first dimension."""

@@ -203,8 +203,7 @@ class RSSMPosterior(nn.Module):
         device: Device = None,
     ) -> None:
         super().__init__()
-        known = rnn_hidden_dim is not None and obs_embed_dim is not None
-        width = rnn_hidden_dim + obs_embed_dim if known else None
+        width = None if rnn_hidden_dim is None or obs_embed_dim is None else rnn_hidden_dim + obs_embed_dim
         self.hidden_dim, self.state_dim = hidden_dim, state_dim
         self.obs_rnn_to_post_projector = nn.Sequential(
             _first_layer(width, hidden_dim, device),

@@ -203,7 +203,7 @@ class TwoHotCategorical(LeanDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"logits": constraints.real_vector}  # pyright: ignore[reportIncompatibleMethodOverride]
-    support = constraints.real  # pyright: ignore[reportAssignmentType]
+    support = constraints.real  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
 
     def __init__(self, logits: Tensor, bins: Tensor | None = None) -> None:
         self.logits = logits
@@ -272,7 +272,7 @@ class SquaredError(LeanDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # pyright: ignore[reportIncompatibleMethodOverride]
-    support = constraints.real  # pyright: ignore[reportAssignmentType]
+    support = constraints.real  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
 
     def __init__(self, loc: Tensor, event_dims: int = 1, *, symlog: bool = False) -> None:
         self.loc, self._dims, self._symlog = loc, event_dims, symlog

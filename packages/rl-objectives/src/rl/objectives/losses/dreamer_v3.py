@@ -301,10 +301,11 @@ class DreamerV3ActorLoss(ImaginedActorLoss):
         _, env, _ = self._others
         steps = imagine(start, self.actor_model, env, self.imagination_horizon)
         after = steps.get("next")
-        keys = dict.fromkeys(
-            [*self._value.in_keys, *([] if self._continuation is None else self._continuation.in_keys)]
-        )
-        states = torch.cat([steps[:, :1].select(*keys), after.select(*keys)], 1)  # [N, T + 1], with the first one
+        keys: list[Any] = [*self._value.in_keys]
+        if self._continuation is not None:
+            keys += [key for key in self._continuation.in_keys if key not in keys]
+        # The states of all steps and the one after them, [N, T + 1].
+        states = TensorDict.cat([steps[:, :1].select(*keys), after.select(*keys)], 1)
         value: Tensor = head_of(self._value, states).mean
         if self._continuation is None:
             live = torch.full_like(value, float(self.gamma))
@@ -432,8 +433,8 @@ class DreamerV3ValueLoss(LossModule):
             raise ShapeError(f"{type(self).__name__}: {list(tensordict.shape)} has no state with a successor")
         bootstrap = entries[keys["bootstrap"]].detach()
         reward, last, terminal = (entries[name] for name in names)
-        later = [leaf[..., 1:, :] for leaf in (reward, bootstrap, last, terminal)]
-        target = lambda_return(*later, self.gamma, self.lmbda)
+        reward, bootstrap, ends, terminal = (leaf[..., 1:, :] for leaf in (reward, bootstrap, last, terminal))
+        target = lambda_return(reward, bootstrap, ends, terminal, self.gamma, self.lmbda)
         loss, _ = self._regression(tensordict[..., :-1], target)
         # The state after an end belongs to another episode, so a state at an end has no return here.
         counts = ~last[..., :-1, :].squeeze(-1)

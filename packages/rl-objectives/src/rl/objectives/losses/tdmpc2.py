@@ -16,11 +16,12 @@ from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, next_key
+from rl.objectives._agents import Entries
 from rl.objectives._batch import MASK, mask_keys_of_steps, scalar
 from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall
 from rl.objectives.functional._world_models import decayed_mean
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._base import LossModule
 from rl.objectives.targets import make_target
 
 __all__ = ["TDMPC2Loss"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -17,6 +17,7 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.core.mdp import FLAGS, step_mdp
+from rl.objectives._agents import Entries
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._estimator_base import ValueEstimatorBase
 from rl.objectives._keyed_module import sum_log_probs
@@ -28,7 +29,7 @@ from rl.objectives.functional._world_models import (
     lambda_return,
     normal_kl,
 )
-from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.losses._base import LossModule
 
 __all__ = [
     "DreamerActorLoss",
@@ -100,7 +101,7 @@ def imagine(start: TensorDictBase, policy: Any, env: Any, horizon: int) -> Tenso
         for _ in range(horizon):
             rows.append(env.step(policy(td)))
             td = step_mdp(rows[-1], exclude_done=True, done_keys=[*FLAGS])  # all rows have the keys of the first one
-    return torch.stack(rows, -1)
+    return TensorDict.stack(rows, -1)
 
 
 @contextmanager
@@ -241,7 +242,7 @@ class DreamerModelLoss(LossModule):
             data,
         )
 
-    def _divergence(self, td: TensorDictBase, key: dict[str, NestedKey], mask: Tensor | None) -> Tensor:
+    def _divergence(self, td: TensorDictBase, key: Mapping[str, NestedKey], mask: Tensor | None) -> Tensor:
         names = ("posterior_mean", "posterior_std", "prior_mean", "prior_std")
         parts = [td.get(key[name]) for name in names]
         kl = normal_kl(*parts, free_nats=-torch.inf)  # a sum over the state
@@ -431,7 +432,8 @@ class DreamerValueLoss(LossModule):
         """
         self.read(tensordict)
         target = tensordict.get(self._keys["lambda_target"])
-        value = self.value_model(tensordict.select(*self.value_model.in_keys)).get(self._keys["value"])  # pyright: ignore[reportCallIssue]
+        inputs = tensordict.select(*keys_of(self.value_model, type(self).__name__))
+        value = self.value_model(inputs).get(self._keys["value"])
         elements = distance(value, target, self.value_loss)
         if self.discount_loss:
             elements = _powers(self.gamma, target) * elements
