@@ -15,7 +15,10 @@ _INSTEAD = {
     "use it from rl.core": "ExplorationType exploration_type set_exploration_type",
     "use rl.core.specs.make_composite_from_td": "make_composite_from_td",
     "use it from rl.replay": "BurnInTransform MultiStepTransform RandomCropTensorDict Reward2GoTransform",
-    "use it from rl.modules": "symexp symlog",
+    "use it from rl.modules": "symexp symlog two_hot_cross_entropy two_hot_decode two_hot_encode",
+    "use it from rl.objectives.functional, where it returns one number for each step": (
+        "categorical_kl_balanced categorical_kl_terms"
+    ),
     "use it from rl.envs": "RandomPolicy get_primers_from_module",
     "use rl.modules.TanhNormal, or the function safetanh": "SafeTanhTransform",
     "use rl.envs.EnvCreator": "env_creator",
@@ -77,10 +80,10 @@ _INSTEAD = {
         " OpenXExperienceReplay register_dataset RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     _NOT_YET: (
-        "DreamerEnv DreamerDecoder DreamerActor DreamerActorLoss DreamerModelLoss DreamerValueLoss"
-        " DreamerV3ActorLoss DreamerV3ModelLoss DreamerV3ValueLoss WorldModel WorldModelEnv WorldModelLoss"
-        " WorldModelWrapper ImaginedEnv ObsDecoder ObsEncoder RSSMPosterior RSSMPrior RSSMRollout"
-        " GPWorldModel RBFController CEMPlanner MPPIPlanner MPCPlannerBase MCTSForest Tree TensorDictMap"
+        "DreamerEnv DreamerDecoder"
+        " WorldModelEnv"
+        " ImaginedEnv"
+        " GPWorldModel RBFController MCTSForest Tree TensorDictMap"
         " QueryModule EXP3Score PUCTScore UCBScore UCB1TunedScore FinancialRegimeEnv GenesisEnv"
         " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
         " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"
@@ -100,11 +103,11 @@ _INSTEAD = {
         " SatelliteMacroAction TargetMacroAction URScriptPrimitive URScriptPrimitiveTransform"
         " default_info_dict_reader get_env_metadata make_tensordict"
         " terminated_or_truncated CrossCriticGroupSpec CrossGroupCritic"
-        " DreamerV3MLP LeRobotPolicyWrapper MCTSScore MCTSScores RecurrentMatmulPrecision"
-        " RecurrentMatmulPrecisionUserMode ReparamGradientStrategy Squeeze2dLayer SqueezeLayer SymExpTwoHot"
+        " LeRobotPolicyWrapper MCTSScore MCTSScores RecurrentMatmulPrecision"
+        " RecurrentMatmulPrecisionUserMode ReparamGradientStrategy Squeeze2dLayer SqueezeLayer"
         " TinyVLA VLAWrapperBase canonicalize_rnn_subset distributions_maps AUTO_LOSS_MASK_KEYS"
-        " ExponentialQuadraticCost add_random_module categorical_kl_balanced categorical_kl_terms"
-        " default_value_kwargs two_hot_cross_entropy two_hot_decode two_hot_encode mask_batch"
+        " ExponentialQuadraticCost add_random_module"
+        " default_value_kwargs mask_batch"
         " GRPOTrainer KLRewardTransform"
     ),
 }

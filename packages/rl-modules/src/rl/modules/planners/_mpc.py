@@ -172,7 +172,7 @@ class CEMPlanner(MPCPlannerBase):
     ) -> None:
         super().__init__(env, planning_horizon, action_key)
         self.optim_steps, self.num_candidates, self.top_k = _counts(
-            type(self).__name__, optim_steps, num_candidates, top_k
+            str(type(self).__name__), optim_steps, num_candidates, top_k
         )
         self.reward_key = unwrap(reward_key)
 
