@@ -12,8 +12,11 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Bernoulli
 
+from rl.collectors import Collector
+from rl.envs import PendulumEnv, TransformedEnv
 from rl.modules import (
     TDMPC2MLP,
+    CEMPlanner,
     DreamerV3Actor,
     DreamerV3Encoder,
     DreamerV3MLP,
@@ -253,3 +256,16 @@ def test_the_likelihood_of_an_ensemble_is_a_loss(size):
         out.backward()
         optimizer.step()
     assert out < first - 1
+
+
+def test_a_planner_acts_in_rollouts_and_collectors():
+    torch.manual_seed(0)
+    planner = CEMPlanner(PendulumEnv(), 4, 2, 16, 4)
+    rollout = PendulumEnv().rollout(3, planner)
+    torch.testing.assert_close(rollout["plan"][1:], rollout["next", "plan"][:-1])
+    primed = TransformedEnv(PendulumEnv(), planner.make_tensordict_primer()).rollout(2, planner)
+    assert not primed["plan"][0].any()
+    collector = Collector(PendulumEnv(), planner, frames_per_batch=4, total_frames=8)
+    batches = [batch.clone() for batch in collector]
+    collector.shutdown()
+    torch.testing.assert_close(batches[1]["plan"][0], batches[0]["next", "plan"][-1])

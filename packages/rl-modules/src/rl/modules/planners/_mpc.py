@@ -10,11 +10,12 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl.core import State
+from rl.core import State, load
 from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import ACTION, NEXT, TERMINATED, NestedKey, next_key, unwrap
 from rl.core.mdp import FLAGS, step_mdp
+from rl.core.specs import Unbounded
 
 PLAN: NestedKey = "plan"
 """Key of the plan of the step before, ``[*B, horizon, a]``, from which the search starts."""
@@ -43,12 +44,25 @@ class PlanCarrier(TensorDictModuleBase):
         """The plan as a recurrent state: zero before the first step of an episode."""
         return (State(PLAN, (self.planning_horizon, *self.action_shape), owner=str(type(self).__name__)),)
 
+    def make_tensordict_primer(self) -> Any:
+        """Return the transform that writes the first plan of an episode, for a loop without a `Collector`.
+
+        Raises:
+            UnknownComponentError: If rl-envs is not installed.
+        """
+        primer = load("transform", "tensordict-primer")
+        return primer({state.name: Unbounded(state.shape, dtype=state.dtype) for state in self.states})
+
     def start(self, tensordict: TensorDictBase, like: Tensor) -> Tensor:
-        """Return the plan of the step before without its first action, and 0 at the end, ``[*B, horizon, a]``."""
+        """Return the plan of the step before without its first action, and 0 at the end, ``[*B, horizon, a]``.
+
+        Without a plan, as in the first step of a loop of one's own, a plan of zeros is written.
+        """
         plan: Tensor | None = tensordict.get(PLAN, None)
         if plan is None:
             size = (*tensordict.batch_size, self.planning_horizon, *self.action_shape)
-            return torch.zeros(size, dtype=like.dtype, device=like.device)
+            plan = torch.zeros(size, dtype=like.dtype, device=like.device)
+            tensordict.set(PLAN, plan)
         return torch.cat((plan[..., 1:, :], torch.zeros_like(plan[..., :1, :])), -2)
 
 
@@ -111,7 +125,8 @@ class MPCPlannerBase(PlanCarrier):
         """
         count = actions.shape[-3]
         size = (*tensordict.batch_size, count)
-        td = tensordict.exclude(NEXT, PLAN).unsqueeze(-1).expand(*size).clone()
+        td = tensordict.select(*self.in_keys[:-1]).unsqueeze(-1)  # all but the plan
+        td = td.expand(*size).clone()
         rows: list[TensorDictBase] = []
         for action in actions.unbind(-2):
             rows.append(self.env.step(td.set(self.action_key, action)))
