@@ -54,6 +54,8 @@ class _Value(nn.Module):
 
     def constant(self, entries: Entries, size: torch.Size) -> Tensor:
         """Return the mean, ``[*B, 1]``."""
+        if not torch.is_grad_enabled():
+            return self(entries, size)
         fixed = {name: one.detach() for name, one in self.named_parameters(remove_duplicate=False)}
         return torch.func.functional_call(self, fixed, (entries, size), tie_weights=False)
 
@@ -207,7 +209,9 @@ class TDMPC2Loss(LossModule):
             raise ShapeError(f"{owner} learns from sequences [*B, T], got a batch without dimensions")
         entries, mask = self.read(tensordict)
         reward, terminated = (entries[next_key(self._keys[name])] for name in ("reward", "terminated"))
-        if self._terminated is None and not torch.compiler.is_compiling() and bool(terminated.any()):
+        # Read on the CPU only: on another device, reading waits for all work before it.
+        readable = terminated.is_cpu and not torch.compiler.is_compiling()
+        if self._terminated is None and readable and bool(terminated.any()):
             raise UnsupportedError(f"{owner}: an episode of the batch terminates: give terminated_model")
         with torch.no_grad():
             after = self._encoder.after(entries, size)[0]
@@ -246,11 +250,13 @@ class TDMPC2Loss(LossModule):
 
     def _two_values(self, critics: list[_Value], latent: Tensor, action: Tensor) -> Tensor:
         """Return the values of two random critics, ``[2, *B, 1]``."""
-        chosen = torch.randperm(len(critics), device=latent.device)[:2]
         seen = {self._keys["latent"]: latent, self._keys["action"]: action}
         if torch.compiler.is_compiling():  # a graph cannot select a network by a number that it draws
+            chosen = torch.randperm(len(critics), device=latent.device)[:2]
             return torch.stack([critic.constant(seen, latent.shape[:-1]) for critic in critics])[chosen]
-        return torch.stack([critics[index].constant(seen, latent.shape[:-1]) for index in chosen.tolist()])
+        return torch.stack(
+            [critics[index].constant(seen, latent.shape[:-1]) for index in torch.randperm(len(critics))[:2].tolist()]
+        )
 
     def _target(self, latent: Tensor) -> Tensor:
         return self._two_values(self._targets, latent, self._sample(latent)[1]).amin(0)
