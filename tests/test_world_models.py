@@ -33,6 +33,7 @@ from rl.modules import (
     TDMPC2Planner,
     TwoHotCategorical,
     WorldModel,
+    symexp_bins,
 )
 from rl.objectives import (
     DreamerV3ActorLoss,
@@ -95,6 +96,7 @@ class Dreamer:
         feature = STATE + BELIEF
         self.decoder_net, reward_net = DreamerV3MLP(feature, SEEN, 1, 32), DreamerV3MLP(feature, 255, 1, 32, 0.0)
         going_net = DreamerV3MLP(feature, 1, 1, 32)
+        self.reward_net = reward_net
         reward = head(reward_net, NEXT, "reward_logits", ("next", "reward"), TwoHotCategorical)
         self.model_loss = DreamerV3ModelLoss(
             TensorDictSequential(encode, rollout),
@@ -195,6 +197,16 @@ def test_all_losses_of_dreamer_reach_all_networks_and_one_batch_is_overfit():
     assert losses["loss_model_reco"] < 0.1 * first["loss_model_reco"]
     assert losses["loss_model_reward"] < 0.3 * first["loss_model_reward"]
     assert losses["loss_model_dynamic"] < 1.5
+
+
+def test_pitfall_3_returns_are_made_of_numbers_and_not_of_logits():
+    dreamer, place = Dreamer(), 140
+    dreamer.reward_net.output.bias.data[place] = 100.0  # all rewards are the number of this bin; all values are 0
+    _, states = dreamer.model_loss(chain(2, 3))
+    losses, imagined = dreamer.actor_loss(states)
+    last = imagined["lambda_target"][:, -1]
+    torch.testing.assert_close(last, symexp_bins()[place].expand_as(last))
+    assert 1.0 < losses["imagined_return"] / symexp_bins()[place] < 5.0
 
 
 def test_the_replayed_value_loss_trains_the_world_model():
