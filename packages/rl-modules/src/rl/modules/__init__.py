@@ -110,7 +110,6 @@ if TYPE_CHECKING:
         symlog,
     )
     from rl.modules.world_models._encoders import (
-        TDMPC2MLP,
         DreamerActor,
         DreamerV3Actor,
         DreamerV3Encoder,
@@ -118,8 +117,6 @@ if TYPE_CHECKING:
         DreamerV3Size,
         ObsDecoder,
         ObsEncoder,
-        SimNorm,
-        TDMPC2Actor,
         dreamer_v3_size,
     )
     from rl.modules.world_models._layers import (
@@ -143,6 +140,7 @@ if TYPE_CHECKING:
         RSSMPrior,
         RSSMPriorV3,
     )
+    from rl.modules.world_models._tdmpc2 import TDMPC2MLP, SimNorm, TDMPC2Actor
     from rl.modules.world_models._two_hot import (
         SquaredError,
         SymExpTwoHot,
