@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._base import DDPGLoss, TD3Loss
     from rl.objectives.losses.actor_critic._sac import CrossQLoss, DiscreteSACLoss, REDQLoss, SACLoss, TQCLoss
     from rl.objectives.losses.decision_transformer import DTLoss, OnlineDTLoss
+    from rl.objectives.losses.dreamer import DreamerActorLoss, DreamerModelLoss, DreamerValueLoss, LossesAndData
     from rl.objectives.losses.dreamer_v3 import DreamerV3ActorLoss, DreamerV3ModelLoss, DreamerV3ValueLoss
     from rl.objectives.losses.imitation import ACTLoss, BCLoss, DiffusionBCLoss, GAILLoss
     from rl.objectives.losses.multi_agent import IPPOLoss, MAPPOLoss, QMixerLoss
@@ -18,13 +19,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses.q_learning import DistributionalDQNLoss, DQNLoss, QRDQNLoss
     from rl.objectives.losses.rnd import RNDLoss
     from rl.objectives.losses.tdmpc2 import TDMPC2Loss
-    from rl.objectives.losses.world_models import (
-        DreamerActorLoss,
-        DreamerModelLoss,
-        DreamerValueLoss,
-        LossesAndData,
-        WorldModelLoss,
-    )
+    from rl.objectives.losses.world_models import WorldModelLoss
 
 __all__ = [
     "A2CLoss",

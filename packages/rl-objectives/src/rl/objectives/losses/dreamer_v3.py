@@ -26,7 +26,7 @@ from rl.objectives.functional._world_models import (
     reinforce_objective,
 )
 from rl.objectives.losses._base import LossModule
-from rl.objectives.losses.world_models import (
+from rl.objectives.losses.dreamer import (
     ImaginedActorLoss,
     LossesAndData,
     entropy_of,
