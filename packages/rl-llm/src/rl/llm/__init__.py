@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rl.llm.collectors import AsyncLLMCollector, Dialogue, Group, LLMCollector, batch_of
     from rl.llm.engines import Completion, Engine, Sampling, ScriptedEngine, TorchEngine
     from rl.llm.log_probs import TokenScorer, linear_log_probs, log_probs_of_logits, token_positions
+    from rl.llm.models import load_model, save_model
     from rl.llm.policy_losses import (
         CISPOLoss,
         DAPOLoss,
@@ -41,12 +42,15 @@ if TYPE_CHECKING:
     )
     from rl.llm.templates import ChatTemplate
     from rl.llm.tiny import CausalOutput, CharTokenizer, TinyTransformer
+    from rl.llm.training import GRPO, SFT, ExpertIteration, LLMResult, LLMSettings, evaluate, train_llm
 
 __all__ = [
     "CISPO",
     "GMPO",
+    "GRPO",
     "ROLES",
     "SAPO",
+    "SFT",
     "TASKS",
     "ArithmeticTask",
     "AsyncLLMCollector",
@@ -66,12 +70,15 @@ __all__ = [
     "DistillationLoss",
     "DrGRPOLoss",
     "Engine",
+    "ExpertIteration",
     "GRPOLoss",
     "GSPOLoss",
     "Group",
     "GuessTask",
     "History",
     "LLMCollector",
+    "LLMResult",
+    "LLMSettings",
     "LogProbs",
     "MCAdvantage",
     "Masks",
@@ -101,13 +108,17 @@ __all__ = [
     "__version__",
     "batch_of",
     "countdown_value",
+    "evaluate",
     "linear_log_probs",
+    "load_model",
     "log_probs_of_logits",
     "make_task",
     "nested",
     "packed",
     "padded",
+    "save_model",
     "token_positions",
+    "train_llm",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)
