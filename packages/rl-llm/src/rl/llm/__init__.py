@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RLOOLoss,
     )
     from rl.llm.rollouts import ROLES, Rollout, Segment, Tokenizer, nested, packed, padded
+    from rl.llm.settings import GRPO, SFT, ExpertIteration, LLMSettings
     from rl.llm.supervised_losses import DPOLoss, RewardModelLoss, SFTLoss
     from rl.llm.surrogates import CISPO, GMPO, SAPO, Correction, PPOClip, Reinforce, Surrogate, TVMask
     from rl.llm.tasks import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     )
     from rl.llm.templates import ChatTemplate
     from rl.llm.tiny import CausalOutput, CharTokenizer, TinyTransformer
-    from rl.llm.training import GRPO, SFT, ExpertIteration, LLMResult, LLMSettings, evaluate, train_llm
+    from rl.llm.training import LLMResult, Method, evaluate, train_llm
 
 __all__ = [
     "CISPO",
@@ -82,6 +83,7 @@ __all__ = [
     "LogProbs",
     "MCAdvantage",
     "Masks",
+    "Method",
     "PPOClip",
     "PolicyLoss",
     "Problem",

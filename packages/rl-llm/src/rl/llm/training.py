@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -18,7 +18,6 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl.core import state as checkpoints
-from rl.core.arguments import as_integer, as_number, one_of
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.keys import NEXT, REWARD, TRUNCATED
 from rl.llm import policy_losses
@@ -29,68 +28,12 @@ from rl.llm.engines import Sampling, TorchEngine
 from rl.llm.log_probs import TokenScorer
 from rl.llm.models import load_model, save_model
 from rl.llm.rollouts import padded
+from rl.llm.settings import GRPO, SFT, ExpertIteration, LLMSettings
 from rl.llm.supervised_losses import SFTLoss
 from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
 
-__all__ = ["GRPO", "SFT", "ExpertIteration", "LLMResult", "LLMSettings", "evaluate", "train_llm"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LLMSettings:
-    """Settings that all methods share.
-
-    Args:
-        model: Model: tiny, a folder with a model of Hugging Face or of an earlier run, or an id of Hugging Face.
-        task: Name of a task, as in `TASKS`.
-        task_options: Arguments of the task, as in '{length: 5}'.
-        updates: Number of optimizer steps on fresh data.
-        learning_rate: Learning rate of AdamW.
-        max_grad_norm: Largest norm of the gradient.
-        micro_batch: Number of sequences of a micro-batch, whose gradients are summed; 0 for all at once.
-        precision: Precision of forward and backward passes: fp32, or bf16 for automatic mixed precision.
-        checkpoint_activations: Whether activations are computed again in the backward pass (Hugging Face).
-        lora_rank: Rank of adapters that are trained in place of the weights (Hugging Face, with peft); 0 for all.
-        max_tokens: Largest number of tokens of an answer; 0 for what the task needs.
-        temperature: Temperature of sampling.
-        eval_every: Number of updates between two evaluations.
-        eval_problems: Number of problems of an evaluation, answered greedily.
-        checkpoint_every: Number of updates between two checkpoints.
-        seed: Seed of weights, problems and samples.
-        device: Device of the model.
-        threads: Number of torch threads; 0 leaves torch's setting.
-
-    Raises:
-        ArgumentError: If a value is out of its range.
-    """
-
-    model: str = "tiny"
-    task: str = "sort"
-    task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    updates: int = 200
-    learning_rate: float = 1e-3
-    max_grad_norm: float = 1.0
-    micro_batch: int = 0
-    precision: str = "fp32"
-    checkpoint_activations: bool = False
-    lora_rank: int = 0
-    max_tokens: int = 0
-    temperature: float = 1.0
-    eval_every: int = 50
-    eval_problems: int = 64
-    checkpoint_every: int = 50
-    seed: int = 0
-    device: str = "cpu"
-    threads: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        least = {"updates": 1, "eval_every": 1, "eval_problems": 1, "checkpoint_every": 1}
-        for name in (*least, "micro_batch", "lora_rank", "max_tokens", "seed", "threads"):
-            as_integer(getattr(self, name), "LLMSettings", name, least=least.get(name, 0))
-        for name in ("learning_rate", "max_grad_norm", "temperature"):
-            as_number(getattr(self, name), "LLMSettings", name, above=0)
-        one_of(self.precision, "LLMSettings", "precision", ("fp32", "bf16"))
+__all__ = ["LLMResult", "Method", "evaluate", "train_llm"]
 
 
 class LLMResult(NamedTuple):
@@ -171,39 +114,6 @@ def _collector(method: Method, groups: int, size: int, max_dropped: int) -> LLMC
     )
 
 
-@dataclass(frozen=True)
-class GRPO:
-    """Group relative policy optimization, or another policy loss of `rl.llm` on groups.
-
-    Args:
-        groups: Number of problems of a batch.
-        group_size: Number of answers to each problem.
-        epochs: Number of optimizer steps on a batch.
-        loss: Policy loss: DAPOLoss, GRPOLoss, DrGRPOLoss, GSPOLoss, CISPOLoss or RLOOLoss.
-        scale: Whether advantages are divided by the standard deviation of the group.
-        max_dropped: Number of groups without variance that are replaced in a batch at most.
-
-    Raises:
-        ArgumentError: If there is no such loss.
-    """
-
-    groups: int = 16
-    group_size: int = 16
-    epochs: int = 2
-    loss: str = "DAPOLoss"
-    scale: bool = False
-    max_dropped: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the name of the loss."""
-        names = ("DAPOLoss", "GRPOLoss", "DrGRPOLoss", "GSPOLoss", "CISPOLoss", "RLOOLoss")
-        one_of(self.loss, "GRPO", "loss", names)
-
-    def __call__(self, *parts: Any) -> Method:
-        """Return the method for the parts of a run."""
-        return _GRPO(self, *parts)
-
-
 @final
 class _GRPO(Method):
     def __init__(self, options: GRPO, *parts: Any) -> None:
@@ -233,27 +143,6 @@ class _GRPO(Method):
         self.collector.load_state_dict(state)
 
 
-@dataclass(frozen=True)
-class ExpertIteration:
-    """Supervised training on the best of one's own answers (Anthony et al., 2017; rejection sampling).
-
-    Args:
-        groups: Number of problems of a batch.
-        group_size: Number of answers to each problem.
-        epochs: Number of optimizer steps on a batch.
-        threshold: Reward that an answer needs to be trained, besides being the best of its group.
-    """
-
-    groups: int = 16
-    group_size: int = 16
-    epochs: int = 2
-    threshold: float = 0.5
-
-    def __call__(self, *parts: Any) -> Method:
-        """Return the method for the parts of a run."""
-        return _ExpertIteration(self, *parts)
-
-
 @final
 class _ExpertIteration(Method):
     def __init__(self, options: ExpertIteration, *parts: Any) -> None:
@@ -277,24 +166,6 @@ class _ExpertIteration(Method):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.collector.load_state_dict(state)
-
-
-@dataclass(frozen=True)
-class SFT:
-    """Supervised fine-tuning on the solutions of a task, or on conversations of a file.
-
-    Args:
-        batch_size: Number of conversations of an update.
-        dataset: File with a JSON object a line: ``{"messages": [{"role": ..., "content": ...}, ...]}``, or
-            ``{"prompt": ..., "completion": ...}``; solutions of the task if empty.
-    """
-
-    batch_size: int = 64
-    dataset: str = ""
-
-    def __call__(self, *parts: Any) -> Method:
-        """Return the method for the parts of a run."""
-        return _SFT(self, *parts)
 
 
 @final
@@ -331,6 +202,9 @@ class _SFT(Method):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         version, internal, gauss = state["rng"]
         self.rng.setstate((version, tuple(internal), gauss))
+
+
+_METHODS: dict[type, Callable[..., Method]] = {GRPO: _GRPO, SFT: _SFT, ExpertIteration: _ExpertIteration}
 
 
 def read_conversations(file: str | Path) -> list[list[Mapping[str, Any]]]:
@@ -383,12 +257,13 @@ def evaluate(
 
 def train_llm(
     settings: LLMSettings,
-    method: Callable[..., Method],
+    method: GRPO | SFT | ExpertIteration | Callable[..., Method],
     *,
     out: str | Path,
     resume: bool = False,
     report: Callable[[str], Any] | None = None,
     should_stop: Callable[[int], bool] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> LLMResult:
     """Train a language model.
 
@@ -398,11 +273,13 @@ def train_llm(
 
     Args:
         settings: Settings that all methods share.
-        method: `GRPO`, `SFT` or `ExpertIteration` with their settings.
+        method: `GRPO`, `SFT` or `ExpertIteration` with their settings; or a class of one's own, called with the
+            arguments of `Method`.
         out: Run folder, which must not exist without `resume`.
         resume: Whether the run in the folder continues from its last checkpoint.
         report: Function that is called with a line for each evaluation.
         should_stop: Function that is called with the number of updates; the run is saved and ends where it is true.
+        files: Contents of further text files of the folder, by name.
 
     Raises:
         RLError: If the folder exists, or the loss is not finite.
@@ -417,6 +294,8 @@ def train_llm(
         ['checkpoints', 'metrics.csv', 'model', 'samples.txt', 'settings.json']
     """
     run = _Run(settings, method, Path(out), resume=resume)
+    for name, text in (files or {}).items():
+        (run.folder / name).write_text(text, encoding="utf-8")
     started = time.perf_counter()
     with run.logged():
         interrupted = False
@@ -440,7 +319,7 @@ def train_llm(
 class _Run:
     """Parts of a run, one update, evaluation, checkpoint."""
 
-    def __init__(self, settings: LLMSettings, method: Callable[..., Method], folder: Path, *, resume: bool) -> None:
+    def __init__(self, settings: LLMSettings, method: Any, folder: Path, *, resume: bool) -> None:
         self.settings, self.folder, self.update, self.reward = settings, folder, 0, float("nan")
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -459,7 +338,9 @@ class _Run:
         options: dict[str, Any] = {"stop_tokens": self.template.stop_tokens, "pad_token": pad}
         self.engine = TorchEngine(self.model, **options, max_batch=1024, seed=settings.seed)
         scorer = TokenScorer(self.model, temperature=settings.temperature)
-        self.method = method(settings, self.task, self.template, self.engine, scorer)
+        parts = (settings, self.task, self.template, self.engine, scorer)
+        known = _METHODS.get(type(method))
+        self.method: Method = method(*parts) if known is None else known(method, *parts)
         trained = [one for one in self.model.parameters() if one.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
         described = json.dumps({"method": repr(method), **asdict(settings)}, indent=1, default=dict)
@@ -481,6 +362,8 @@ class _Run:
         size = self.settings.micro_batch or len(batch)
         half = torch.autocast(self.engine.device.type, torch.bfloat16)
         totals: dict[str, float] = {}
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate * (1 - self.update / self.settings.updates)
         for _ in range(self.method.epochs):
             self.optimizer.zero_grad()
             totals = {}
