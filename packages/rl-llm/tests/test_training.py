@@ -59,12 +59,13 @@ def test_supervised_training_learns_a_file(tmp_path):
         '{"prompt": "01", "completion": "11"}\n'
         '{"messages": [{"role": "user", "content": "10"}, {"role": "assistant", "content": "00"}]}\n'
     )
-    settings = LLMSettings(updates=40, learning_rate=3e-3, **SMALL)
+    settings = LLMSettings(updates=50, learning_rate=3e-3, **SMALL)
     result = train_llm(settings, SFT(8, str(file)), out=tmp_path / "run")
-    assert float(rows(result.folder)[-1]["loss"]) < 0.05
+    losses = [float(row["loss"]) for row in rows(result.folder)]
+    assert losses[-1] < 0.1 * losses[0]
     samples = (result.folder / "samples.txt").read_text()
     assert "user: 10 | assistant: 00" in samples.split("update")[-1]
-    assert json.loads((result.folder / "settings.json").read_text())["updates"] == 40
+    assert json.loads((result.folder / "settings.json").read_text())["updates"] == 50
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

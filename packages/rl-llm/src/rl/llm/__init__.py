@@ -7,6 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.llm.__about__ import __version__
     from rl.llm._base import TokenLoss
+    from rl.llm.adapters import SGLangWrapper, vLLMWrapper
     from rl.llm.advantages import MCAdvantage
     from rl.llm.chat import ChatHistory, History, LogProbs, Masks, Text, Tokens
     from rl.llm.collectors import AsyncLLMCollector, Dialogue, Group, LLMCollector, batch_of
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from rl.llm.templates import ChatTemplate
     from rl.llm.tiny import CausalOutput, CharTokenizer, TinyTransformer
     from rl.llm.training import LLMResult, Method, evaluate, train_llm
+    from rl.llm.weights import EngineReceiver, WeightPush, WeightReceiver, WeightStore
+    from rl.llm.wrappers import RemoteTransformersWrapper, TransformersWrapper
 
 __all__ = [
     "CISPO",
@@ -71,6 +74,7 @@ __all__ = [
     "DistillationLoss",
     "DrGRPOLoss",
     "Engine",
+    "EngineReceiver",
     "ExpertIteration",
     "GRPOLoss",
     "GSPOLoss",
@@ -89,10 +93,12 @@ __all__ = [
     "Problem",
     "RLOOLoss",
     "Reinforce",
+    "RemoteTransformersWrapper",
     "Reply",
     "RewardModelLoss",
     "Rollout",
     "SFTLoss",
+    "SGLangWrapper",
     "Sampling",
     "ScriptedEngine",
     "Segment",
@@ -107,6 +113,10 @@ __all__ = [
     "Tokenizer",
     "Tokens",
     "TorchEngine",
+    "TransformersWrapper",
+    "WeightPush",
+    "WeightReceiver",
+    "WeightStore",
     "__version__",
     "batch_of",
     "countdown_value",
@@ -121,6 +131,7 @@ __all__ = [
     "save_model",
     "token_positions",
     "train_llm",
+    "vLLMWrapper",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -268,6 +268,7 @@ class _Batch:
         self.model, self.pad_token, self.device = model, pad_token, device
         self.rows: list[_Request] = []
         self.cache: Any = None
+        self.cache_name = ""
         self.mask = torch.zeros(0, 0, dtype=torch.bool, device=device)
         self.logits = torch.zeros(0, 0, device=device)
 
@@ -279,7 +280,9 @@ class _Batch:
         ones = [torch.ones_like(one, dtype=torch.bool) for one in prompts]
         mask = torch.nn.utils.rnn.pad_sequence(ones, **side).to(self.device)
         out = self.model(input_ids=tokens, attention_mask=mask, position_ids=token_positions(mask), use_cache=True)
-        logits, cache = out.logits[:, -1], out.past_key_values
+        # transformers 5.24 calls it `cache`, older versions and the small model `past_key_values`.
+        self.cache_name = "cache" if getattr(out, "cache", None) is not None else "past_key_values"
+        logits, cache = out.logits[:, -1], getattr(out, self.cache_name)
         if self.rows:
             size = max(self.mask.shape[1], mask.shape[1])
             pairs = zip(_pairs(self.cache), _pairs(cache), strict=True)
@@ -308,9 +311,9 @@ class _Batch:
         tokens = torch.tensor([[one.tokens[-1]] for one in self.rows], device=self.device)
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], 1)
         positions = token_positions(self.mask)[:, -1:]
-        options = {"attention_mask": self.mask, "position_ids": positions, "past_key_values": self.cache}
+        options = {"attention_mask": self.mask, "position_ids": positions, self.cache_name: self.cache}
         out = self.model(input_ids=tokens, use_cache=True, **options)
-        self.logits, self.cache = out.logits[:, -1], out.past_key_values
+        self.logits, self.cache = out.logits[:, -1], getattr(out, self.cache_name)
 
 
 def _left(values: Tensor, size: int) -> Tensor:
