@@ -44,6 +44,18 @@ if TYPE_CHECKING:
     )
     from rl.llm.templates import ChatTemplate
     from rl.llm.tiny import CausalOutput, CharTokenizer, TinyTransformer
+    from rl.llm.tools import (
+        CallParser,
+        JSONCallParser,
+        MCPTools,
+        PythonInterpreter,
+        Tool,
+        ToolCall,
+        ToolRegistry,
+        ToolTask,
+        XMLBlockParser,
+        tool_of,
+    )
     from rl.llm.training import LLMResult, Method, evaluate, train_llm
     from rl.llm.weights import EngineReceiver, WeightPush, WeightReceiver, WeightStore
     from rl.llm.wrappers import RemoteTransformersWrapper, TransformersWrapper
@@ -59,6 +71,7 @@ __all__ = [
     "ArithmeticTask",
     "AsyncLLMCollector",
     "CISPOLoss",
+    "CallParser",
     "CausalOutput",
     "CharTokenizer",
     "ChatHistory",
@@ -81,16 +94,19 @@ __all__ = [
     "Group",
     "GuessTask",
     "History",
+    "JSONCallParser",
     "LLMCollector",
     "LLMResult",
     "LLMSettings",
     "LogProbs",
     "MCAdvantage",
+    "MCPTools",
     "Masks",
     "Method",
     "PPOClip",
     "PolicyLoss",
     "Problem",
+    "PythonInterpreter",
     "RLOOLoss",
     "Reinforce",
     "RemoteTransformersWrapper",
@@ -112,11 +128,16 @@ __all__ = [
     "TokenScorer",
     "Tokenizer",
     "Tokens",
+    "Tool",
+    "ToolCall",
+    "ToolRegistry",
+    "ToolTask",
     "TorchEngine",
     "TransformersWrapper",
     "WeightPush",
     "WeightReceiver",
     "WeightStore",
+    "XMLBlockParser",
     "__version__",
     "batch_of",
     "countdown_value",
@@ -130,6 +151,7 @@ __all__ = [
     "padded",
     "save_model",
     "token_positions",
+    "tool_of",
     "train_llm",
     "vLLMWrapper",
 ]
