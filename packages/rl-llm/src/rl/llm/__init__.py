@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         PolicyLoss,
         RLOOLoss,
     )
+    from rl.llm.rewards import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser, RewardParser
     from rl.llm.rollouts import ROLES, Rollout, Segment, Tokenizer, nested, packed, padded
     from rl.llm.settings import GRPO, SFT, ExpertIteration, LLMSettings
     from rl.llm.supervised_losses import DPOLoss, RewardModelLoss, SFTLoss
@@ -80,6 +81,7 @@ __all__ = [
     "CopyTask",
     "Correction",
     "CountTask",
+    "CountdownRewardParser",
     "CountdownTask",
     "DAPOLoss",
     "DPOLoss",
@@ -90,15 +92,18 @@ __all__ = [
     "EngineReceiver",
     "ExpertIteration",
     "GRPOLoss",
+    "GSM8KRewardParser",
     "GSPOLoss",
     "Group",
     "GuessTask",
     "History",
+    "IfEvalScorer",
     "JSONCallParser",
     "LLMCollector",
     "LLMResult",
     "LLMSettings",
     "LogProbs",
+    "MATHRewardParser",
     "MCAdvantage",
     "MCPTools",
     "Masks",
@@ -112,6 +117,7 @@ __all__ = [
     "RemoteTransformersWrapper",
     "Reply",
     "RewardModelLoss",
+    "RewardParser",
     "Rollout",
     "SFTLoss",
     "SGLangWrapper",
