@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from rl.llm.chat import ChatHistory, History, LogProbs, Masks, Text, Tokens
     from rl.llm.collectors import AsyncLLMCollector, Dialogue, Group, LLMCollector, batch_of
     from rl.llm.engines import Completion, Engine, Sampling, ScriptedEngine, TorchEngine
+    from rl.llm.environments import (
+        ChatEnv,
+        CountdownEnv,
+        DatasetChatEnv,
+        DatasetTask,
+        GSM8KEnv,
+        IFEvalEnv,
+        LLMEnv,
+        MATHEnv,
+        read_records,
+    )
     from rl.llm.log_probs import TokenScorer, linear_log_probs, log_probs_of_logits, token_positions
     from rl.llm.models import load_model, save_model
     from rl.llm.policy_losses import (
@@ -58,6 +69,15 @@ if TYPE_CHECKING:
         tool_of,
     )
     from rl.llm.training import LLMResult, Method, evaluate, train_llm
+    from rl.llm.transforms import (
+        AddThinkingPrompt,
+        DataLoadingPrimer,
+        IncrementalTokenizer,
+        KLRewardTransform,
+        RetrieveKL,
+        RetrieveLogProb,
+        TemplateTransform,
+    )
     from rl.llm.weights import EngineReceiver, WeightPush, WeightReceiver, WeightStore
     from rl.llm.wrappers import RemoteTransformersWrapper, TransformersWrapper
 
@@ -69,22 +89,28 @@ __all__ = [
     "SAPO",
     "SFT",
     "TASKS",
+    "AddThinkingPrompt",
     "ArithmeticTask",
     "AsyncLLMCollector",
     "CISPOLoss",
     "CallParser",
     "CausalOutput",
     "CharTokenizer",
+    "ChatEnv",
     "ChatHistory",
     "ChatTemplate",
     "Completion",
     "CopyTask",
     "Correction",
     "CountTask",
+    "CountdownEnv",
     "CountdownRewardParser",
     "CountdownTask",
     "DAPOLoss",
     "DPOLoss",
+    "DataLoadingPrimer",
+    "DatasetChatEnv",
+    "DatasetTask",
     "Dialogue",
     "DistillationLoss",
     "DrGRPOLoss",
@@ -92,17 +118,23 @@ __all__ = [
     "EngineReceiver",
     "ExpertIteration",
     "GRPOLoss",
+    "GSM8KEnv",
     "GSM8KRewardParser",
     "GSPOLoss",
     "Group",
     "GuessTask",
     "History",
+    "IFEvalEnv",
     "IfEvalScorer",
+    "IncrementalTokenizer",
     "JSONCallParser",
+    "KLRewardTransform",
     "LLMCollector",
+    "LLMEnv",
     "LLMResult",
     "LLMSettings",
     "LogProbs",
+    "MATHEnv",
     "MATHRewardParser",
     "MCAdvantage",
     "MCPTools",
@@ -116,6 +148,8 @@ __all__ = [
     "Reinforce",
     "RemoteTransformersWrapper",
     "Reply",
+    "RetrieveKL",
+    "RetrieveLogProb",
     "RewardModelLoss",
     "RewardParser",
     "Rollout",
@@ -128,6 +162,7 @@ __all__ = [
     "Surrogate",
     "TVMask",
     "Task",
+    "TemplateTransform",
     "Text",
     "TinyTransformer",
     "TokenLoss",
@@ -155,6 +190,7 @@ __all__ = [
     "nested",
     "packed",
     "padded",
+    "read_records",
     "save_model",
     "token_positions",
     "tool_of",
