@@ -2,15 +2,25 @@
 
 import csv
 import json
+import math
 
 import pytest
 import torch
 
 from rl.core.errors import CheckpointError, RLError
-from rl.llm import GRPO, SFT, ExpertIteration, LLMSettings, load_model, train_llm
+from rl.llm import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings, load_model, train_llm
 
 SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8, "eval_every": 3, "checkpoint_every": 2}
 FEW = GRPO(groups=2, group_size=4, epochs=1)
+
+
+METHODS = [
+    FEW,
+    SFT(batch_size=4),
+    ExpertIteration(groups=2, group_size=4),
+    DPO(pairs=2, group_size=4),
+    Distillation(batch_size=4),
+]
 
 
 def rows(folder):
@@ -22,7 +32,7 @@ def weights(folder):
     return load_model(str(folder / "model"))[0].state_dict()
 
 
-@pytest.mark.parametrize("method", [FEW, SFT(batch_size=4), ExpertIteration(groups=2, group_size=4)])
+@pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_run_continues_bit_by_bit(tmp_path, method):
     settings = LLMSettings(updates=5, **SMALL)
     whole = train_llm(settings, method, out=tmp_path / "whole")
@@ -84,8 +94,35 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match="need a model of Hugging Face"):
         load_model("tiny", lora_rank=4)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(ValueError, match="line 1"):
+    with pytest.raises(ValueError, match="record 1"):
         train_llm(settings, SFT(2, str(tmp_path / "bad.jsonl")), out=tmp_path / "other")
+
+
+def test_preferences_of_a_file_are_learned(tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"prompt": "01", "chosen": "11", "rejected": "00"}\n')
+    settings = LLMSettings(updates=10, **SMALL)
+    result = train_llm(settings, DPO(pairs=2, dataset=str(file)), out=tmp_path / "run")
+    losses = [float(row["loss"]) for row in rows(result.folder)]
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-4)  # policy and reference are equal at the start
+    assert losses[-1] < 0.85 * losses[0]
+    file.write_text('{"prompt": "01"}\n')
+    with pytest.raises(ValueError, match="record 1"):
+        train_llm(settings, DPO(dataset=str(file)), out=tmp_path / "other")
+
+
+def test_a_student_comes_to_have_the_answers_of_its_teacher(tmp_path):
+    options = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8}
+    teacher = train_llm(LLMSettings(updates=60, learning_rate=3e-3, **options), SFT(16), out=tmp_path / "teacher")
+    method = Distillation(str(teacher.folder / "model"), batch_size=64)
+    student = train_llm(
+        LLMSettings(updates=60, seed=1, learning_rate=2e-3, **options), method, out=tmp_path / "student"
+    )
+    assert teacher.reward > 0.9
+    assert float(rows(student.folder)[0]["reward"]) < 0.5
+    assert student.reward > 0.8
+    with pytest.raises(ValueError, match="tokenizer of the model"):
+        train_llm(LLMSettings(task="guess", updates=1), method, out=tmp_path / "other")
 
 
 @pytest.mark.slow

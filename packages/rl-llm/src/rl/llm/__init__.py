@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from rl.llm.rewards import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser, RewardParser
     from rl.llm.rollouts import ROLES, Rollout, Segment, Tokenizer, nested, packed, padded
-    from rl.llm.settings import GRPO, SFT, ExpertIteration, LLMSettings
+    from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings
     from rl.llm.supervised_losses import DPOLoss, RewardModelLoss, SFTLoss
     from rl.llm.surrogates import CISPO, GMPO, SAPO, Correction, PPOClip, Reinforce, Surrogate, TVMask
     from rl.llm.tasks import (
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CISPO",
+    "DPO",
     "GMPO",
     "GRPO",
     "ROLES",
@@ -112,6 +113,7 @@ __all__ = [
     "DatasetChatEnv",
     "DatasetTask",
     "Dialogue",
+    "Distillation",
     "DistillationLoss",
     "DrGRPOLoss",
     "Engine",

@@ -47,7 +47,8 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
     ) -> None:
         if make_params is None:
             from vllm import SamplingParams as make_params  # noqa: N813 # pyright: ignore[reportMissingImports]
-        self.llm, self.make_params, self.version = llm, make_params, version
+        self.llm, self.version = llm, version
+        self.make_params: Any = make_params
         self.stop_tokens = list(stop_tokens)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:

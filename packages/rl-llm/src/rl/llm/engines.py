@@ -275,7 +275,7 @@ class _Batch:
     def admit(self, rows: list[_Request]) -> None:
         """Compute the cache of new prompts, and add them to the batch."""
         prompts = [torch.tensor([*one.prompt, *one.tokens]) for one in rows]
-        side = {"batch_first": True, "padding_side": "left"}
+        side: dict[str, Any] = {"batch_first": True, "padding_side": "left"}
         tokens = torch.nn.utils.rnn.pad_sequence(prompts, padding_value=self.pad_token, **side).to(self.device)
         ones = [torch.ones_like(one, dtype=torch.bool) for one in prompts]
         mask = torch.nn.utils.rnn.pad_sequence(ones, **side).to(self.device)

@@ -224,7 +224,8 @@ class ChatEnv:
     def _prompts(self) -> TensorDict:
         out = TensorDict({}, batch_size=self.batch_size)
         if self.input_mode == "history":
-            return out.set(("history", "prompt"), lazy_stack([History.from_chats(one) for one in self._messages]))
+            histories: Any = lazy_stack([History.from_chats(one) for one in self._messages])
+            return out.set(("history", "prompt"), histories)
         template: Any = self.template
         if self.input_mode == "text":
             return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, self._tokens)))
@@ -312,7 +313,8 @@ class LLMEnv(ChatEnv):
     """
 
     def __init__(self, task: Task, template: ChatTemplate, **options: Any) -> None:
-        super().__init__(task, template, **{"input_mode": "tokens", **options})
+        options.setdefault("input_mode", "tokens")
+        super().__init__(task, template, **options)
 
 
 class DatasetChatEnv(ChatEnv):

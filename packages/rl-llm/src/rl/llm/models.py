@@ -55,7 +55,7 @@ def load_model(
 
 def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) -> tuple[nn.Module, Any]:
     try:
-        import transformers
+        import transformers  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ArgumentError(
             f"load_model: {name!r} is neither 'tiny' nor a folder of an earlier run, and transformers is not installed."
@@ -67,7 +67,7 @@ def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) ->
         model.gradient_checkpointing_enable()
     if lora_rank:
         try:
-            import peft
+            import peft  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ArgumentError("load_model: lora_rank needs peft. Install rl-llm[hf]") from error
         adapters = peft.LoraConfig(r=lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -89,6 +89,7 @@ def save_model(model: nn.Module, tokenizer: Any, folder: str | Path) -> None:
         (path / "config.json").write_text(json.dumps(model.config), encoding="utf-8")
         checkpoints.save(path / "model.safetensors", dict(model.state_dict()))
     else:
-        merged: Any = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+        other: Any = model
+        merged = other.merge_and_unload() if hasattr(other, "merge_and_unload") else other
         merged.save_pretrained(path)
     tokenizer.save_pretrained(path)

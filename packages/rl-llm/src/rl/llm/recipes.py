@@ -1,4 +1,4 @@
-"""Recipes of ``rl train`` for language models: ``grpo``, ``sft``, ``expert-iteration``. They need rl-trainers."""
+"""Recipes of ``rl train`` for language models, such as ``rl train grpo``. They need rl-trainers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ from rl.llm import settings as methods
 from rl.llm.settings import LLMSettings
 from rl.trainers import Algorithm, RunConfig, TrainResult
 
-__all__ = ["EXPERT_ITERATION", "GRPO", "SFT", "ExpertIterationConfig", "GRPOConfig", "LLMConfig", "SFTConfig"]
+__all__ = [
+    "DISTILL",
+    "DPO",
+    "EXPERT_ITERATION",
+    "GRPO",
+    "SFT",
+    "DPOConfig",
+    "DistillationConfig",
+    "ExpertIterationConfig",
+    "GRPOConfig",
+    "LLMConfig",
+    "SFTConfig",
+]
 
 _SHARED = {one.name for one in dataclasses.fields(LLMSettings)}
 
@@ -76,6 +88,22 @@ class ExpertIterationConfig(LLMConfig, methods.ExpertIteration):
 
     recipe: ClassVar[str] = "expert-iteration"
     method: ClassVar[Any] = methods.ExpertIteration
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOConfig(LLMConfig, methods.DPO):
+    """Settings of ``rl train dpo``."""
+
+    recipe: ClassVar[str] = "dpo"
+    method: ClassVar[Any] = methods.DPO
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationConfig(LLMConfig, methods.Distillation):
+    """Settings of ``rl train distill``."""
+
+    recipe: ClassVar[str] = "distill"
+    method: ClassVar[Any] = methods.Distillation
 
 
 def _run(
@@ -158,3 +186,9 @@ SFT = Algorithm(SFTConfig, loop=_run, policy=_no_policy)
 
 EXPERT_ITERATION = Algorithm(ExpertIterationConfig, loop=_run, policy=_no_policy)
 """Supervised training on one's own best answers."""
+
+DPO = Algorithm(DPOConfig, loop=_run, policy=_no_policy)
+"""Direct preference optimization."""
+
+DISTILL = Algorithm(DistillationConfig, loop=_run, policy=_no_policy)
+"""On-policy distillation."""

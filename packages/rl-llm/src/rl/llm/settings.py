@@ -9,7 +9,7 @@ from typing import Any
 
 from rl.core.errors import ArgumentError
 
-__all__ = ["GRPO", "SFT", "ExpertIteration", "LLMSettings"]
+__all__ = ["DPO", "GRPO", "SFT", "Distillation", "ExpertIteration", "LLMSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,3 +143,52 @@ class SFT:
 
     batch_size: int = 64
     dataset: str = ""
+
+
+@dataclass(frozen=True)
+class DPO:
+    """Direct preference optimization: pairs of a file, or the best and the worst of one's own answers.
+
+    The reference is the model at the start.
+
+    Args:
+        pairs: Number of pairs of an update.
+        group_size: Number of answers of which the best and the worst are a pair, without a file.
+        beta: Weight of the divergence from the reference.
+        dataset: File with a JSON object a line: ``{"prompt": ..., "chosen": ..., "rejected": ...}``.
+
+    Raises:
+        ArgumentError: If a number is out of its range.
+    """
+
+    pairs: int = 16
+    group_size: int = 8
+    beta: float = 0.1
+    dataset: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "pairs")
+        _check_least(self, 2, "group_size")
+        if not 0 < self.beta < math.inf:
+            raise ArgumentError(f"DPO: beta must be above 0, got {self.beta!r}")
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """On-policy distillation: the teacher scores the answers of the student, which has the same tokenizer.
+
+    Args:
+        teacher: Folder or id of the teacher, as for `load_model`.
+        batch_size: Number of answers of an update.
+
+    Raises:
+        ArgumentError: If the number is below 1.
+    """
+
+    teacher: str = "tiny"
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "batch_size")

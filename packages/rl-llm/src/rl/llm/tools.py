@@ -259,7 +259,7 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
         return value in schema["enum"]
     if "anyOf" in schema:
         return any(_fits(one, value) for one in schema["anyOf"])
-    kind = schema.get("type")
+    kind = str(schema.get("type"))
     if kind in ("integer", "number"):
         return not isinstance(value, bool) and isinstance(value, int if kind == "integer" else (int, float))
     if kind == "array" and isinstance(value, list):

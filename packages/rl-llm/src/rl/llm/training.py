@@ -7,11 +7,12 @@ import json
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from tensordict import TensorDictBase
@@ -21,17 +22,22 @@ from rl.core import state as checkpoints
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.keys import NEXT, REWARD, TRUNCATED
 from rl.llm import policy_losses
-from rl.llm._keys import TRAINED
+from rl.llm._keys import TEACHER, TRAINED
 from rl.llm.advantages import MCAdvantage
 from rl.llm.collectors import Group, LLMCollector, batch_of
 from rl.llm.engines import Sampling, TorchEngine
+from rl.llm.environments import read_records
 from rl.llm.log_probs import TokenScorer
 from rl.llm.models import load_model, save_model
+from rl.llm.policy_losses import DistillationLoss
 from rl.llm.rollouts import padded
-from rl.llm.settings import GRPO, SFT, ExpertIteration, LLMSettings
-from rl.llm.supervised_losses import SFTLoss
+from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings
+from rl.llm.supervised_losses import DPOLoss, SFTLoss
 from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
+from rl.llm.transforms import RetrieveLogProb
+
+Messages = list[Mapping[str, Any]]
 
 __all__ = ["LLMResult", "Method", "evaluate", "train_llm"]
 
@@ -65,7 +71,7 @@ class Method:
         scorer: Policy.
     """
 
-    epochs: ClassVar[int] = 1
+    epochs: int = 1
 
     def __init__(
         self, settings: LLMSettings, task: Task, template: ChatTemplate, engine: TorchEngine, scorer: TokenScorer
@@ -118,7 +124,7 @@ def _collector(method: Method, groups: int, size: int, max_dropped: int) -> LLMC
 class _GRPO(Method):
     def __init__(self, options: GRPO, *parts: Any) -> None:
         super().__init__(*parts)
-        self.epochs = options.epochs  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.epochs = options.epochs
         self.collector = _collector(self, options.groups, options.group_size, options.max_dropped)
         extra: dict[str, Any] = {"kl_to_ref_coeff": None} if options.loss == "GRPOLoss" else {}
         if options.loss == "DrGRPOLoss":
@@ -147,7 +153,7 @@ class _GRPO(Method):
 class _ExpertIteration(Method):
     def __init__(self, options: ExpertIteration, *parts: Any) -> None:
         super().__init__(*parts)
-        self.epochs, self.options = options.epochs, options  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.epochs, self.options = options.epochs, options
         self.collector = _collector(self, options.groups, options.group_size, 0)
         self._loss = SFTLoss(self.scorer)
 
@@ -180,7 +186,7 @@ class _SFT(Method):
     def loss(self) -> Any:
         return self._loss
 
-    def _conversation(self) -> list[Mapping[str, Any]]:
+    def _conversation(self) -> Messages:
         if self.rows:
             return self.rows[self.rng.randrange(len(self.rows))]
         problem = self.task.sample(self.rng)
@@ -196,18 +202,117 @@ class _SFT(Method):
         return {"completions/mean_length": float(batch[TRAINED].sum(-1).float().mean())}
 
     def state_dict(self) -> dict[str, Any]:
-        version, internal, gauss = self.rng.getstate()
-        return {"rng": [version, list(internal), gauss]}
+        return {"rng": _rng_state(self.rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        version, internal, gauss = state["rng"]
-        self.rng.setstate((version, tuple(internal), gauss))
+        _restore_rng(self.rng, state["rng"])
 
 
-_METHODS: dict[type, Callable[..., Method]] = {GRPO: _GRPO, SFT: _SFT, ExpertIteration: _ExpertIteration}
+@final
+class _DPO(Method):
+    def __init__(self, options: DPO, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.options, self.rng = options, random.Random(self.settings.seed)
+        self.rows = read_pairs(options.dataset) if options.dataset else []
+        # Groups without a best answer give no pair.
+        self.collector = _collector(self, options.pairs, options.group_size, 10 * options.pairs)
+        self._loss = DPOLoss(self.scorer, beta=options.beta)
+        reference = TokenScorer(deepcopy(self.scorer.model).requires_grad_(requires_grad=False), entropy=False)
+        self._reference = RetrieveLogProb(reference)
+
+    @property
+    def loss(self) -> Any:
+        return self._loss
+
+    def batch(self) -> TensorDictBase:
+        if self.rows:
+            chosen = [self.rows[self.rng.randrange(len(self.rows))] for _ in range(self.options.pairs)]
+            found = [self.template.rollout(one) for pair in chosen for one in pair]
+        else:
+            groups = [sorted(one.dialogues, key=lambda each: each.reward) for one in self.collector.collect()]
+            found = [one.rollout for group in groups for one in (group[-1], group[0])]
+        batch = self._reference(padded(found, pad_token=self.engine.pad_token).to(self.engine.device))
+        return batch.reshape(-1, 2)
+
+    def figures(self, batch: TensorDictBase) -> dict[str, float]:
+        return {"completions/mean_length": float(batch[TRAINED].sum(-1).float().mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"collector": self.collector.state_dict(), "rng": _rng_state(self.rng)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.collector.load_state_dict(state["collector"])
+        _restore_rng(self.rng, state["rng"])
 
 
-def read_conversations(file: str | Path) -> list[list[Mapping[str, Any]]]:
+@final
+class _Distillation(Method):
+    def __init__(self, options: Distillation, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.collector = _collector(self, options.batch_size, 1, 0)
+        self._loss = DistillationLoss(self.scorer)
+        teacher, tokenizer = load_model(options.teacher, alphabet=self.task.alphabet)
+        if len(tokenizer) != len(self.template.tokenizer):  # pyright: ignore[reportArgumentType]
+            raise ArgumentError(f"Distillation: teacher must have the tokenizer of the model, got {options.teacher!r}")
+        scorer = TokenScorer(teacher.to(self.engine.device).requires_grad_(requires_grad=False), entropy=False)
+        self._teacher = RetrieveLogProb(scorer, key=TEACHER)
+
+    @property
+    def loss(self) -> Any:
+        return self._loss
+
+    def batch(self) -> TensorDictBase:
+        batch = batch_of(self.collector.collect(), pad_token=self.engine.pad_token)
+        return self._teacher(batch.to(self.engine.device))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.collector.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.collector.load_state_dict(state)
+
+
+def _rng_state(rng: random.Random) -> list[Any]:
+    version, internal, gauss = rng.getstate()
+    return [version, list(internal), gauss]
+
+
+def _restore_rng(rng: random.Random, state: Sequence[Any]) -> None:
+    version, internal, gauss = state
+    rng.setstate((version, tuple(internal), gauss))
+
+
+def read_pairs(file: str | Path) -> list[tuple[Messages, Messages]]:
+    """Return pairs of conversations, the chosen one first, of a file with a JSON object a line.
+
+    Args:
+        file: File, whose objects have ``prompt``, ``chosen`` and ``rejected``.
+
+    Raises:
+        ArgumentError: If the file is absent or empty, or a line lacks an entry.
+    """
+    found: list[tuple[Messages, Messages]] = []
+    for number, row in enumerate(read_records(file), start=1):
+        if not {"prompt", "chosen", "rejected"} <= row.keys():
+            raise ArgumentError(
+                f"read_pairs: record {number} of {file} must have prompt, chosen and rejected, got {sorted(row)}"
+            )
+        user = {"role": "user", "content": row["prompt"]}
+        one, other = ([user, {"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected"))
+        found.append((one, other))
+    return found
+
+
+_METHODS: dict[type, Callable[..., Method]] = {
+    DPO: _DPO,
+    GRPO: _GRPO,
+    SFT: _SFT,
+    Distillation: _Distillation,
+    ExpertIteration: _ExpertIteration,
+}
+
+
+def read_conversations(file: str | Path) -> list[Messages]:
     """Return the conversations of a file with a JSON object a line.
 
     Args:
@@ -216,24 +321,18 @@ def read_conversations(file: str | Path) -> list[list[Mapping[str, Any]]]:
     Raises:
         ArgumentError: If the file is absent or empty, or a line has neither.
     """
-    path = Path(file)
-    if not path.is_file():
-        raise ArgumentError(f"read_conversations: there is no file {file}")
-    found: list[list[Mapping[str, Any]]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        row = json.loads(line)
+    found: list[Messages] = []
+    for number, row in enumerate(read_records(file), start=1):
         if "messages" in row:
             found.append(row["messages"])
         elif {"prompt", "completion"} <= row.keys():
-            user, assistant = ({"role": "user", "content": row["prompt"]}, row["completion"])
-            found.append([user, {"role": "assistant", "content": assistant}])
+            user = {"role": "user", "content": row["prompt"]}
+            found.append([user, {"role": "assistant", "content": row["completion"]}])
         else:
             raise ArgumentError(
-                f"read_conversations: line {number} of {file} must have messages, or prompt and completion, got"
+                f"read_conversations: record {number} of {file} must have messages, or prompt and completion, got"
                 f" {sorted(row)}"
             )
-    if not found:
-        raise ArgumentError(f"read_conversations: {file} has no conversation")
     return found
 
 
@@ -257,7 +356,7 @@ def evaluate(
 
 def train_llm(
     settings: LLMSettings,
-    method: GRPO | SFT | ExpertIteration | Callable[..., Method],
+    method: DPO | GRPO | SFT | Distillation | ExpertIteration | Callable[..., Method],
     *,
     out: str | Path,
     resume: bool = False,
@@ -273,8 +372,8 @@ def train_llm(
 
     Args:
         settings: Settings that all methods share.
-        method: `GRPO`, `SFT` or `ExpertIteration` with their settings; or a class of one's own, called with the
-            arguments of `Method`.
+        method: `GRPO`, `SFT`, `DPO`, `Distillation` or `ExpertIteration` with their settings; or a class of one's own,
+            called with the arguments of `Method`.
         out: Run folder, which must not exist without `resume`.
         resume: Whether the run in the folder continues from its last checkpoint.
         report: Function that is called with a line for each evaluation.
@@ -370,7 +469,7 @@ class _Run:
             for micro in batch.split(size):
                 with half if self.settings.precision == "bf16" else nullcontext():
                     out = self.method.loss(micro)
-                total = sum(value for key, value in out.items() if key.startswith("loss"))
+                total: Any = sum(value for key, value in out.items() if key.startswith("loss"))
                 total.backward()  # of a sum over micro-batches, whose weights `normalize` made those of the batch
                 totals["loss"] = totals.get("loss", 0.0) + float(total.detach())
                 if "entropy" in out:

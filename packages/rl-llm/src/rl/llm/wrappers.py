@@ -118,8 +118,8 @@ class _Wrapper(nn.Module):
             ]
             prompts: list[Any] = [tensordict.get(("history", "prompt"))[i] for i in range(len(rows))]
             full = [prompt.append(one) for prompt, one in zip(prompts, answers, strict=True)]
-            tensordict.set(("history", "response"), lazy_stack([one.unsqueeze(0) for one in answers]))
-            tensordict.set(("history", "full"), lazy_stack(full))
+            stacks: Any = lazy_stack([one.unsqueeze(0) for one in answers]), lazy_stack(full)
+            tensordict.set(("history", "response"), stacks[0]).set(("history", "full"), stacks[1])
         return tensordict
 
     def _text(self, completion: Completion) -> str:
