@@ -37,7 +37,7 @@ from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
 from rl.llm.transforms import RetrieveLogProb
 
-Messages = list[Mapping[str, Any]]
+Messages = Sequence[Mapping[str, Any]]
 
 __all__ = ["LLMResult", "Method", "evaluate", "train_llm"]
 
