@@ -361,5 +361,7 @@ class TokenScorer(nn.Module):
 
 def _accepted(model: nn.Module) -> frozenset[str]:
     """Return which of the arguments of a causal model its ``forward`` has."""
-    parameters = inspect.signature(model.forward).parameters
+    # Adapters of peft take any arguments, and pass them to the model that they wrap.
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
+    parameters = inspect.signature(base.forward).parameters
     return frozenset({"input_ids", "attention_mask", "position_ids", "use_cache"} & parameters.keys())

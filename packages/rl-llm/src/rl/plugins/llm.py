@@ -38,3 +38,12 @@ def rl_components() -> Iterator[Component]:
         target="rl.llm:TokenScorer",
         summary="Log-probability and entropy of each token under a causal language model.",
     )
+    recipes = (
+        ("grpo", "GRPO", "Language model: group relative policy optimization on a task."),
+        ("sft", "SFT", "Language model: supervised fine-tuning on solutions or conversations."),
+        ("dpo", "DPO", "Language model: direct preference optimization on pairs."),
+        ("distill", "DISTILL", "Language model: on-policy distillation from a teacher."),
+        ("expert-iteration", "EXPERT_ITERATION", "Language model: supervised training on its own best answers."),
+    )
+    for name, attribute, summary in recipes:
+        yield Component(kind="recipe", name=name, target=f"rl.llm.recipes:{attribute}", summary=summary, extra="train")

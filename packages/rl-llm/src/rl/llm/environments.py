@@ -1,0 +1,408 @@
+"""Environments of dialogues: a task as resets and steps on TensorDict, and tasks over records of a data set."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from tensordict import NonTensorStack, TensorDict, TensorDictBase, lazy_stack
+from torch import Tensor
+
+from rl.core.arguments import as_integer, one_of
+from rl.core.errors import ArgumentError, ContractError
+from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED
+from rl.core.specs import Binary, Composite, NonTensor, Unbounded
+from rl.llm._keys import ATTENTION, TOKENS, TRAINED
+from rl.llm.chat import History
+from rl.llm.rewards import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser, RewardParser
+from rl.llm.rollouts import Rollout, Segment, padded
+from rl.llm.tasks import Problem, Reply, Task
+from rl.llm.templates import ChatTemplate
+
+__all__ = [
+    "ChatEnv",
+    "CountdownEnv",
+    "DatasetChatEnv",
+    "DatasetTask",
+    "GSM8KEnv",
+    "IFEvalEnv",
+    "LLMEnv",
+    "MATHEnv",
+    "read_records",
+]
+
+Records = Sequence[Mapping[str, Any]]
+
+_ANSWER = "Think first, then give the final answer between <answer> and </answer>."
+
+
+def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
+    """Return the records of a file: a JSON object a line, or a list of objects.
+
+    Args:
+        source: File that was downloaded before; or records, which are returned.
+
+    Raises:
+        ArgumentError: If the file is absent, or there is no record.
+    """
+    if not isinstance(source, (str, Path)):
+        found = list(source)
+    elif Path(source).is_file():
+        text = Path(source).read_text(encoding="utf-8")
+        found = json.loads(text) if text.lstrip().startswith("[") else [json.loads(one) for one in text.splitlines()]
+    else:
+        raise ArgumentError(f"read_records: there is no file {source}. Download the data set, and pass its path")
+    if not found:
+        raise ArgumentError("read_records: at least one record is needed, got none")
+    return found
+
+
+@final
+class DatasetTask(Task):
+    """Task over records: a record becomes a conversation, and a parser rewards the answer.
+
+    Args:
+        records: File or records, as for `read_records`.
+        prompt: Function that returns the text of the user for a record; or the name of its entry.
+        reward: Parser that rewards the answer.
+        system: Text of a system message before; none if empty.
+        max_tokens: Largest number of tokens of an answer.
+
+    Example:
+        >>> task = DatasetTask([{"q": "1+1?", "answer": "#### 2"}], "q", GSM8KRewardParser())
+        >>> problem = task.sample(random.Random(0))
+        >>> problem.messages, task.reply(problem, ["<answer>2</answer>"]).reward
+        (({'role': 'user', 'content': '1+1?'},), 1.0)
+    """
+
+    def __init__(
+        self,
+        records: str | Path | Records,
+        prompt: str | Callable[[Mapping[str, Any]], str],
+        reward: RewardParser,
+        *,
+        system: str = "",
+        max_tokens: int = 512,
+    ) -> None:
+        self.records, self.prompt, self.reward, self.system = read_records(records), prompt, reward, system
+        self.max_tokens = as_integer(max_tokens, "DatasetTask", "max_tokens", least=1)
+        self.alphabet = "".join(map(chr, range(32, 127))) + "\n"
+
+    def problem(self, record: Mapping[str, Any]) -> Problem:
+        """Return a record as a problem."""
+        text = record[self.prompt] if isinstance(self.prompt, str) else self.prompt(record)
+        system = ({"role": "system", "content": self.system},) if self.system else ()
+        return Problem((*system, {"role": "user", "content": text}), record)
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Return the problem of a record, of which each is equally probable."""
+        return self.problem(self.records[rng.randrange(len(self.records))])
+
+    def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
+        """Return the reward of the answer."""
+        return Reply(self.reward(problem.answer, answers[-1]))
+
+
+class ChatEnv:
+    """Environment of dialogues: a reset writes prompts, a step reads responses.
+
+    It has the methods of `rl.core.interfaces.Env`, with one dialogue in each row of its batch.
+
+    | input_mode | a reset writes, and a step under ``next`` | a step reads |
+    |---|---|---|
+    | "history" | ``("history", "prompt")`` | ``("history", "response")`` |
+    | "text" | ``("text", "prompt")`` | ``("text", "response")`` |
+    | "tokens" | ``("tokens", "prompt")``, ``("masks", "all_attention_mask")`` | the entries of `rl.llm.padded` |
+
+    A step writes ``reward``, ``done``, ``terminated`` and ``truncated`` ``[B, 1]`` under ``next``. An episode is
+    terminated by its task, and truncated by a response that was cut, or after the last turn of the task. With tokens,
+    what was sampled is never encoded again. To collect batches for training use `LLMCollector`, which does the same
+    without TensorDict in between.
+
+    Args:
+        task: Source of problems and rewards.
+        template: Template that encodes them; None for histories.
+        input_mode: What prompts and responses are.
+        batch_size: Number of dialogues.
+        seed: Seed of the problems.
+
+    Raises:
+        ArgumentError: If the mode is unknown, or texts or tokens lack a template.
+
+    Example:
+        >>> from rl.llm import SortTask
+        >>> env = ChatEnv(SortTask(length=2), batch_size=1)
+        >>> td = env.reset()
+        >>> digits = td.get(("history", "prompt"))[0].messages()[0]["content"]
+        >>> td["history", "response"] = lazy_stack([History.from_chats(
+        ...     [{"role": "assistant", "content": "".join(sorted(digits))}])])
+        >>> env.step(td)["next", "reward"]
+        tensor([[1.]])
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        template: ChatTemplate | None = None,
+        *,
+        input_mode: str = "history",
+        batch_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        owner = type(self).__name__
+        self.input_mode = one_of(input_mode, owner, "input_mode", ("history", "text", "tokens"))
+        if template is None and input_mode != "history":
+            raise ArgumentError(f"{owner}: {input_mode} need a template, got none. Pass a ChatTemplate")
+        self.task, self.template = task, template
+        self.batch_size = torch.Size([as_integer(batch_size, owner, "batch_size", least=1)])
+        self.rng = random.Random(seed)
+        self._problems: list[Problem] = []
+        self._messages: list[list[Mapping[str, Any]]] = []
+        self._answers: list[list[str]] = []
+        self._tokens: list[list[int]] = []
+
+    def _text_spec(self, part: str) -> Composite:
+        """Return the spec of texts or histories; tokens have no fixed length, and no spec."""
+        leaves = {} if self.input_mode == "tokens" else {part: NonTensor(shape=self.batch_size)}
+        return Composite({self.input_mode: Composite(leaves, shape=self.batch_size)}, shape=self.batch_size)
+
+    @property
+    def observation_spec(self) -> Composite:
+        """Prompts."""
+        return self._text_spec("prompt")
+
+    @property
+    def full_action_spec(self) -> Composite:
+        """Responses."""
+        return self._text_spec("response")
+
+    @property
+    def full_reward_spec(self) -> Composite:
+        """Reward of each dialogue."""
+        return Composite({REWARD: Unbounded(shape=(*self.batch_size, 1))}, shape=self.batch_size)
+
+    @property
+    def full_done_spec(self) -> Composite:
+        """The three done flags."""
+        flags = {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
+        return Composite(flags, shape=self.batch_size)
+
+    def set_seed(self, seed: int) -> int:
+        """Make the problems repeatable; return the seed for the next environment."""
+        self.rng = random.Random(seed)
+        return seed + 1
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Start dialogues: all, or those marked in ``_reset`` (bool ``[B, 1]``).
+
+        Args:
+            tensordict: Batch with ``_reset``; None for all.
+        """
+        marked = None if tensordict is None else tensordict.get("_reset", None)
+        rows = range(self.batch_size[0])
+        if marked is None or not self._problems:
+            count = self.batch_size[0]
+            self._problems, self._messages, self._answers, self._tokens = ([None] * count for _ in range(4))  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            rows = marked.reshape(-1).nonzero().flatten().tolist()
+        for i in rows:
+            problem = self.task.sample(self.rng)
+            self._problems[i], self._messages[i], self._answers[i] = problem, list(problem.messages), []
+            if self.template is not None:
+                self._tokens[i] = self.template.prompt(self._messages[i]).tokens.tolist()
+        out = self._prompts()
+        flags = torch.zeros(*self.batch_size, 1, dtype=torch.bool)
+        return out.update({DONE: flags, TERMINATED: flags.clone(), TRUNCATED: flags.clone()})
+
+    def _prompts(self) -> TensorDict:
+        out = TensorDict({}, batch_size=self.batch_size)
+        if self.input_mode == "history":
+            histories: Any = lazy_stack([History.from_chats(one) for one in self._messages])
+            return out.set(("history", "prompt"), histories)
+        template: Any = self.template
+        if self.input_mode == "text":
+            return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, self._tokens)))
+        rows = padded([Rollout.of([Segment.given(one, role="user")]) for one in self._tokens])
+        return out.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+
+    def _responses(self, td: TensorDictBase) -> tuple[list[str], list[bool]]:
+        """Return the text of each response, and whether it was complete; keep the tokens so far."""
+        count, key = self.batch_size[0], (self.input_mode, "response")
+        if self.input_mode == "tokens":
+            template: Any = self.template
+            tokens, trained = td.get(TOKENS, None), td.get(TRAINED, None)
+            if tokens is None or trained is None:
+                raise ContractError(f"{type(self).__name__} reads {TOKENS} and {TRAINED}, which the batch lacks")
+            found = [row[mask].tolist() for row, mask in zip(tokens.unbind(), trained.unbind(), strict=True)]
+            texts = [template.tokenizer.decode([t for t in row if t not in template.stop_tokens]) for row in found]
+            self._tokens = [[*before, *row] for before, row in zip(self._tokens, found, strict=True)]
+            return texts, [bool(row) and row[-1] in template.stop_tokens for row in found]
+        if td.get(key, None) is None:
+            raise ContractError(f"{type(self).__name__} reads {key}, which the batch lacks")
+        if self.input_mode == "text":
+            return list(td[key]), [True] * count
+        ones: list[Any] = [td.get(key)[i] for i in range(count)]
+        return [one[-1].content for one in ones], [bool(one[-1].is_complete) for one in ones]
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Read responses, write rewards, flags and the next prompts under ``next``, and return the batch.
+
+        Args:
+            tensordict: Batch, ``[B]``.
+
+        Raises:
+            ContractError: If the responses are absent.
+        """
+        if not self._problems:
+            raise ContractError(f"{type(self).__name__}: step comes after reset")
+        rewards: list[float] = []
+        terminated: list[bool] = []
+        truncated: list[bool] = []
+        for i, (text, complete) in enumerate(zip(*self._responses(tensordict), strict=True)):
+            self._answers[i].append(text)
+            self._messages[i].append({"role": "assistant", "content": text})
+            rewarded = complete or self.task.rewards_truncated
+            reply = self.task.reply(self._problems[i], self._answers[i]) if rewarded else Reply(0.0)
+            last = len(self._answers[i]) >= self.task.max_turns
+            rewards.append(reply.reward)
+            terminated.append(complete and not reply.messages)
+            truncated.append(not complete or (bool(reply.messages) and last))
+            if reply.messages and complete and not last:
+                self._follow(i, reply)
+        out = self._prompts()
+
+        def column(values: list[Any]) -> Tensor:
+            return torch.tensor(values).unsqueeze(-1)
+
+        done = [a or b for a, b in zip(terminated, truncated, strict=True)]
+        flags = {DONE: column(done), TERMINATED: column(terminated), TRUNCATED: column(truncated)}
+        return tensordict.set(NEXT, out.update({REWARD: column(rewards), **flags}))
+
+    def _follow(self, i: int, reply: Reply) -> None:
+        """Add the messages that follow a response to a dialogue."""
+        if self.template is not None:
+            if self.input_mode == "text":
+                self._tokens[i] = self.template.encode(self._messages[i])[0]
+            new = self.template.continuation(self._messages[i], list(reply.messages)).tokens.tolist()
+            self._tokens[i] = [*self._tokens[i], *new]
+        self._messages[i] += reply.messages
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Return the step, and the root of the following one, in which finished dialogues have been reset."""
+        stepped = self.step(tensordict)
+        after: Any = stepped[NEXT]
+        if not bool(after[DONE].any()):
+            return stepped, after.exclude(REWARD)
+        return stepped, self.reset(TensorDict({"_reset": after[DONE]}, batch_size=self.batch_size))
+
+
+class LLMEnv(ChatEnv):
+    """`ChatEnv` over tokens.
+
+    Args:
+        task: Source of problems and rewards.
+        template: Template that encodes them.
+        options: Further arguments of `ChatEnv`.
+    """
+
+    def __init__(self, task: Task, template: ChatTemplate, **options: Any) -> None:
+        options.setdefault("input_mode", "tokens")
+        super().__init__(task, template, **options)
+
+
+class DatasetChatEnv(ChatEnv):
+    """`ChatEnv` over the records of a data set.
+
+    Args:
+        records: File or records, as for `read_records`.
+        prompt: Function that returns the text of the user for a record; or the name of its entry.
+        reward: Parser that rewards the answer.
+        template: Template that encodes the conversations; None for histories.
+        system: Text of a system message before; none if empty.
+        options: Further arguments of `ChatEnv`.
+    """
+
+    def __init__(
+        self,
+        records: str | Path | Records,
+        prompt: str | Callable[[Mapping[str, Any]], str],
+        reward: RewardParser,
+        template: ChatTemplate | None = None,
+        *,
+        system: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(DatasetTask(records, prompt, reward, system=system), template, **options)
+
+
+@final
+class GSM8KEnv(DatasetChatEnv):
+    """Arithmetic word problems: records with ``question`` and ``answer`` (Cobbe et al., 2021).
+
+    Args:
+        records: File or records.
+        template: Template that encodes the conversations; None for histories.
+        options: Further arguments of `ChatEnv`.
+
+    Example:
+        >>> env = GSM8KEnv([{"question": "1 + 1?", "answer": "#### 2"}])
+        >>> env.reset().get(("history", "prompt"))[0].messages()[1]
+        {'role': 'user', 'content': '1 + 1?'}
+    """
+
+    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
+        super().__init__(records, "question", GSM8KRewardParser(), template, system=_ANSWER, **options)
+
+
+@final
+class MATHEnv(DatasetChatEnv):
+    """Competition mathematics: records with ``problem`` and ``solution`` (Hendrycks et al., 2021).
+
+    Args:
+        records: File or records.
+        template: Template that encodes the conversations; None for histories.
+        options: Further arguments of `ChatEnv`.
+    """
+
+    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
+        super().__init__(records, "problem", MATHRewardParser(), template, system=_ANSWER, **options)
+
+
+def _countdown(record: Mapping[str, Any]) -> str:
+    numbers = ", ".join(map(str, record["nums"]))
+    return f"Use each of the numbers {numbers} once, with + - * /, to make {record['target']}."
+
+
+@final
+class CountdownEnv(DatasetChatEnv):
+    """Numbers that reach a target: records with ``nums`` and ``target``.
+
+    Args:
+        records: File or records.
+        template: Template that encodes the conversations; None for histories.
+        options: Further arguments of `ChatEnv`.
+    """
+
+    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
+        super().__init__(records, _countdown, CountdownRewardParser(), template, system=_ANSWER, **options)
+
+
+@final
+class IFEvalEnv(DatasetChatEnv):
+    """Instructions: records with ``prompt``, ``instruction_id_list`` and ``kwargs`` (Zhou et al., 2023).
+
+    Args:
+        records: File or records.
+        template: Template that encodes the conversations; None for histories.
+        options: Further arguments of `ChatEnv`.
+    """
+
+    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
+        super().__init__(records, "prompt", IfEvalScorer(), template, **options)

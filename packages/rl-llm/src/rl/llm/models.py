@@ -1,0 +1,95 @@
+"""Models and tokenizers by name: the small one, those of Hugging Face, and those of earlier runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from rl.core import state as checkpoints
+from rl.core.errors import ArgumentError
+from rl.llm.tasks import TASKS
+from rl.llm.tiny import CharTokenizer, TinyTransformer
+
+__all__ = ["load_model", "save_model"]
+
+
+def load_model(
+    name: str, *, alphabet: str = "", lora_rank: int = 0, checkpoint_activations: bool = False
+) -> tuple[nn.Module, Any]:
+    """Return a causal language model and its tokenizer.
+
+    Args:
+        name: "tiny" for a new `TinyTransformer`, a folder that `save_model` wrote, or a folder or id of Hugging Face.
+        alphabet: Characters of a new tokenizer, for "tiny"; those of all tasks if empty.
+        lora_rank: Rank of adapters that are trained in place of the weights, with peft; 0 for none.
+        checkpoint_activations: Whether activations are computed again in the backward pass (Hugging Face).
+
+    Raises:
+        ArgumentError: If an option does not fit the model, or a library is absent.
+
+    Example:
+        >>> model, tokenizer = load_model("tiny", alphabet="01")
+        >>> len(tokenizer), model.config["width"]
+        (9, 64)
+    """
+    folder = Path(name)
+    own = (folder / "char_tokenizer.json").is_file()
+    if name != "tiny" and not own:
+        return _hugging_face(name, lora_rank=lora_rank, checkpoint_activations=checkpoint_activations)
+    if lora_rank or checkpoint_activations:
+        raise ArgumentError(
+            f"load_model: lora_rank and checkpoint_activations need a model of Hugging Face, got {name!r}"
+        )
+    if own:
+        tokenizer = CharTokenizer(**json.loads((folder / "char_tokenizer.json").read_text(encoding="utf-8")))
+        model = TinyTransformer(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        model.load_state_dict(checkpoints.load(folder / "model.safetensors", mapped=False))
+        return model, tokenizer
+    everything = "".join(dict.fromkeys("".join(task.alphabet for task in TASKS.values())))
+    tokenizer = CharTokenizer(alphabet or everything)
+    return TinyTransformer(len(tokenizer)), tokenizer
+
+
+def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) -> tuple[nn.Module, Any]:
+    try:
+        import transformers  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ArgumentError(
+            f"load_model: {name!r} is neither 'tiny' nor a folder of an earlier run, and transformers is not installed."
+            " Install rl-llm[hf]"
+        ) from error
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(name)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
+    if checkpoint_activations:
+        model.gradient_checkpointing_enable()
+    if lora_rank:
+        try:
+            import peft  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ArgumentError("load_model: lora_rank needs peft. Install rl-llm[hf]") from error
+        adapters = peft.LoraConfig(r=lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = peft.get_peft_model(model, adapters)
+    return model, tokenizer
+
+
+def save_model(model: nn.Module, tokenizer: Any, folder: str | Path) -> None:
+    """Write a model and its tokenizer to a folder that `load_model` reads; for their models also Hugging Face.
+
+    Args:
+        model: Model; adapters are merged into the weights.
+        tokenizer: Tokenizer.
+        folder: Folder, which is created.
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, TinyTransformer):
+        (path / "config.json").write_text(json.dumps(model.config), encoding="utf-8")
+        checkpoints.save(path / "model.safetensors", dict(model.state_dict()))
+    else:
+        other: Any = model
+        merged = other.merge_and_unload() if hasattr(other, "merge_and_unload") else other
+        merged.save_pretrained(path)
+    tokenizer.save_pretrained(path)

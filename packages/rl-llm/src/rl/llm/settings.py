@@ -1,0 +1,194 @@
+"""Settings of the training of language models. Imports no torch, for the command line reads them first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl.core.errors import ArgumentError
+
+__all__ = ["DPO", "GRPO", "SFT", "Distillation", "ExpertIteration", "LLMSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLMSettings:
+    """Settings that all methods share.
+
+    Args:
+        model: Model: tiny, a folder with a model of Hugging Face or of an earlier run, or an id of Hugging Face.
+        task: Name of a task, as in `TASKS`.
+        task_options: Arguments of the task, as in '{length: 5}'.
+        updates: Number of optimizer steps on fresh data.
+        learning_rate: Learning rate of AdamW at the start; it falls linearly to 0.
+        max_grad_norm: Largest norm of the gradient.
+        micro_batch: Number of sequences of a micro-batch, whose gradients are summed; 0 for all at once.
+        precision: Precision of forward and backward passes: fp32, or bf16 for automatic mixed precision.
+        checkpoint_activations: Whether activations are computed again in the backward pass (Hugging Face).
+        lora_rank: Rank of adapters that are trained in place of the weights (Hugging Face, with peft); 0 for all.
+        max_tokens: Largest number of tokens of an answer; 0 for what the task needs.
+        temperature: Temperature of sampling.
+        eval_every: Number of updates between two evaluations.
+        eval_problems: Number of problems of an evaluation, answered greedily.
+        checkpoint_every: Number of updates between two checkpoints.
+        seed: Seed of weights, problems and samples.
+        device: Device of the model.
+        threads: Number of torch threads; 0 leaves torch's setting.
+
+    Raises:
+        ArgumentError: If a value is out of its range.
+    """
+
+    model: str = "tiny"
+    task: str = "sort"
+    task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    updates: int = 200
+    learning_rate: float = 1e-3
+    max_grad_norm: float = 1.0
+    micro_batch: int = 0
+    precision: str = "fp32"
+    checkpoint_activations: bool = False
+    lora_rank: int = 0
+    max_tokens: int = 0
+    temperature: float = 1.0
+    eval_every: int = 50
+    eval_problems: int = 64
+    checkpoint_every: int = 50
+    seed: int = 0
+    device: str = "cpu"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "updates", "eval_every", "eval_problems", "checkpoint_every")
+        _check_least(self, 0, "micro_batch", "lora_rank", "max_tokens", "seed", "threads")
+        for name in ("learning_rate", "max_grad_norm", "temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ArgumentError(f"LLMSettings: {name} must be above 0, got {getattr(self, name)!r}")
+        if self.precision not in ("fp32", "bf16"):
+            raise ArgumentError(f"LLMSettings: precision must be fp32 or bf16, got {self.precision!r}")
+
+
+def _check_least(settings: Any, least: int, *names: str) -> None:
+    # Those of rl.core.arguments would import torch.
+    for name in names:
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            owner = type(settings).__name__
+            raise ArgumentError(f"{owner}: {name} must be an integer of at least {least}, got {value!r}")
+
+
+_LOSSES = ("DAPOLoss", "GRPOLoss", "DrGRPOLoss", "GSPOLoss", "CISPOLoss", "RLOOLoss")
+
+
+@dataclass(frozen=True)
+class GRPO:
+    """Group relative policy optimization, or another policy loss of `rl.llm` on groups.
+
+    Args:
+        groups: Number of problems of a batch.
+        group_size: Number of answers to each problem.
+        epochs: Number of optimizer steps on a batch.
+        loss: Policy loss: DAPOLoss, GRPOLoss, DrGRPOLoss, GSPOLoss, CISPOLoss or RLOOLoss.
+        scale: Whether advantages are divided by the standard deviation of the group.
+        max_dropped: Number of groups without variance that are replaced in a batch at most.
+
+    Raises:
+        ArgumentError: If there is no such loss, or a number is out of its range.
+    """
+
+    groups: int = 16
+    group_size: int = 16
+    epochs: int = 2
+    loss: str = "DAPOLoss"
+    scale: bool = False
+    max_dropped: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.loss not in _LOSSES:
+            raise ArgumentError(f"GRPO: loss must be one of {', '.join(_LOSSES)}, got {self.loss!r}")
+        _check_least(self, 1, "groups", "epochs")
+        _check_least(self, 2, "group_size")
+        _check_least(self, 0, "max_dropped")
+
+
+@dataclass(frozen=True)
+class ExpertIteration:
+    """Supervised training on the best of one's own answers (Anthony et al., 2017; rejection sampling).
+
+    Args:
+        groups: Number of problems of a batch.
+        group_size: Number of answers to each problem.
+        epochs: Number of optimizer steps on a batch.
+        threshold: Reward that an answer needs to be trained, besides being the best of its group.
+    """
+
+    groups: int = 16
+    group_size: int = 16
+    epochs: int = 2
+    threshold: float = 0.5
+
+
+@dataclass(frozen=True)
+class SFT:
+    """Supervised fine-tuning on the solutions of a task, or on conversations of a file.
+
+    Args:
+        batch_size: Number of conversations of an update.
+        dataset: File with a JSON object a line: ``{"messages": [{"role": ..., "content": ...}, ...]}``, or
+            ``{"prompt": ..., "completion": ...}``; solutions of the task if empty.
+    """
+
+    batch_size: int = 64
+    dataset: str = ""
+
+
+@dataclass(frozen=True)
+class DPO:
+    """Direct preference optimization: pairs of a file, or the best and the worst of one's own answers.
+
+    The reference is the model at the start.
+
+    Args:
+        pairs: Number of pairs of an update.
+        group_size: Number of answers of which the best and the worst are a pair, without a file.
+        beta: Weight of the divergence from the reference.
+        dataset: File with a JSON object a line: ``{"prompt": ..., "chosen": ..., "rejected": ...}``.
+
+    Raises:
+        ArgumentError: If a number is out of its range.
+    """
+
+    pairs: int = 16
+    group_size: int = 8
+    beta: float = 0.1
+    dataset: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "pairs")
+        _check_least(self, 2, "group_size")
+        if not 0 < self.beta < math.inf:
+            raise ArgumentError(f"DPO: beta must be above 0, got {self.beta!r}")
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """On-policy distillation: the teacher scores the answers of the student, which has the same tokenizer.
+
+    Args:
+        teacher: Folder or id of the teacher, as for `load_model`.
+        batch_size: Number of answers of an update.
+
+    Raises:
+        ArgumentError: If the number is below 1.
+    """
+
+    teacher: str = "tiny"
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "batch_size")

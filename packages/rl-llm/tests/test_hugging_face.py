@@ -1,0 +1,66 @@
+"""Models of Hugging Face, made on the spot: training, adapters, export; skipped without transformers."""
+
+import pytest
+import torch
+
+from rl.llm import GRPO, LLMSettings, Rollout, Segment, TokenScorer, load_model, packed, padded, train_llm
+
+transformers = pytest.importorskip("transformers")
+
+# peft reads names that newer versions of transformers renamed.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>"
+    "{% endgeneration %}{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny Llama with a tokenizer of characters, as a folder."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    special = ["</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>"]
+    words = {one: i for i, one in enumerate([*special, *"0123456789"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>")
+    fast.add_special_tokens({"additional_special_tokens": special[1:]})
+    fast.chat_template = CHATML
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(fast), eos_token_id=0, **sizes))
+    path = tmp_path_factory.mktemp("model")
+    model.save_pretrained(path)
+    fast.save_pretrained(path)
+    return path
+
+
+FEW = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 4}
+
+
+@pytest.mark.parametrize("options", [{}, {"lora_rank": 2}, {"checkpoint_activations": True}])
+def test_grpo_trains_and_exports_a_folder_that_hugging_face_reads(folder, tmp_path, options):
+    if "lora_rank" in options:
+        pytest.importorskip("peft")
+    settings = LLMSettings(model=str(folder), updates=2, **FEW, **options)
+    result = train_llm(settings, GRPO(groups=2, group_size=4), out=tmp_path / "run")
+    exported = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").state_dict()
+    before = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    assert exported.keys() == before.keys()
+    assert any(not torch.equal(exported[name], before[name]) for name in before)
+    assert (result.folder / "model" / "model.safetensors").is_file()
+    load_model(str(tmp_path / "run" / "model"))
+
+
+def test_adapters_get_masks_and_positions(folder):
+    pytest.importorskip("peft")
+    model, _ = load_model(str(folder), lora_rank=2)
+    plain, _ = load_model(str(folder))
+    rollouts = [Rollout.of([Segment.given(row, role="user")]) for row in ([5, 6], [7, 8, 9, 6])]
+    for batch in (padded(rollouts, side="left"), packed(rollouts)):
+        found = [TokenScorer(one)(batch.clone())["log_probs", "full"] for one in (model.eval(), plain.eval())]
+        torch.testing.assert_close(found[0], found[1])  # an adapter that is not trained changes nothing

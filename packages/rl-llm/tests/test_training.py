@@ -1,0 +1,135 @@
+"""Training runs of a few updates: learning, resuming, micro-batches, files."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+
+from rl.core.errors import CheckpointError, RLError
+from rl.llm import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings, load_model, train_llm
+
+SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8, "eval_every": 3, "checkpoint_every": 2}
+FEW = GRPO(groups=2, group_size=4, epochs=1)
+
+
+METHODS = [
+    FEW,
+    SFT(batch_size=4),
+    ExpertIteration(groups=2, group_size=4),
+    DPO(pairs=2, group_size=4),
+    Distillation(batch_size=4),
+]
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in csv.DictReader(file)]
+
+
+def weights(folder):
+    return load_model(str(folder / "model"))[0].state_dict()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupted_run_continues_bit_by_bit(tmp_path, method):
+    settings = LLMSettings(updates=5, **SMALL)
+    whole = train_llm(settings, method, out=tmp_path / "whole")
+    first = train_llm(settings, method, out=tmp_path / "parts", should_stop=lambda update: update == 3)
+    assert (first.interrupted, first.updates) == (True, 3)
+    second = train_llm(settings, method, out=tmp_path / "parts", resume=True)
+    assert (second.interrupted, second.updates, second.reward) == (False, 5, whole.reward)
+    assert rows(second.folder) == rows(whole.folder)
+    torch.testing.assert_close(weights(second.folder), weights(whole.folder), atol=0, rtol=0)
+
+
+def test_micro_batches_give_the_same_update(tmp_path):
+    found = []
+    for size in (0, 3):
+        result = train_llm(LLMSettings(updates=1, micro_batch=size, **SMALL), FEW, out=tmp_path / str(size))
+        found.append(weights(result.folder))
+    torch.testing.assert_close(found[0], found[1], atol=2e-4, rtol=0)  # Adam's first step is a sign
+
+
+def test_half_precision_trains(tmp_path):
+    result = train_llm(LLMSettings(updates=1, precision="bf16", **SMALL), FEW, out=tmp_path / "run")
+    assert all(one.isfinite().all() for one in weights(result.folder).values())
+
+
+@pytest.mark.parametrize("loss", ["GRPOLoss", "DrGRPOLoss", "GSPOLoss", "CISPOLoss", "RLOOLoss"])
+def test_each_policy_loss_makes_an_update(tmp_path, loss):
+    result = train_llm(LLMSettings(updates=1, **SMALL), GRPO(2, 4, 1, loss), out=tmp_path / "run")
+    assert len(rows(result.folder)) == 1
+
+
+def test_supervised_training_learns_a_file(tmp_path):
+    file = tmp_path / "data.jsonl"
+    file.write_text(
+        '{"prompt": "01", "completion": "11"}\n'
+        '{"messages": [{"role": "user", "content": "10"}, {"role": "assistant", "content": "00"}]}\n'
+    )
+    settings = LLMSettings(updates=50, learning_rate=3e-3, **SMALL)
+    result = train_llm(settings, SFT(8, str(file)), out=tmp_path / "run")
+    losses = [float(row["loss"]) for row in rows(result.folder)]
+    assert losses[-1] < 0.1 * losses[0]
+    samples = (result.folder / "samples.txt").read_text()
+    assert "user: 10 | assistant: 00" in samples.split("update")[-1]
+    assert json.loads((result.folder / "settings.json").read_text())["updates"] == 50
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    settings = LLMSettings(updates=2, **SMALL)
+    train_llm(settings, FEW, out=tmp_path / "run")
+    with pytest.raises(RLError, match="exists already"):
+        train_llm(settings, FEW, out=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="learning_rate differ"):
+        train_llm(LLMSettings(updates=3, learning_rate=1.0, **SMALL), FEW, out=tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        train_llm(settings, FEW, out=tmp_path / "none", resume=True)
+    with pytest.raises(ValueError, match="precision"):
+        LLMSettings(precision="fp8")
+    with pytest.raises(ValueError, match="GRPO: loss"):
+        GRPO(loss="PPO")
+    with pytest.raises(ValueError, match="need a model of Hugging Face"):
+        load_model("tiny", lora_rank=4)
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(ValueError, match="record 1"):
+        train_llm(settings, SFT(2, str(tmp_path / "bad.jsonl")), out=tmp_path / "other")
+
+
+def test_preferences_of_a_file_are_learned(tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"prompt": "01", "chosen": "11", "rejected": "00"}\n')
+    settings = LLMSettings(updates=10, **SMALL)
+    result = train_llm(settings, DPO(pairs=2, dataset=str(file)), out=tmp_path / "run")
+    losses = [float(row["loss"]) for row in rows(result.folder)]
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-4)  # policy and reference are equal at the start
+    assert losses[-1] < 0.85 * losses[0]
+    file.write_text('{"prompt": "01"}\n')
+    with pytest.raises(ValueError, match="record 1"):
+        train_llm(settings, DPO(dataset=str(file)), out=tmp_path / "other")
+
+
+def test_a_student_comes_to_have_the_answers_of_its_teacher(tmp_path):
+    options = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8}
+    teacher = train_llm(LLMSettings(updates=60, learning_rate=3e-3, **options), SFT(16), out=tmp_path / "teacher")
+    method = Distillation(str(teacher.folder / "model"), batch_size=64)
+    student = train_llm(
+        LLMSettings(updates=60, seed=1, learning_rate=2e-3, **options), method, out=tmp_path / "student"
+    )
+    assert teacher.reward > 0.9
+    assert float(rows(student.folder)[0]["reward"]) < 0.5
+    assert student.reward > 0.8
+    with pytest.raises(ValueError, match="tokenizer of the model"):
+        train_llm(LLMSettings(task="guess", updates=1), method, out=tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_grpo_learns_to_sort_from_chance(tmp_path):
+    lines = []
+    settings = LLMSettings(task_options={"length": 3, "digits": 3}, updates=60, learning_rate=2e-3, eval_every=60)
+    result = train_llm(settings, GRPO(), out=tmp_path / "run", report=lines.append)
+    assert float(rows(result.folder)[0]["reward"]) < 0.4
+    assert result.reward > 0.8
+    assert lines == [f"update 60: reward {result.reward:.3f} on 64 problems"]
