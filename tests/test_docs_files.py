@@ -14,6 +14,7 @@ OTHERS = {"rl.py", "_base.py", "rl/__init__.py"}  # a user's file, a rule, and o
 PAGES = {
     "architecture.md": None,
     "debugging.md": None,
+    "howto/troubleshooting-training.md": "trainers",
     "internals/collector.md": "collectors",
     "internals/envs.md": "envs",
     "internals/losses.md": "objectives",

@@ -94,6 +94,13 @@ def test_a_file_is_a_subject_and_no_fragment(package):
     assert sum(lengths) / len(lengths) >= 180, f"{package.name}: merge files that are read together"
 
 
+def test_rl_core_does_not_grow():
+    """Each package imports it: what a single one needs stands there."""
+    assert (
+        sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(ROOT / "packages/rl-core")) <= 11_500
+    )
+
+
 @BY_NAME
 def test_private_modules_list_no_names(package):
     private = [path for path in sources(package) if is_private(path.relative_to(package))]

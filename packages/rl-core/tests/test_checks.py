@@ -1,4 +1,4 @@
-"""Integers as arguments and as sizes of specs."""
+"""Keys as arguments; integers as arguments and as sizes of specs."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 
 from rl.core.arguments import as_integer
 from rl.core.errors import ArgumentError
+from rl.core.keys import as_tuple, unwrap
 from rl.core.specs import Binary, Categorical, MultiCategorical, OneHot, Unbounded
 
 INTEGERS = [3, np.int64(3), np.uint8(3), np.array(3), torch.tensor(3), torch.tensor(3, dtype=torch.int8)]
@@ -41,3 +42,10 @@ def test_an_integer_below_the_least_is_rejected():
 def test_other_values_than_sizes_are_rejected_as_a_shape(shape):
     with pytest.raises(ArgumentError, match="a shape is an integer or a sequence of integers"):
         Unbounded(shape)
+
+
+@pytest.mark.parametrize("form", [as_tuple, unwrap])
+@pytest.mark.parametrize("value", [3, None, 1.5])
+def test_what_is_no_key_is_named(form, value):
+    with pytest.raises(ArgumentError, match=f"a key is a string or a tuple of strings, got {value}"):
+        form(value)

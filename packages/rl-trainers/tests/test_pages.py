@@ -1,5 +1,6 @@
 """Pages: what an algorithm is made of, what it imports, and how a user begins one."""
 
+import ast
 import inspect
 import json
 import subprocess
@@ -74,6 +75,34 @@ def test_a_page_needs_few_files_for_a_gradient_step():
     assert "rl.trainers.algorithms.td3" in files
     assert "rl.trainers.run" not in files
     assert len(files) <= 20, files
+
+
+def imported_files(file):
+    """Return the files of rl-trainers that one imports, also inside of functions; not for types alone."""
+    found, waiting = set(), list(ast.parse(file.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rl.trainers"):
+            module = SOURCES.joinpath(*node.module.split(".")[2:])
+            names = [module / f"{one.name}.py" for one in node.names]
+            found |= {one for one in names if one.is_file()} or {module.with_suffix(".py")}
+        waiting += ast.iter_child_nodes(node)
+    return found
+
+
+@pytest.mark.parametrize("page", sorted((SOURCES / "algorithms").glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_a_page_reaches_few_files(page):
+    reached, waiting = set(), [page]
+    while waiting:
+        file = waiting.pop()
+        if file not in reached:
+            reached.add(file)
+            waiting += imported_files(file)
+    names = sorted(str(file.relative_to(SOURCES)) for file in reached)
+    assert "run.py" not in names
+    assert len(names) <= 20, names
 
 
 def test_an_algorithm_stands_in_four_files_of_the_package():

@@ -1,10 +1,12 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
 import yaml
 
+import rl.trainers
 from rl.core import components, load
 from rl.core.cli import main
 from rl.trainers import PPOConfig
@@ -23,6 +25,16 @@ def test_a_preset_is_a_config_with_measured_returns(recipe, preset):
     assert preset.source
     assert len(preset.seeds) == len(preset.returns) > 0
     assert "env" not in preset.settings
+
+
+def test_files_of_presets_hold_settings_alone():
+    """Returns stand once, in ``results.json``, from which commands and tables take them."""
+    files = [*(Path(rl.trainers.__file__).parent / "presets").glob("*.yaml")]
+    entries = [
+        entry for file in files for section in yaml.safe_load(file.read_text()).values() for entry in section.values()
+    ]
+    assert len(entries) == len(PRESETS)
+    assert {key for entry in entries for key in entry} == {"settings", "source", "case"}
 
 
 def settings(*words):

@@ -34,6 +34,7 @@ from rl.envs import (
     TargetReturn,
     TeamReward,
     TicTacToeEnv,
+    TimeMaxPool,
     Transform,
     TransformedEnv,
     UnaryTransform,
@@ -235,6 +236,8 @@ def test_the_own_error_of_a_property_is_kept():
             lambda: StepCounter(2, update_done=False), ArgumentError, "'truncated' without 'done'", id="no-done"
         ),
         pytest.param(lambda: RewardSum(["a"], ["b", "c"]), ArgumentError, "one for each", id="lengths"),
+        pytest.param(lambda: InitTracker(3), ArgumentError, "a key is a string .*, got 3", id="no-key"),
+        pytest.param(lambda: TimeMaxPool(T=0), ArgumentError, "TimeMaxPool: T must be at least 1", id="no-frames"),
         pytest.param(
             lambda: TransformedEnv(PendulumEnv(), RewardSum(["gain"])), SpecError, "'gain'.*'reward'", id="reward"
         ),

@@ -24,8 +24,7 @@ from rl.trainers import (
 from rl.trainers.actors import on_policy_actor
 from rl.trainers.envs import env_options
 from rl.trainers.loops import q_learning
-from rl.trainers.loops.on_policy import MinibatchUpdater
-from rl.trainers.loops.updater import Updater
+from rl.trainers.loops.updater import MinibatchUpdater, Updater
 
 QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "num_cells": (8,)}
 DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, batch_size=16,

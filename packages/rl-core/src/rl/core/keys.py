@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from rl.core.errors import ArgumentError
+
 __all__ = [
     "ACTION",
     "ACTION_LOG_PROB",
@@ -69,18 +71,29 @@ BUFFER_KEYS: frozenset[NestedKey] = frozenset(
 """Entries that replay buffers write and losses read where they are present."""
 
 
-def as_tuple(key: NestedKey) -> tuple[str, ...]:
+def as_tuple(key: Iterable[str] | str) -> tuple[str, ...]:
     """Return the key as a tuple.
+
+    Raises:
+        ArgumentError: If it is neither a string nor a sequence.
 
     Example:
         >>> as_tuple("reward"), as_tuple(("next", "reward"))
         (('reward',), ('next', 'reward'))
     """
-    return (key,) if isinstance(key, str) else tuple(key)
+    if isinstance(key, str):
+        return (key,)
+    try:
+        return tuple(key)
+    except TypeError as error:
+        raise ArgumentError(f"a key is a string or a tuple of strings, got {key!r}") from error
 
 
 def unwrap(key: Iterable[str] | str) -> NestedKey:
     """Return the shortest form of a key: a string if it has one part, else a tuple.
+
+    Raises:
+        ArgumentError: If it is neither a string nor a sequence.
 
     Example:
         >>> unwrap(("reward",)), unwrap(["next", "reward"])
@@ -88,7 +101,7 @@ def unwrap(key: Iterable[str] | str) -> NestedKey:
     """
     if isinstance(key, str):
         return key
-    parts = tuple(key)
+    parts = as_tuple(key)
     return parts[0] if len(parts) == 1 else parts
 
 

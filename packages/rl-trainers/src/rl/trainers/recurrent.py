@@ -12,11 +12,14 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 from torch import Tensor, nn
 
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey
+from rl.core.keys import NEXT, NestedKey
 from rl.modules import GRUModule, LSTMModule
 from rl.trainers.networks import ACTIVATIONS, network, observations_of
 
-__all__ = ["MemoryConfig", "activation_of", "recurrent_layers", "with_memory"]
+__all__ = ["NEVER_DONE", "MemoryConfig", "activation_of", "recurrent_layers", "with_memory"]
+
+#: never true: to a recurrent policy the whole life of an environment is one sequence
+NEVER_DONE = (NEXT, "break")
 
 
 class MemoryConfig(Protocol):

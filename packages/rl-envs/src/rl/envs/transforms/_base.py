@@ -369,8 +369,8 @@ def _is_nested(value: Any) -> TypeGuard[TensorDictBase]:
 
 
 def _as_list(keys: Any) -> Iterable[Any]:
-    """`keys`, or a list of the only key."""
-    return [keys] if isinstance(keys, str) else keys
+    """`keys`, or a list of the only key, which is checked as one."""
+    return [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else keys
 
 
 def level_keys(specs: Specs, key: NestedKey, owner: object) -> list[tuple[NestedKey, NestedKey]]:

@@ -934,7 +934,7 @@ class TimeMaxPool(FrameMemory):
         T: int = 1,  # noqa: N803  # the name of the concept that users know
         reset_key: NestedKey | None = None,
     ) -> None:
-        super().__init__(T, in_keys, out_keys, reset_key)
+        super().__init__(as_integer(T, "TimeMaxPool", "T", 1), in_keys, out_keys, reset_key)
         self.T = T
 
     def _combine(self, frames: list[Tensor]) -> Tensor:

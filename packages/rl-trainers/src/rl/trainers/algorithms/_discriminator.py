@@ -23,8 +23,7 @@ from rl.trainers._device import float_outputs
 from rl.trainers.actions import is_choice
 from rl.trainers.actors import vector_of
 from rl.trainers.datasets import check_entries, open_dataset
-from rl.trainers.loops.on_policy import MinibatchUpdater
-from rl.trainers.loops.updater import adam
+from rl.trainers.loops.updater import MinibatchUpdater, adam
 from rl.trainers.networks import action_of, described
 
 

@@ -18,8 +18,7 @@ from rl.objectives import ClipPPOLoss, RNDLoss
 from rl.objectives.functional import ReturnScale, scale_by_returns, vec_generalized_advantage_estimate
 from rl.objectives.value import GAE
 from rl.trainers._device import float_outputs
-from rl.trainers.loops.on_policy import MinibatchUpdater
-from rl.trainers.loops.updater import Updater, adam
+from rl.trainers.loops.updater import MinibatchUpdater, Updater, adam
 from rl.trainers.networks import network, observations_of, readings_of
 
 #: limit of normalized observations; Burda et al., 2018, section 2.4

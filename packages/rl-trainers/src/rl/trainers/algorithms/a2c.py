@@ -56,8 +56,7 @@ def updater(config: A2CConfig, env: Any, actor: Any, critic: Any) -> Any:
     """Create gradient steps, one on each batch, with generalized advantage estimation."""
     from rl.objectives import A2CLoss
     from rl.objectives.value import GAE
-    from rl.trainers.loops.on_policy import BatchUpdater
-    from rl.trainers.loops.updater import optimizer_by_name
+    from rl.trainers.loops.updater import BatchUpdater, optimizer_by_name
 
     del env
     loss = A2CLoss(actor, critic, entropy_coeff=config.entropy_coeff, loss_critic_type="l2")

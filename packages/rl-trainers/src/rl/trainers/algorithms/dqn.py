@@ -209,7 +209,7 @@ def sequences(config: DQNConfig, policy: Any) -> Any:
     sampled with the same probability, also in episodes shorter than a sequence.
     """
     from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler
-    from rl.trainers.loops.q_learning import NEVER_DONE
+    from rl.trainers.recurrent import NEVER_DONE
 
     if config.policy == "mlp":
         return None

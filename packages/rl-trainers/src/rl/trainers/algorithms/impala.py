@@ -60,8 +60,7 @@ def policy(config: OnPolicyConfig, env: Any) -> Any:
 def updater(config: ImpalaConfig, env: Any, actor: Any, critic: Any) -> Any:
     """Gradient steps on whole batches; the loss corrects for the policy that collected them."""
     from rl.objectives import ImpalaLoss
-    from rl.trainers.loops.on_policy import BatchUpdater
-    from rl.trainers.loops.updater import optimizer_by_name
+    from rl.trainers.loops.updater import BatchUpdater, optimizer_by_name
 
     del env
     loss = ImpalaLoss(

@@ -145,7 +145,7 @@ def updater(config: MAPPOConfig, env: Any, actor: Any, critic: Any) -> Any:
     from rl.objectives import MAPPOLoss, MultiAgentGAE
     from rl.trainers.group_modules import GroupEstimators, GroupLosses
     from rl.trainers.groups import groups_of
-    from rl.trainers.loops.on_policy import MinibatchUpdater
+    from rl.trainers.loops.updater import MinibatchUpdater
 
     groups = groups_of(env, config.recipe)
     norms = [RunningValueNorm(1).to(config.device) if config.value_norm else None for _ in groups]

@@ -109,7 +109,7 @@ def updater(config: PPOConfig, env: Any, actor: Any, critic: Any) -> Any:
 
     from rl.objectives import ClipPPOLoss
     from rl.objectives.value import GAE
-    from rl.trainers.loops.on_policy import MinibatchUpdater
+    from rl.trainers.loops.updater import MinibatchUpdater
 
     del env
     loss = partial(ClipPPOLoss, actor, critic, **config.loss_settings)

@@ -51,7 +51,7 @@ def updater(config: ReinforceConfig, env: Any, actor: Any, critic: Any) -> Any:
     """Create gradient steps, one on the returns of each batch."""
     from rl.objectives import ReinforceLoss
     from rl.objectives.value import GAE
-    from rl.trainers.loops.on_policy import BatchUpdater
+    from rl.trainers.loops.updater import BatchUpdater
 
     del env
     loss = ReinforceLoss(actor, critic, loss_critic_type="l2")

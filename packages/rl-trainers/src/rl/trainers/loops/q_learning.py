@@ -25,13 +25,11 @@ from rl.trainers.families import QLearningConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam, mean_norm
 from rl.trainers.networks import action_of
+from rl.trainers.recurrent import NEVER_DONE
 from rl.trainers.replay import added_by_buffer, stored_keys, transitions_buffer
 from rl.trainers.run import Run, Stateful
 
 __all__ = ["NEVER_DONE", "train"]
-
-#: never true: to a recurrent policy the whole life of an environment is one sequence
-NEVER_DONE = (NEXT, "break")
 
 
 def train(
