@@ -107,6 +107,11 @@ def test_the_model_scores_padded_and_packed_rows_alike(model):
         found = td["log_probs", "full"][td["masks", "all_attention_mask"]]
         torch.testing.assert_close(found, torch.cat(rows), atol=1e-5, rtol=0)
     torch.testing.assert_close(scorer(packed(rollouts))["log_probs", "full"][0], torch.cat(rows), atol=1e-5, rtol=0)
+    td = scorer(packed(rollouts, row_tokens=6))
+    assert td["tokens", "full"].shape == (3, 6)
+    for i, row in enumerate(rows):
+        found = td["log_probs", "full"][td["tokens", "sequence"] == i]
+        torch.testing.assert_close(found, row, atol=1e-5, rtol=0)
     assert nested(rollouts).batch_size == (5,)
 
 

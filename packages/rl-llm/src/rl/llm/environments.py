@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase, lazy_stack
@@ -36,8 +36,6 @@ __all__ = [
 ]
 
 Records = Sequence[Mapping[str, Any]]
-
-_ANSWER = "Think first, then give the final answer between <answer> and </answer>."
 
 
 def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
@@ -99,11 +97,9 @@ class DatasetTask(Task):
         return Problem((*system, {"role": "user", "content": text}), record)
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return the problem of a record, of which each is equally probable."""
         return self.problem(self.records[rng.randrange(len(self.records))])
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return the reward of the answer."""
         return Reply(self.reward(problem.answer, answers[-1]))
 
 
@@ -129,9 +125,10 @@ class ChatEnv:
         input_mode: What prompts and responses are.
         batch_size: Number of dialogues.
         seed: Seed of the problems.
+        max_total: Number of tokens of a dialogue from which it is truncated; no bound if None.
 
     Raises:
-        ArgumentError: If the mode is unknown, or texts or tokens lack a template.
+        ArgumentError: If the mode is unknown, or a template is needed and missing.
 
     Example:
         >>> from rl.llm import SortTask
@@ -152,11 +149,14 @@ class ChatEnv:
         input_mode: str = "history",
         batch_size: int = 1,
         seed: int = 0,
+        max_total: int | None = None,
     ) -> None:
         owner = type(self).__name__
         self.input_mode = one_of(input_mode, owner, "input_mode", ("history", "text", "tokens"))
-        if template is None and input_mode != "history":
-            raise ArgumentError(f"{owner}: {input_mode} need a template, got none. Pass a ChatTemplate")
+        if template is None and (input_mode != "history" or max_total is not None):
+            needs = "max_total" if input_mode == "history" else input_mode
+            raise ArgumentError(f"{owner}: {needs} need a template, got none. Pass a ChatTemplate")
+        self.max_total = None if max_total is None else as_integer(max_total, owner, "max_total", least=1)
         self.task, self.template = task, template
         self.batch_size = torch.Size([as_integer(batch_size, owner, "batch_size", least=1)])
         self.rng = random.Random(seed)
@@ -270,12 +270,14 @@ class ChatEnv:
             self._messages[i].append({"role": "assistant", "content": text})
             rewarded = complete or self.task.rewards_truncated
             reply = self.task.reply(self._problems[i], self._answers[i]) if rewarded else Reply(0.0)
+            goes_on = complete and bool(reply.messages)
             last = len(self._answers[i]) >= self.task.max_turns
+            if goes_on and not last:
+                self._follow(i, reply)
+                last = self.max_total is not None and len(self._tokens[i]) >= self.max_total
             rewards.append(reply.reward)
             terminated.append(complete and not reply.messages)
-            truncated.append(not complete or (bool(reply.messages) and last))
-            if reply.messages and complete and not last:
-                self._follow(i, reply)
+            truncated.append(not complete or (goes_on and last))
         out = self._prompts()
 
         def column(values: list[Any]) -> Tensor:
@@ -288,7 +290,7 @@ class ChatEnv:
     def _follow(self, i: int, reply: Reply) -> None:
         """Add the messages that follow a response to a dialogue."""
         if self.template is not None:
-            if self.input_mode == "text":
+            if self.input_mode != "tokens":
                 self._tokens[i] = self.template.encode(self._messages[i])[0]
             new = self.template.continuation(self._messages[i], list(reply.messages)).tokens.tolist()
             self._tokens[i] = [*self._tokens[i], *new]
@@ -342,8 +344,24 @@ class DatasetChatEnv(ChatEnv):
         super().__init__(DatasetTask(records, prompt, reward, system=system), template, **options)
 
 
+def _countdown(record: Mapping[str, Any]) -> str:
+    numbers = ", ".join(map(str, record["nums"]))
+    return f"Use each of the numbers {numbers} once, with + - * /, to make {record['target']}."
+
+
+class _RecordEnv(DatasetChatEnv):
+    """`DatasetChatEnv` of one data set: a subclass sets its prompt, its parser and its system message."""
+
+    prompt: ClassVar[Any]
+    parser: ClassVar[type[RewardParser]]
+    system: ClassVar[str] = "Think first, then give the final answer between <answer> and </answer>."
+
+    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
+        super().__init__(records, self.prompt, self.parser(), template, system=self.system, **options)
+
+
 @final
-class GSM8KEnv(DatasetChatEnv):
+class GSM8KEnv(_RecordEnv):
     """Arithmetic word problems: records with ``question`` and ``answer`` (Cobbe et al., 2021).
 
     Args:
@@ -357,12 +375,11 @@ class GSM8KEnv(DatasetChatEnv):
         {'role': 'user', 'content': '1 + 1?'}
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, "question", GSM8KRewardParser(), template, system=_ANSWER, **options)
+    prompt, parser = "question", GSM8KRewardParser
 
 
 @final
-class MATHEnv(DatasetChatEnv):
+class MATHEnv(_RecordEnv):
     """Competition mathematics: records with ``problem`` and ``solution`` (Hendrycks et al., 2021).
 
     Args:
@@ -371,17 +388,11 @@ class MATHEnv(DatasetChatEnv):
         options: Further arguments of `ChatEnv`.
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, "problem", MATHRewardParser(), template, system=_ANSWER, **options)
-
-
-def _countdown(record: Mapping[str, Any]) -> str:
-    numbers = ", ".join(map(str, record["nums"]))
-    return f"Use each of the numbers {numbers} once, with + - * /, to make {record['target']}."
+    prompt, parser = "problem", MATHRewardParser
 
 
 @final
-class CountdownEnv(DatasetChatEnv):
+class CountdownEnv(_RecordEnv):
     """Numbers that reach a target: records with ``nums`` and ``target``.
 
     Args:
@@ -390,8 +401,7 @@ class CountdownEnv(DatasetChatEnv):
         options: Further arguments of `ChatEnv`.
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, _countdown, CountdownRewardParser(), template, system=_ANSWER, **options)
+    prompt, parser = staticmethod(_countdown), CountdownRewardParser
 
 
 @final
@@ -401,8 +411,16 @@ class IFEvalEnv(DatasetChatEnv):
     Args:
         records: File or records.
         template: Template that encodes the conversations; None for histories.
+        scorer: Scorer of the answers, such as ``IfEvalScorer(detect_language=langdetect.detect)``.
         options: Further arguments of `ChatEnv`.
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, "prompt", IfEvalScorer(), template, **options)
+    def __init__(
+        self,
+        records: str | Path | Records,
+        template: ChatTemplate | None = None,
+        *,
+        scorer: IfEvalScorer | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(records, "prompt", IfEvalScorer() if scorer is None else scorer, template, **options)

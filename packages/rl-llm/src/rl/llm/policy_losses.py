@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.arguments import as_number, one_of
 from rl.core.contract import Key
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, issue_warning
 from rl.core.keys import ADVANTAGE, NestedKey, key_str
 from rl.llm import functional as f
 from rl.llm._base import TokenBatch, TokenLoss, per_token_key, scalar
@@ -28,6 +29,10 @@ __all__ = [
 ]
 
 
+_DRIFT = 0.1
+"""Log-ratio from which the first batch gives a warning: half of the usual clip, above rounding in bfloat16."""
+
+
 class PolicyLoss(TokenLoss):
     """Policy gradient on sampled tokens: a ratio, a surrogate and a normalizer, chosen independently.
 
@@ -40,7 +45,8 @@ class PolicyLoss(TokenLoss):
     summed with the same weights of tokens. Diagnostics have TRL's names: ``clip_ratio/low_mean``,
     ``clip_ratio/high_mean``, ``clip_ratio/region_mean``, ``kl``, ``entropy``,
     ``sampling/importance_sampling_ratio/mean``...; ``log_ratio/max_abs`` is 0 for the first step on fresh samples if
-    trainer and sampler agree, and ``ESS`` is the effective share of tokens.
+    trainer and sampler agree, and ``ESS`` is the effective share of tokens. A first batch with a log-ratio above 0.1
+    issues a warning.
 
     Args:
         actor_network: Policy, such as a `TokenScorer`.
@@ -114,6 +120,7 @@ class PolicyLoss(TokenLoss):
         self.kl_to_ref_coeff, self.entropy_coeff = kl_to_ref_coeff, entropy_coeff
         self.kl_estimator = one_of(kl_estimator, owner, "kl_estimator", f.KL_ESTIMATORS)
         self.kl_importance = kl_importance
+        self._checked = False
 
     @property
     def _reads_sampler(self) -> bool:
@@ -168,15 +175,6 @@ class PolicyLoss(TokenLoss):
         return batch.expanded(self._keys["advantage"]), {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
-
-        Raises:
-            ContractError: If a key that is read is absent.
-            ShapeError: If shapes differ.
-        """
         batch, keys = self.read(tensordict), self._keys
         log_prob, sequences = batch.log_prob, batch.sequences
         advantage, values = self._advantage(batch)
@@ -202,7 +200,20 @@ class PolicyLoss(TokenLoss):
                 values["loss_entropy"] = -self.entropy_coeff * batch.reduce(batch.entropy)
         if self.surrogate.reads_ratio:
             values |= self._ratio_diagnostics(batch, token_ratio.detach(), log_ratio.detach(), advantage)
+            self._check_first(values["log_ratio/max_abs"])
         return self._written(values)
+
+    def _check_first(self, largest: Tensor) -> None:
+        """Warn if the policy already differs from the sampler in the first update."""
+        if self._checked or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
+        self._checked = True
+        if float(largest) > _DRIFT:
+            issue_warning(
+                f"{type(self).__name__}: in the first batch the log-ratio of a token is {float(largest):.3g}; on fresh"
+                " samples it is 0 if trainer and sampler agree. Look for dropout, another temperature, padding, lower"
+                " precision or older weights, or pass correction="
+            )
 
     def _corrected(
         self, correction: Correction, batch: TokenBatch, log_weight: Tensor, sampled: Tensor, advantage: Tensor

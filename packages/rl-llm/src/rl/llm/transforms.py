@@ -12,11 +12,13 @@ from tensordict import NonTensorStack, TensorDictBase, lazy_stack
 from torch import nn
 
 from rl.core.arguments import as_integer, as_number, one_of
+from rl.core.contract import contract_of
 from rl.core.errors import ArgumentError
 from rl.core.keys import NEXT, REWARD
 from rl.llm._keys import ATTENTION, LOG_PROBS, REFERENCE, TOKENS, TRAINED
 from rl.llm.chat import History
 from rl.llm.environments import Records, read_records
+from rl.llm.functional import kl_estimate
 from rl.llm.rollouts import Rollout, Segment, padded
 from rl.llm.templates import ChatTemplate
 
@@ -47,13 +49,11 @@ class RetrieveLogProb:
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the log-probabilities."""
-        names: Any = [
-            key for key in (TOKENS, ATTENTION, ("tokens", "sequence")) if tensordict.get(key, None) is not None
-        ]
+        names = [key.name for key in contract_of(self.policy).reads]
         training = self.policy.training
         self.policy.eval()
         with torch.no_grad():
-            found = self.policy(tensordict.select(*names))[LOG_PROBS]
+            found = self.policy(tensordict.select(*names, strict=False))[LOG_PROBS]
         self.policy.train(training)
         return tensordict.set(self.key, found)
 
@@ -66,7 +66,7 @@ class RetrieveKL:
     ``kl_penalty`` ``[B, T]``, nats, 0 outside of the mask.
 
     Args:
-        estimator: Estimator: "k1", "k2" or "k3" (Schulman, "Approximating KL divergence", 2020).
+        estimator: Estimator: "k1", "k2" or "k3", of `rl.llm.functional.kl_estimate`.
 
     Raises:
         ArgumentError: If the estimator is unknown.
@@ -77,11 +77,8 @@ class RetrieveKL:
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the divergence."""
-        mask = tensordict[TRAINED]
-        # x = log pi - log pi_ref on tokens of pi: k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x
-        x = (tensordict[LOG_PROBS] - tensordict[REFERENCE]).where(mask, 0)
-        found = {"k1": x, "k2": x.square() / 2, "k3": (-x).exp() - 1 + x}[self.estimator]
-        return tensordict.set("kl_penalty", found)
+        log_prob, reference = (tensordict[key].where(tensordict[TRAINED], 0) for key in (LOG_PROBS, REFERENCE))
+        return tensordict.set("kl_penalty", kl_estimate(log_prob, reference, self.estimator))
 
 
 @final
