@@ -135,7 +135,8 @@ class TorchEngine:
 
     The model is called as those of Hugging Face are, and returns ``logits`` and ``past_key_values``; its attention is
     over all tokens. A response that ends leaves the batch, and the next prompt takes its place. The model may be the
-    one that is trained; recorded log-probabilities are those of the sampling temperature.
+    one that is trained; recorded log-probabilities are those of the sampling temperature. Weights that are loaded are
+    those of ``state_dict()``.
 
     Args:
         model: Causal language model.
@@ -147,7 +148,7 @@ class TorchEngine:
         seed: Seed of the samples.
 
     Raises:
-        ArgumentError: If a number is out of its range.
+        ArgumentError: If a number is out of its range, or responses with stop strings are sampled without a tokenizer.
 
     Example:
         >>> from rl.llm import CharTokenizer, TinyTransformer
@@ -178,15 +179,6 @@ class TorchEngine:
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return a response to each prompt, in order.
-
-        Args:
-            prompts: Tokens so far of each dialogue.
-            sampling: How responses are sampled.
-
-        Raises:
-            ArgumentError: If there are stop strings and no tokenizer.
-        """
         if sampling.stop_strings and self.tokenizer is None:
             raise ArgumentError("TorchEngine: stop_strings need a tokenizer, got none. Pass tokenizer=")
         training = self.model.training
@@ -232,12 +224,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout], *, temperature: float = 1.0) -> list[Tensor]:
-        """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one.
-
-        Args:
-            rollouts: Tokens.
-            temperature: Number by which logits are divided, above 0.
-        """
+        """Return the log-probability of each token at a temperature, as `Engine.score` does."""
         scorer = TokenScorer(self.model, temperature=temperature, entropy=False)
         found: list[Tensor] = []
         for start in range(0, len(rollouts), self.max_batch):
@@ -247,15 +234,6 @@ class TorchEngine:
         return found
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights.
-
-        Args:
-            weights: Weights by name, those of ``state_dict()``.
-            version: Version, above the present one.
-
-        Raises:
-            ArgumentError: If the version is not above the present one.
-        """
         check_version("TorchEngine", version, self.version)
         self.model.load_state_dict(dict(weights))
         self.version = version
@@ -375,7 +353,6 @@ class ScriptedEngine:
         self._next = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return the next response of the script for each prompt, cut to the sampling's tokens."""
         found: list[Completion] = []
         for prompt in prompts:
             if callable(self.script):
@@ -389,14 +366,8 @@ class ScriptedEngine:
         return found
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """Return the script's log-probability for each token but the first."""
         return [torch.full(one.tokens.shape, self.log_prob).index_fill(0, torch.tensor(0), 0) for one in rollouts]
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Keep the weights.
-
-        Raises:
-            ArgumentError: If the version is not above the present one.
-        """
         self.version = check_version("ScriptedEngine", version, self.version)
         self.weights = dict(weights)

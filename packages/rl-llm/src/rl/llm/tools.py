@@ -149,7 +149,6 @@ class JSONCallParser:
     """
 
     def __call__(self, text: str) -> list[ToolCall]:
-        """Return the calls of a text, in order."""
         found: list[ToolCall] = []
         for body in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
             call = _json(body)
@@ -170,7 +169,6 @@ class XMLBlockParser:
     """
 
     def __call__(self, text: str) -> list[ToolCall]:
-        """Return the calls of a text, in order."""
         blocks = re.findall(r'<tool\s+name="([^"]+)"[^>]*>(.*?)</tool>', text, re.DOTALL)
         return [_call(name, _json(body) if body.strip() else {}) for name, body in blocks]
 
@@ -311,11 +309,9 @@ class ToolTask(Task):
         self.alphabet = "".join(map(chr, range(32, 127))) + "\n"
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return a problem of the task."""
         return self.task.sample(rng)
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return results of calls, or the reward of the answer."""
         calls = self.parser(answers[-1])
         if not calls:
             return self.task.reply(problem, answers[-1:])
