@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from tensordict import TensorDictBase
@@ -274,10 +274,7 @@ class GRPOLoss(PolicyLoss):
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
         dual_clip: Largest ratio for negative advantages; None for no limit.
         kl_to_ref_coeff: Weight of the divergence from the reference policy; None for no term. DeepSeek-R1 has 0.001.
-        kl_estimator: Estimator of the divergence.
-        kl_importance: Whether the estimator is multiplied by the ratio.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Estimator, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -287,22 +284,10 @@ class GRPOLoss(PolicyLoss):
         clip_epsilon: float | tuple[float, float] = 0.2,
         dual_clip: float | None = None,
         kl_to_ref_coeff: float | None = 0.04,
-        kl_estimator: str = "k3",
-        kl_importance: bool = False,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon), dual=dual_clip),
-            ratio="token",
-            normalizer="sequence",
-            kl_to_ref_coeff=kl_to_ref_coeff,
-            kl_estimator=kl_estimator,
-            kl_importance=kl_importance,
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        clip, terms = PPOClip(*_pair(clip_epsilon), dual=dual_clip), {"kl_to_ref_coeff": kl_to_ref_coeff, **options}
+        super().__init__(actor_network, clip, ratio="token", normalizer="sequence", **terms)
 
 
 @final
@@ -316,8 +301,7 @@ class DAPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distances of the lower and the upper bound from 1.
         dual_clip: Largest ratio for negative advantages; None for no limit.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -326,17 +310,10 @@ class DAPOLoss(PolicyLoss):
         *,
         clip_epsilon: float | tuple[float, float] = (0.2, 0.28),
         dual_clip: float | None = None,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon), dual=dual_clip),
-            ratio="token",
-            normalizer="tokens",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        clip = PPOClip(*_pair(clip_epsilon), dual=dual_clip)
+        super().__init__(actor_network, clip, ratio="token", normalizer="tokens", **options)
 
 
 @final
@@ -349,8 +326,7 @@ class DrGRPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         max_tokens: Largest number of tokens of a response.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -359,18 +335,10 @@ class DrGRPOLoss(PolicyLoss):
         max_tokens: float,
         *,
         clip_epsilon: float | tuple[float, float] = 0.2,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon)),
-            ratio="token",
-            normalizer="constant",
-            max_tokens=max_tokens,
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        terms = {"max_tokens": max_tokens, **options}
+        super().__init__(actor_network, PPOClip(*_pair(clip_epsilon)), ratio="token", normalizer="constant", **terms)
 
 
 @final
@@ -383,8 +351,7 @@ class GSPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distances of the lower and the upper bound from 1.
         token_gradient: Whether each token has its own gradient (GSPO-token), for advantages of tokens.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -393,17 +360,10 @@ class GSPOLoss(PolicyLoss):
         *,
         clip_epsilon: float | tuple[float, float] = (3e-4, 4e-4),
         token_gradient: bool = False,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon)),
-            ratio="sequence_token" if token_gradient else "sequence",
-            normalizer="sequence",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        ratio = "sequence_token" if token_gradient else "sequence"
+        super().__init__(actor_network, PPOClip(*_pair(clip_epsilon)), ratio=ratio, normalizer="sequence", **options)
 
 
 @final
@@ -416,27 +376,11 @@ class CISPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         high: Largest weight, a ratio of at least 1.
         low: Smallest weight, a ratio in [0, 1].
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
-    def __init__(
-        self,
-        actor_network: nn.Module,
-        *,
-        high: float = 5.0,
-        low: float = 0.0,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
-    ) -> None:
-        super().__init__(
-            actor_network,
-            CISPO(high, low),
-            ratio="token",
-            normalizer="tokens",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+    def __init__(self, actor_network: nn.Module, *, high: float = 5.0, low: float = 0.0, **options: Any) -> None:
+        super().__init__(actor_network, CISPO(high, low), ratio="token", normalizer="tokens", **options)
 
 
 @final
@@ -450,25 +394,14 @@ class RLOOLoss(PolicyLoss):
     Args:
         actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
-        self,
-        actor_network: nn.Module,
-        *,
-        clip_epsilon: float | tuple[float, float] = 0.2,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        self, actor_network: nn.Module, *, clip_epsilon: float | tuple[float, float] = 0.2, **options: Any
     ) -> None:
         super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon)),
-            ratio="product",
-            normalizer="sequence",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
+            actor_network, PPOClip(*_pair(clip_epsilon)), ratio="product", normalizer="sequence", **options
         )
 
 
@@ -486,7 +419,7 @@ class DistillationLoss(PolicyLoss):
         actor_network: Student, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them; None for no bound.
         normalizer: Weight of a token: "tokens", "sequence" or "prompt".
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -500,10 +433,10 @@ class DistillationLoss(PolicyLoss):
         *,
         clip_epsilon: float | tuple[float, float] | None = None,
         normalizer: str = "tokens",
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        surrogate = PPOClip(None, None) if clip_epsilon is None else PPOClip(*_pair(clip_epsilon))
-        super().__init__(actor_network, surrogate, ratio="token", normalizer=normalizer, correction=correction)
+        clip = PPOClip(None, None) if clip_epsilon is None else PPOClip(*_pair(clip_epsilon))
+        super().__init__(actor_network, clip, ratio="token", normalizer=normalizer, **options)
 
     def _reads_advantage(self) -> tuple[Key, ...]:
         return (per_token_key(self._keys["teacher_log_prob"], "log-probability under the teacher, nats"),)
