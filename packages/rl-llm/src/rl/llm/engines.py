@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError
 from rl.llm._keys import LOG_PROBS
-from rl.llm.log_probs import TokenScorer, log_probs_of_logits, token_positions
+from rl.llm.log_probs import TokenScorer, accepted_arguments, token_positions
 from rl.llm.rollouts import Rollout, Segment, Tokenizer, padded
 
 __all__ = ["Completion", "Engine", "Sampling", "ScriptedEngine", "TorchEngine"]
@@ -203,24 +203,29 @@ class TorchEngine:
         logits = batch.logits.float()
         if sampling.temperature:
             probs = (logits / sampling.temperature).softmax(-1)
-            tokens = torch.multinomial(probs, 1, generator=self.generator).squeeze(-1)
+            tokens = torch.multinomial(probs, 1, generator=self.generator)
         else:
-            tokens = logits.argmax(-1)
-        log_probs, _ = log_probs_of_logits(logits, tokens, temperature=sampling.temperature or 1.0)
-        for row, token, log_prob in zip(batch.rows, tokens.tolist(), log_probs.tolist(), strict=True):
+            tokens = logits.argmax(-1, keepdim=True)
+        if sampling.temperature not in (0, 1):
+            logits = logits * (1 / sampling.temperature)
+        # As log_probs_of_logits, without what gradients and entropies need.
+        largest = logits.amax(-1, keepdim=True)
+        normalizer = largest + (logits - largest).exp().sum(-1, keepdim=True).log()
+        log_probs = logits.gather(-1, tokens) - normalizer
+        batch.sampled = tokens
+        for row, (token,), (log_prob,) in zip(batch.rows, tokens.tolist(), log_probs.tolist(), strict=True):
             row.tokens.append(token)
             row.log_probs.append(log_prob)
-            if token in self.stop_tokens or self._ends_with(row.tokens, sampling.stop_strings):
+            if token in self.stop_tokens or (sampling.stop_strings and self._ends_with(row.tokens, sampling)):
                 row.finish = "stop"
             elif len(row.tokens) == sampling.max_tokens:
                 row.finish = "length"
 
-    def _ends_with(self, tokens: list[int], stops: tuple[str, ...]) -> bool:
+    def _ends_with(self, tokens: list[int], sampling: Sampling) -> bool:
         """Return whether a stop string ends within the last token."""
-        if not stops or self.tokenizer is None:
-            return False
-        text, before = self.tokenizer.decode(tokens), self.tokenizer.decode(tokens[:-1])
-        return any(stop in text and stop not in before for stop in stops)
+        tokenizer: Any = self.tokenizer
+        text, before = tokenizer.decode(tokens), tokenizer.decode(tokens[:-1])
+        return any(stop in text and stop not in before for stop in sampling.stop_strings)
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout], *, temperature: float = 1.0) -> list[Tensor]:
@@ -249,6 +254,7 @@ class _Batch:
         self.cache_name = ""
         self.mask = torch.zeros(0, 0, dtype=torch.bool, device=device)
         self.logits = torch.zeros(0, 0, device=device)
+        self.sampled = torch.zeros(0, 1, dtype=torch.int64, device=device)
 
     def admit(self, rows: list[_Request]) -> None:
         """Compute the cache of new prompts, and add them to the batch."""
@@ -257,7 +263,9 @@ class _Batch:
         tokens = torch.nn.utils.rnn.pad_sequence(prompts, padding_value=self.pad_token, **side).to(self.device)
         ones = [torch.ones_like(one, dtype=torch.bool) for one in prompts]
         mask = torch.nn.utils.rnn.pad_sequence(ones, **side).to(self.device)
-        out = self.model(input_ids=tokens, attention_mask=mask, position_ids=token_positions(mask), use_cache=True)
+        options = {"logits_to_keep": 1} if "logits_to_keep" in accepted_arguments(self.model) else {}
+        positions = token_positions(mask)
+        out = self.model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **options)
         # transformers 5.24 calls it `cache`, older versions and the small model `past_key_values`.
         self.cache_name = "cache" if getattr(out, "cache", None) is not None else "past_key_values"
         logits, cache = out.logits[:, -1], getattr(out, self.cache_name)
@@ -281,16 +289,15 @@ class _Batch:
         index = torch.tensor(rows, device=self.device)
         mask = self.mask[index]
         first = int(mask.any(0).int().argmax())
-        self.mask, self.logits = mask[:, first:], self.logits[index]
+        self.mask, self.sampled = mask[:, first:], self.sampled[index]
         self.cache = _cache_like(self.cache, [[one[index][:, :, first:] for one in two] for two in _pairs(self.cache)])
 
     def decode(self) -> None:
         """Compute the logits after the last token of each row."""
-        tokens = torch.tensor([[one.tokens[-1]] for one in self.rows], device=self.device)
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], 1)
-        positions = token_positions(self.mask)[:, -1:]
+        positions = self.mask.sum(-1, keepdim=True)
+        self.mask = nn.functional.pad(self.mask, (0, 1), value=True)
         options = {"attention_mask": self.mask, "position_ids": positions, self.cache_name: self.cache}
-        out = self.model(input_ids=tokens, use_cache=True, **options)
+        out = self.model(input_ids=self.sampled, use_cache=True, **options)
         self.logits, self.cache = out.logits[:, -1], getattr(out, self.cache_name)
 
 

@@ -291,7 +291,7 @@ class TokenScorer(nn.Module):
         self.chunk, self.entropy = chunk, entropy
         if len(chunk) != 2:
             raise ArgumentError(f"TokenScorer: chunk must be a pair of sizes, got {chunk!r}")
-        self._names = _accepted(model)
+        self._names = accepted_arguments(model)
 
     @property
     def contract(self) -> Contract:
@@ -364,9 +364,10 @@ class TokenScorer(nn.Module):
         )
 
 
-def _accepted(model: nn.Module) -> frozenset[str]:
+def accepted_arguments(model: nn.Module) -> frozenset[str]:
     """Return which of the arguments of a causal model its ``forward`` has."""
     # Adapters of peft take any arguments, and pass them to the model that they wrap.
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
     parameters = inspect.signature(base.forward).parameters
-    return frozenset({"input_ids", "attention_mask", "position_ids", "use_cache"} & parameters.keys())
+    known = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"}
+    return frozenset(known & parameters.keys())
