@@ -1,8 +1,8 @@
 """One step of GRPO against TRL's trainer: the same small Llama, problems, reward, batch and optimizer.
 
-A step samples 4 x 16 answers, scores them and updates the model. CPU time; a step of ours follows each step of TRL, whose
-time includes its data loader. TRL runs with its defaults, bfloat16 and checkpointed activations, and without both, which
-is what ours does. It needs TRL and transformers.
+A step samples 4 x 16 answers, scores them and updates the model. CPU time; a step of ours follows each step of TRL,
+whose time includes its data loader. TRL runs with its defaults, bfloat16 and checkpointed activations, and without both
+as ours does. It needs TRL and transformers.
 """
 
 from __future__ import annotations

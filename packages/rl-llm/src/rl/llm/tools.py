@@ -416,11 +416,12 @@ class PythonInterpreter:
 class MCPTools:
     """Tools of a server of the Model Context Protocol, through a session of the ``mcp`` package.
 
-    Needs rl-llm[mcp] for a real session. The session's coroutines run in a thread with its own event loop.
+    Needs rl-llm[mcp] for a real session, such as ``lambda: mcp.Client("https://...")``. The session's coroutines run in
+    a thread with its own event loop.
 
     Args:
         connect: Function that returns an asynchronous context manager of a session with ``list_tools()`` and
-            ``call_tool(name, arguments)``, initialized.
+            ``call_tool(name, arguments)``.
         seconds: Number of seconds after which a call fails.
     """
 
@@ -435,7 +436,7 @@ class MCPTools:
         self._owner = asyncio.run_coroutine_threadsafe(self._hold(connect), self._loop)
         self._ready.wait(self.seconds)
         if self._session is None:
-            error = self._owner.exception() if self._owner.done() else None
+            error = self._owner.exception(self.seconds) if self._ready.is_set() else None
             self.close()
             raise ArgumentError(f"MCPTools: the session was not opened: {error or 'no answer in time'}")
 
@@ -456,13 +457,13 @@ class MCPTools:
     def tools(self) -> list[Tool]:
         """Return the tools of the server."""
         listed = self._run(self._session.list_tools()).tools
-        return [Tool(one.name, one.description or "", one.inputSchema, self._function(one.name)) for one in listed]
+        return [Tool(one.name, one.description or "", one.input_schema, self._function(one.name)) for one in listed]
 
     def _function(self, name: str) -> Callable[..., str]:
         def call(**arguments: Any) -> str:
             result = self._run(self._session.call_tool(name, arguments))
             text = "\n".join(one.text for one in result.content if hasattr(one, "text"))
-            return f"error: {text}" if result.isError else text
+            return f"error: {text}" if result.is_error else text
 
         return call
 
