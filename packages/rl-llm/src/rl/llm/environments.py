@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl.core.arguments import as_integer, one_of
 from rl.core.errors import ArgumentError, ContractError
-from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED
+from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED, NestedKey
 from rl.core.specs import Binary, Composite, NonTensor, Unbounded
 from rl.llm._keys import ATTENTION, TOKENS, TRAINED
 from rl.llm.chat import History
@@ -119,6 +119,9 @@ class ChatEnv:
     what was sampled is never encoded again. To collect batches for training use `LLMCollector`, which does the same
     without TensorDict in between.
 
+    With texts, or with tokens and `max_total`, which gives prompts a fixed length, it has the specs that
+    `TransformedEnv` of rl-envs needs, and with texts those of `Collector`.
+
     Args:
         task: Source of problems and rewards.
         template: Template that encodes them; None for histories.
@@ -165,31 +168,37 @@ class ChatEnv:
         self._answers: list[list[str]] = []
         self._tokens: list[list[int]] = []
 
-    def _text_spec(self, part: str) -> Composite:
-        """Return the spec of texts or histories; tokens have no fixed length, and no spec."""
-        leaves = {} if self.input_mode == "tokens" else {part: NonTensor(shape=self.batch_size)}
-        return Composite({self.input_mode: Composite(leaves, shape=self.batch_size)}, shape=self.batch_size)
+    def _spec(self, leaves: dict[NestedKey, Any]) -> Composite:
+        return Composite(leaves, shape=self.batch_size)
 
     @property
     def observation_spec(self) -> Composite:
-        """Prompts."""
-        return self._text_spec("prompt")
+        """Prompts; empty for tokens without `max_total`, whose number is not known."""
+        if self.input_mode != "tokens":
+            return self._spec({(self.input_mode, "prompt"): NonTensor(shape=self.batch_size)})
+        if self.max_total is None:
+            return self._spec({})
+        shape = (*self.batch_size, self.max_total)
+        tokens, mask = Unbounded(shape=shape, dtype=torch.int64), Binary(shape=shape, dtype=torch.bool)
+        return self._spec({("tokens", "prompt"): tokens, ATTENTION: mask})
 
     @property
     def full_action_spec(self) -> Composite:
-        """Responses."""
-        return self._text_spec("response")
+        """Responses; empty for tokens, which are rows of `padded`."""
+        key = (self.input_mode, "response")
+        return self._spec({} if self.input_mode == "tokens" else {key: NonTensor(shape=self.batch_size)})
 
     @property
     def full_reward_spec(self) -> Composite:
         """Reward of each dialogue."""
-        return Composite({REWARD: Unbounded(shape=(*self.batch_size, 1))}, shape=self.batch_size)
+        return self._spec({REWARD: Unbounded(shape=(*self.batch_size, 1))})
 
     @property
     def full_done_spec(self) -> Composite:
         """The three done flags."""
-        flags = {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
-        return Composite(flags, shape=self.batch_size)
+        return self._spec(
+            {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
+        )
 
     def set_seed(self, seed: int) -> int:
         """Make the problems repeatable; return the seed for the next environment."""
@@ -230,7 +239,9 @@ class ChatEnv:
         if self.input_mode == "text":
             return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, self._tokens)))
         rows = padded([Rollout.of([Segment.given(one, role="user")]) for one in self._tokens])
-        return out.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+        width = (self.max_total or rows[TOKENS].shape[1]) - rows[TOKENS].shape[1]  # negative: the row is truncated
+        tokens, mask = (torch.nn.functional.pad(rows[key], (0, width)) for key in (TOKENS, ATTENTION))
+        return out.set(("tokens", "prompt"), tokens).set(ATTENTION, mask)
 
     def _responses(self, td: TensorDictBase) -> tuple[list[str], list[bool]]:
         """Return the text of each response, and whether it was complete; keep the tokens so far."""
@@ -364,10 +375,7 @@ class _RecordEnv(DatasetChatEnv):
 class GSM8KEnv(_RecordEnv):
     """Arithmetic word problems: records with ``question`` and ``answer`` (Cobbe et al., 2021).
 
-    Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
-        options: Further arguments of `ChatEnv`.
+    Arguments are those of `DatasetChatEnv` without `prompt`, `reward` and `system`.
 
     Example:
         >>> env = GSM8KEnv([{"question": "1 + 1?", "answer": "#### 2"}])
@@ -382,10 +390,7 @@ class GSM8KEnv(_RecordEnv):
 class MATHEnv(_RecordEnv):
     """Competition mathematics: records with ``problem`` and ``solution`` (Hendrycks et al., 2021).
 
-    Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
-        options: Further arguments of `ChatEnv`.
+    Arguments are those of `GSM8KEnv`.
     """
 
     prompt, parser = "problem", MATHRewardParser
@@ -393,13 +398,7 @@ class MATHEnv(_RecordEnv):
 
 @final
 class CountdownEnv(_RecordEnv):
-    """Numbers that reach a target: records with ``nums`` and ``target``.
-
-    Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
-        options: Further arguments of `ChatEnv`.
-    """
+    """Numbers that reach a target: records with ``nums`` and ``target``; arguments as for `GSM8KEnv`."""
 
     prompt, parser = staticmethod(_countdown), CountdownRewardParser
 

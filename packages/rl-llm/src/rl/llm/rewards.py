@@ -169,9 +169,9 @@ def _count(text: str, pattern: str, flags: int = 0) -> int:
     return len(re.findall(pattern, text, flags))
 
 
-def _has(value: int, wanted: int, relation: str | None = None) -> bool:
-    """Return whether a count is "less than" a number, or, with any other relation, at least that number."""
-    return value < wanted if relation == "less than" else value >= wanted
+def _has(count: int, k: Mapping[str, Any], number: str, relation: str = "relation") -> bool:
+    """Return whether a count is "less than" the wanted number, or, with any other relation, at least that number."""
+    return count < k[number] if k.get(relation) == "less than" else count >= k[number]
 
 
 def _parts(text: str, pattern: str) -> list[str] | None:
@@ -203,21 +203,18 @@ def _postscript(text: str, k: Mapping[str, Any]) -> bool:
 
 
 _FEW = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+_I = re.IGNORECASE
 
 _RULES: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
-    "keywords:existence": lambda text, k: all(_count(text, one, re.IGNORECASE) for one in k["keywords"]),
-    "keywords:forbidden_words": lambda text, k: (
-        not any(_count(text, rf"\b{one}\b", re.IGNORECASE) for one in k["forbidden_words"])
-    ),
-    "keywords:frequency": lambda text, k: _has(
-        _count(text, k["keyword"], re.IGNORECASE), k["frequency"], k.get("relation")
-    ),
+    "keywords:existence": lambda text, k: all(_count(text, one, _I) for one in k["keywords"]),
+    "keywords:forbidden_words": lambda text, k: not any(_count(text, rf"\b{w}\b", _I) for w in k["forbidden_words"]),
+    "keywords:frequency": lambda text, k: _has(_count(text, k["keyword"], _I), k, "frequency"),
     "keywords:letter_frequency": lambda text, k: _has(
-        text.lower().count(k["letter"].lower()), k["let_frequency"], k.get("let_relation")
+        text.lower().count(k["letter"].lower()), k, "let_frequency", "let_relation"
     ),
-    "length_constraints:number_words": lambda text, k: _has(_count(text, r"\w+"), k["num_words"], k.get("relation")),
+    "length_constraints:number_words": lambda text, k: _has(_count(text, r"\w+"), k, "num_words"),
     "length_constraints:number_sentences": lambda text, k: _has(
-        len([one for one in re.split(r"[.!?]+(?:\s|$)", text) if one.strip()]), k["num_sentences"], k.get("relation")
+        sum(bool(one.strip()) for one in re.split(r"[.!?]+(?:\s|$)", text)), k, "num_sentences"
     ),
     "length_constraints:number_paragraphs": lambda text, k: (
         len(_parts(text, r"\s?\*\*\*\s?") or ()) == k["num_paragraphs"]
@@ -226,21 +223,21 @@ _RULES: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "detectable_format:number_bullet_lists": lambda text, k: (
         _count(text, r"^\s*(?:\*[^*]|-).*$", re.MULTILINE) == k["num_bullets"]
     ),
-    "detectable_format:number_highlighted_sections": lambda text, k: (
-        _count(text, r"\*[^\n*]*[^\s*][^\n*]*\*") >= k["num_highlights"]
+    "detectable_format:number_highlighted_sections": lambda text, k: _has(
+        _count(text, r"\*[^\n*]*[^\s*][^\n*]*\*"), k, "num_highlights"
     ),
-    "detectable_format:multiple_sections": lambda text, k: (
-        _count(text, rf"\s?{k['section_spliter']}\s?\d+\s?") >= k["num_sections"]
+    "detectable_format:multiple_sections": lambda text, k: _has(
+        _count(text, rf"\s?{k['section_spliter']}\s?\d+\s?"), k, "num_sections"
     ),
     "detectable_format:title": lambda text, _: _count(text, r"<<[^\n]*[^\n\s<>][^\n]*>>") > 0,
     "detectable_format:json_format": lambda text, _: _is_json(text),
     "detectable_format:constrained_response": lambda text, _: any(one in text for one in _FEW),
-    "detectable_content:number_placeholders": lambda text, k: _count(text, r"\[.*?\]") >= k["num_placeholders"],
+    "detectable_content:number_placeholders": lambda text, k: _has(_count(text, r"\[.*?\]"), k, "num_placeholders"),
     "detectable_content:postscript": _postscript,
     "change_case:english_lowercase": lambda text, _: text.islower(),
     "change_case:english_capital": lambda text, _: text.isupper(),
     "change_case:capital_word_frequency": lambda text, k: _has(
-        sum(one.isupper() for one in re.findall(r"[\w'-]+", text)), k["capital_frequency"], k.get("capital_relation")
+        sum(one.isupper() for one in re.findall(r"[\w'-]+", text)), k, "capital_frequency", "capital_relation"
     ),
     "punctuation:no_comma": lambda text, _: "," not in text,
     "startend:end_checker": lambda text, k: text.strip().strip('"').lower().endswith(k["end_phrase"].strip().lower()),

@@ -119,7 +119,6 @@ class KLRewardTransform:
         return td
 
 
-@final
 class TemplateTransform:
     """Encode histories with a chat template.
 
@@ -136,12 +135,15 @@ class TemplateTransform:
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the tokens."""
         histories: Any = tensordict.get(("history", "prompt"))
-        rows = padded([Rollout.of([self.template.prompt(histories[i])]) for i in range(len(tensordict))])
+        rows = padded([self._encode(histories[i].messages(), tensordict, i) for i in range(len(tensordict))])
         return tensordict.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+
+    def _encode(self, messages: list[dict[str, Any]], td: TensorDictBase, row: int) -> Rollout:  # noqa: ARG002
+        return Rollout.of([self.template.prompt(messages)])
 
 
 @final
-class IncrementalTokenizer:
+class IncrementalTokenizer(TemplateTransform):
     """Encode what was added to histories since the last call, and keep the tokens before as they are.
 
     Reads ``("history", "prompt")`` ``[B]`` and, if there, ``("tokens", "full")`` with the tokens so far, which a policy
@@ -151,25 +153,14 @@ class IncrementalTokenizer:
         template: Template, which must keep earlier tokens when messages follow.
     """
 
-    def __init__(self, template: ChatTemplate) -> None:
-        self.template = template
-
-    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the tokens."""
-        histories: Any = tensordict.get(("history", "prompt"))
-        known, mask = tensordict.get(TOKENS, None), tensordict.get(ATTENTION, None)
-        found: list[Rollout] = []
-        for i in range(len(tensordict)):
-            messages = histories[i].messages()
-            last = max((j for j, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
-            if known is None or last < 0:
-                found.append(Rollout.of([self.template.prompt(messages)]))
-                continue
-            before = known[i] if mask is None else known[i][mask[i]]
-            new = self.template.continuation(messages[: last + 1], messages[last + 1 :])
-            found.append(Rollout.of([Segment.given(before, role="user"), new]))
-        rows = padded(found)
-        return tensordict.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+    def _encode(self, messages: list[dict[str, Any]], td: TensorDictBase, row: int) -> Rollout:
+        known, mask = td.get(TOKENS, None), td.get(ATTENTION, None)
+        last = max((j for j, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
+        if known is None or last < 0:
+            return super()._encode(messages, td, row)
+        before = known[row] if mask is None else known[row][mask[row]]
+        new = self.template.continuation(messages[: last + 1], messages[last + 1 :])
+        return Rollout.of([Segment.given(before, role="user"), new])
 
 
 @final

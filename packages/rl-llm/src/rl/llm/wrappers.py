@@ -248,7 +248,6 @@ class RemoteTransformersWrapper(LLMWrapperBase):
         stop_tokens: Tokens that end a response; those of the template, or the tokenizer's, if None.
         max_batch: Largest number of responses that are sampled at once.
         seed: Seed of the samples.
-        template: Chat template, for histories; that of the tokenizer if None.
         options: Further arguments of `LLMWrapperBase`.
 
     Raises:
@@ -264,16 +263,15 @@ class RemoteTransformersWrapper(LLMWrapperBase):
         stop_tokens: Sequence[int] | None = None,
         max_batch: int = 256,
         seed: int = 0,
-        template: ChatTemplate | None = None,
         **options: Any,
     ) -> None:
         try:
             import ray
         except ImportError as error:
             raise ArgumentError("RemoteTransformersWrapper needs Ray. Install ray") from error
-        arguments = _engine_options(tokenizer, stop_tokens, template, max_batch, seed)
+        arguments = _engine_options(tokenizer, stop_tokens, options.get("template"), max_batch, seed)
         actor: Any = ray.remote(_Actor).options(**(actor_options or {})).remote(make_model, arguments)
-        super().__init__(_RemoteEngine(actor, ray), tokenizer, template=template, **options)
+        super().__init__(_RemoteEngine(actor, ray), tokenizer, **options)
         self._actor, self._ray = actor, ray
 
     def close(self) -> None:
