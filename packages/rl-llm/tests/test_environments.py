@@ -56,7 +56,7 @@ def test_a_dialogue_of_two_turns_in_each_mode():
     for mode in ("history", "text", "tokens"):
         env = ChatEnv(GuessTask(largest=2), TEMPLATE, input_mode=mode, batch_size=3, seed=3)
         td = env.reset()
-        numbers = [one.answer for one in env._problems]
+        numbers = [one.problem.answer for one in env._dialogues]
         assert {*numbers} == {1, 2}
 
         def respond(td, texts, env=env, mode=mode):
@@ -84,7 +84,7 @@ def test_a_dialogue_of_two_turns_in_each_mode():
 def test_tokens_of_the_second_prompt_begin_with_what_was_sampled():
     env = LLMEnv(GuessTask(largest=9), TEMPLATE, seed=1)
     td = env.reset()
-    wrong = "1" if env._problems[0].answer != 1 else "2"
+    wrong = "1" if env._dialogues[0].problem.answer != 1 else "2"
     prompt = td["tokens", "prompt"][0]
     sampled = TOKENIZER.encode(wrong, add_special_tokens=True)
     rollout = Rollout.of([Segment.given(prompt, role="user"), Segment.sampled(sampled, [0.0] * 2, version=0)])
@@ -104,11 +104,11 @@ def test_a_dialogue_that_used_up_its_tokens_is_truncated(mode):
     def second_turn(budget):
         env = ChatEnv(GuessTask(largest=9), TEMPLATE, input_mode=mode, seed=1, max_total=budget)
         td = env.reset()
-        wrong = "1" if env._problems[0].answer != 1 else "2"
+        wrong = "1" if env._dialogues[0].problem.answer != 1 else "2"
         td = answered(td, wrong) if mode == "history" else td.set(("text", "response"), NonTensorStack(wrong))
         after = env.step(td)["next"]
         assert not after["terminated"]
-        return bool(after["truncated"]), len(TEMPLATE.encode(env._messages[0], add_generation_prompt=True)[0])
+        return bool(after["truncated"]), len(TEMPLATE.encode(env._dialogues[0].messages, add_generation_prompt=True)[0])
 
     truncated, used = second_turn(None)
     assert not truncated

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, final
 
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase, lazy_stack
-from torch import Tensor
 
 from rl.core.arguments import as_integer, one_of
 from rl.core.errors import ArgumentError, ContractError
@@ -18,6 +17,7 @@ from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED, NestedKey
 from rl.core.specs import Binary, Composite, NonTensor, Unbounded
 from rl.llm._keys import ATTENTION, TOKENS, TRAINED
 from rl.llm.chat import History
+from rl.llm.collectors import Dialogue
 from rl.llm.rewards import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser, RewardParser
 from rl.llm.rollouts import Rollout, Segment, padded
 from rl.llm.tasks import Problem, Reply, Task
@@ -163,10 +163,7 @@ class ChatEnv:
         self.task, self.template = task, template
         self.batch_size = torch.Size([as_integer(batch_size, owner, "batch_size", least=1)])
         self.rng = random.Random(seed)
-        self._problems: list[Problem] = []
-        self._messages: list[list[Mapping[str, Any]]] = []
-        self._answers: list[list[str]] = []
-        self._tokens: list[list[int]] = []
+        self._dialogues: list[Dialogue] = []
 
     def _spec(self, leaves: dict[NestedKey, Any]) -> Composite:
         return Composite(leaves, shape=self.batch_size)
@@ -215,33 +212,32 @@ class ChatEnv:
             tensordict: Batch with ``_reset``; None for all.
         """
         marked = None if tensordict is None else tensordict.get("_reset", None)
-        rows = range(self.batch_size[0])
-        if marked is None or not self._problems:
-            count = self.batch_size[0]
-            self._problems, self._messages, self._answers, self._tokens = ([None] * count for _ in range(4))  # pyright: ignore[reportAttributeAccessIssue]
-        else:
-            rows = marked.reshape(-1).nonzero().flatten().tolist()
-        for i in rows:
-            problem = self.task.sample(self.rng)
-            self._problems[i], self._messages[i], self._answers[i] = problem, list(problem.messages), []
-            if self.template is not None:
-                self._tokens[i] = self.template.prompt(self._messages[i]).tokens.tolist()
+        everything = marked is None or not self._dialogues
+        fresh = [True] * self.batch_size[0] if everything else marked.flatten().tolist()
+        self._dialogues = [self._start() if new else self._dialogues[i] for i, new in enumerate(fresh)]
         out = self._prompts()
         flags = torch.zeros(*self.batch_size, 1, dtype=torch.bool)
         return out.update({DONE: flags, TERMINATED: flags.clone(), TRUNCATED: flags.clone()})
 
+    def _start(self) -> Dialogue:
+        problem = self.task.sample(self.rng)
+        messages = list(problem.messages)
+        return Dialogue(
+            problem, messages, [] if self.template is None else self.template.prompt(messages).tokens.tolist()
+        )
+
     def _prompts(self) -> TensorDict:
-        out = TensorDict({}, batch_size=self.batch_size)
+        out, tokens = TensorDict({}, batch_size=self.batch_size), [one.tokens for one in self._dialogues]
         if self.input_mode == "history":
-            histories: Any = lazy_stack([History.from_chats(one) for one in self._messages])
+            histories: Any = lazy_stack([History.from_chats(one.messages) for one in self._dialogues])
             return out.set(("history", "prompt"), histories)
         template: Any = self.template
         if self.input_mode == "text":
-            return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, self._tokens)))
-        rows = padded([Rollout.of([Segment.given(one, role="user")]) for one in self._tokens])
+            return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, tokens)))
+        rows = padded([Rollout.of([Segment.given(one, role="user")]) for one in tokens])
         width = (self.max_total or rows[TOKENS].shape[1]) - rows[TOKENS].shape[1]  # negative: the row is truncated
-        tokens, mask = (torch.nn.functional.pad(rows[key], (0, width)) for key in (TOKENS, ATTENTION))
-        return out.set(("tokens", "prompt"), tokens).set(ATTENTION, mask)
+        ids, mask = (torch.nn.functional.pad(rows[key], (0, width)) for key in (TOKENS, ATTENTION))
+        return out.set(("tokens", "prompt"), ids).set(ATTENTION, mask)
 
     def _responses(self, td: TensorDictBase) -> tuple[list[str], list[bool]]:
         """Return the text of each response, and whether it was complete; keep the tokens so far."""
@@ -253,7 +249,8 @@ class ChatEnv:
                 raise ContractError(f"{type(self).__name__} reads {TOKENS} and {TRAINED}, which the batch lacks")
             found = [row[mask].tolist() for row, mask in zip(tokens.unbind(), trained.unbind(), strict=True)]
             texts = [template.tokenizer.decode([t for t in row if t not in template.stop_tokens]) for row in found]
-            self._tokens = [[*before, *row] for before, row in zip(self._tokens, found, strict=True)]
+            for one, row in zip(self._dialogues, found, strict=True):
+                one.tokens += row
             return texts, [bool(row) and row[-1] in template.stop_tokens for row in found]
         if td.get(key, None) is None:
             raise ContractError(f"{type(self).__name__} reads {key}, which the batch lacks")
@@ -271,41 +268,31 @@ class ChatEnv:
         Raises:
             ContractError: If the responses are absent.
         """
-        if not self._problems:
+        if not self._dialogues:
             raise ContractError(f"{type(self).__name__}: step comes after reset")
-        rewards: list[float] = []
-        terminated: list[bool] = []
-        truncated: list[bool] = []
-        for i, (text, complete) in enumerate(zip(*self._responses(tensordict), strict=True)):
-            self._answers[i].append(text)
-            self._messages[i].append({"role": "assistant", "content": text})
-            rewarded = complete or self.task.rewards_truncated
-            reply = self.task.reply(self._problems[i], self._answers[i]) if rewarded else Reply(0.0)
-            goes_on = complete and bool(reply.messages)
-            last = len(self._answers[i]) >= self.task.max_turns
-            if goes_on and not last:
-                self._follow(i, reply)
-                last = self.max_total is not None and len(self._tokens[i]) >= self.max_total
-            rewards.append(reply.reward)
-            terminated.append(complete and not reply.messages)
-            truncated.append(not complete or (goes_on and last))
-        out = self._prompts()
+        rows = zip(self._dialogues, *self._responses(tensordict), strict=True)
+        outcomes = [self._respond(one, text, complete=complete) for one, text, complete in rows]
+        reward, terminated, truncated = (torch.tensor(column).unsqueeze(-1) for column in zip(*outcomes, strict=True))
+        flags = {DONE: terminated | truncated, TERMINATED: terminated, TRUNCATED: truncated}
+        return tensordict.set(NEXT, self._prompts().update({REWARD: reward, **flags}))
 
-        def column(values: list[Any]) -> Tensor:
-            return torch.tensor(values).unsqueeze(-1)
-
-        done = [a or b for a, b in zip(terminated, truncated, strict=True)]
-        flags = {DONE: column(done), TERMINATED: column(terminated), TRUNCATED: column(truncated)}
-        return tensordict.set(NEXT, out.update({REWARD: column(rewards), **flags}))
-
-    def _follow(self, i: int, reply: Reply) -> None:
-        """Add the messages that follow a response to a dialogue."""
+    def _respond(self, one: Dialogue, text: str, *, complete: bool) -> tuple[float, bool, bool]:
+        """Add a response and what follows it; return its reward, and whether it terminates or truncates."""
+        one.answers.append(text)
+        one.messages.append({"role": "assistant", "content": text})
+        rewarded = complete or self.task.rewards_truncated
+        reply = self.task.reply(one.problem, one.answers) if rewarded else Reply(0.0)
+        if not complete or not reply.messages:
+            return reply.reward, complete, not complete
+        if len(one.answers) >= self.task.max_turns:
+            return reply.reward, False, True
+        new = list(reply.messages)
         if self.template is not None:
-            if self.input_mode != "tokens":
-                self._tokens[i] = self.template.encode(self._messages[i])[0]
-            new = self.template.continuation(self._messages[i], list(reply.messages)).tokens.tolist()
-            self._tokens[i] = [*self._tokens[i], *new]
-        self._messages[i] += reply.messages
+            if self.input_mode != "tokens":  # tokens that were sampled are not encoded again
+                one.tokens = self.template.encode(one.messages)[0]
+            one.tokens = [*one.tokens, *self.template.continuation(one.messages, new).tokens.tolist()]
+        one.messages += new
+        return reply.reward, False, self.max_total is not None and len(one.tokens) >= self.max_total
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Return the step, and the root of the following one, in which finished dialogues have been reset."""
