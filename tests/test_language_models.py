@@ -25,7 +25,8 @@ TEMPLATE = ChatTemplate(TOKENIZER)
 def policy_of(mode):
     torch.manual_seed(0)
     model = TinyTransformer(len(TOKENIZER), width=16, depth=1, heads=2)
-    return TransformersWrapper(model, TOKENIZER, input_mode=mode, sampling=Sampling(max_tokens=3), template=TEMPLATE)
+    options = {"sampling": Sampling(max_tokens=3), "template": TEMPLATE, "raw": mode == "text"}
+    return TransformersWrapper(model, TOKENIZER, input_mode=mode, **options)
 
 
 @pytest.mark.parametrize("mode", ["text", "tokens"])

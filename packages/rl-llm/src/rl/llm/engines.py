@@ -41,6 +41,8 @@ class Sampling:
     def __post_init__(self) -> None:
         as_integer(self.max_tokens, "Sampling", "max_tokens", least=1)
         as_number(self.temperature, "Sampling", "temperature", least=0)
+        if self.max_total is not None:
+            as_integer(self.max_total, "Sampling", "max_total", least=1)
 
 
 class Completion(NamedTuple):

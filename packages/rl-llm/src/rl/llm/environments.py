@@ -211,9 +211,10 @@ class ChatEnv:
         Args:
             tensordict: Batch with ``_reset``; None for all.
         """
-        marked = None if tensordict is None else tensordict.get("_reset", None)
-        everything = marked is None or not self._dialogues
-        fresh = [True] * self.batch_size[0] if everything else marked.flatten().tolist()
+        marked: Any = None if tensordict is None else tensordict.get("_reset", None)
+        fresh = [True] * self.batch_size[0]
+        if marked is not None and self._dialogues:
+            fresh = marked.flatten().tolist()
         self._dialogues = [self._start() if new else self._dialogues[i] for i, new in enumerate(fresh)]
         out = self._prompts()
         flags = torch.zeros(*self.batch_size, 1, dtype=torch.bool)

@@ -73,7 +73,7 @@ class _LogProbs(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - as torch calls it
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - as torch calls it
         logits, hidden, weight, bias, targets, normalizer, entropy = ctx.saved_tensors
         source = _Source(logits, hidden, weight, bias)
         by_log_prob, by_entropy = grads[0] if grads[0] is not None else torch.zeros_like(normalizer), grads[1]

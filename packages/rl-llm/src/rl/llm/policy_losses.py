@@ -286,8 +286,8 @@ class GRPOLoss(PolicyLoss):
         kl_to_ref_coeff: float | None = 0.04,
         **options: Any,
     ) -> None:
-        clip, terms = PPOClip(*_pair(clip_epsilon), dual=dual_clip), {"kl_to_ref_coeff": kl_to_ref_coeff, **options}
-        super().__init__(actor_network, clip, ratio="token", normalizer="sequence", **terms)
+        clip, options = PPOClip(*_pair(clip_epsilon), dual=dual_clip), {"kl_to_ref_coeff": kl_to_ref_coeff, **options}
+        super().__init__(actor_network, clip, ratio="token", normalizer="sequence", **options)
 
 
 @final
@@ -337,8 +337,8 @@ class DrGRPOLoss(PolicyLoss):
         clip_epsilon: float | tuple[float, float] = 0.2,
         **options: Any,
     ) -> None:
-        terms = {"max_tokens": max_tokens, **options}
-        super().__init__(actor_network, PPOClip(*_pair(clip_epsilon)), ratio="token", normalizer="constant", **terms)
+        options = {"max_tokens": max_tokens, **options}
+        super().__init__(actor_network, PPOClip(*_pair(clip_epsilon)), ratio="token", normalizer="constant", **options)
 
 
 @final

@@ -198,7 +198,8 @@ def _first_word(text: str, k: Mapping[str, Any]) -> bool:
 
 def _postscript(text: str, k: Mapping[str, Any]) -> bool:
     known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
-    marker = known.get(k["postscript_marker"], re.escape(k["postscript_marker"]))
+    wanted: str = k["postscript_marker"]
+    marker = known.get(wanted, re.escape(wanted))
     return re.search(marker, text, re.IGNORECASE) is not None
 
 

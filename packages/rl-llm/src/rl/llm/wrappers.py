@@ -37,9 +37,10 @@ class LLMWrapperBase(nn.Module):
         sampling: How responses are sampled; the defaults of `Sampling` if None.
         pad_output: Whether rows are padded to one length; jagged if not.
         template: Chat template, for histories; that of the tokenizer if None.
+        raw: Whether texts are encoded as they are, without the template.
 
     Raises:
-        ArgumentError: If the mode is unknown.
+        ArgumentError: If the mode is unknown, or texts would skip a template without `raw`.
     """
 
     def __init__(
@@ -52,9 +53,15 @@ class LLMWrapperBase(nn.Module):
         sampling: Sampling | None = None,
         pad_output: bool = True,
         template: ChatTemplate | None = None,
+        raw: bool = False,
     ) -> None:
         super().__init__()
         owner = type(self).__name__
+        if input_mode == "text" and not raw and (template or getattr(tokenizer, "chat_template", None)):
+            raise ArgumentError(
+                f"{owner}: input_mode 'text' skips the chat template. Use 'history', or pass raw=True for texts that"
+                " have it already, such as those of ChatEnv"
+            )
         self.engine, self.tokenizer, self.generates = engine, tokenizer, generate
         self.input_mode = one_of(input_mode, owner, "input_mode", _MODES)
         self.sampling = Sampling() if sampling is None else sampling
@@ -175,7 +182,7 @@ class TransformersWrapper(LLMWrapperBase):
         >>> from tensordict import TensorDict
         >>> from rl.llm import CharTokenizer, TinyTransformer
         >>> tokenizer = CharTokenizer("0123456789")
-        >>> policy = TransformersWrapper(TinyTransformer(len(tokenizer)), tokenizer, input_mode="text",
+        >>> policy = TransformersWrapper(TinyTransformer(len(tokenizer)), tokenizer, input_mode="text", raw=True,
         ...                              sampling=Sampling(max_tokens=3))
         >>> td = TensorDict({}, batch_size=[2]).set(("text", "prompt"), NonTensorStack("12", "345"))
         >>> td = policy(td)
