@@ -351,32 +351,25 @@ def token_weights(
 # --- divergence -------------------------------------------------------------------------------------------------------
 
 
-def _k1(difference: Tensor) -> Tensor:
-    return difference
+def _k1(x: Tensor) -> Tensor:
+    return x
 
 
-def _k2(difference: Tensor) -> Tensor:
-    return difference.square() / 2
+def _k2(x: Tensor) -> Tensor:
+    return x.square() / 2
 
 
-def _k3(difference: Tensor) -> Tensor:
-    return (-difference).exp() - 1 + difference
-
-
-def _with_gradient_of_k2(value: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def estimate(difference: Tensor) -> Tensor:
-        k2 = _k2(difference)
-        return k2 - k2.detach() + value(difference.detach())
-
-    return estimate
+def _k3(x: Tensor) -> Tensor:
+    return (-x).exp() - 1 + x
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": _k1,
     "k2": _k2,
     "k3": _k3,
-    "k1+": _with_gradient_of_k2(_k1),
-    "k3+": _with_gradient_of_k2(_k3),
+    # The gradient of k2 with the value of another one.
+    "k1+": lambda x: _k2(x) - _k2(x).detach() + _k1(x.detach()),
+    "k3+": lambda x: _k2(x) - _k2(x).detach() + _k3(x.detach()),
 }
 """Estimators of KL(pi || pi_ref) from ``log pi - log pi_ref`` of tokens that pi sampled."""
 

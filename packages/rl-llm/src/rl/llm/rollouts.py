@@ -263,15 +263,23 @@ def padded(rollouts: Sequence[Rollout], *, pad_token: int = 0, side: str = "righ
     """
     _check(rollouts, values, "padded")
     one_of(side, "padded", "side", ("right", "left"))
+    td, _ = _join(rollouts, [[i] for i in range(len(rollouts))], pad_token, side)
+    return td.update(values)
+
+
+def _join(rollouts: Sequence[Rollout], rows: list[list[int]], pad_token: int, side: str) -> tuple[TensorDict, Tensor]:
+    """Return the entries of rows of rollouts, and the number of the rollout of each token, -1 for padding."""
     fills = {"tokens": pad_token, "version": -1}
 
-    def rows(parts: list[Tensor], fill: float) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=fill, padding_side=side)
+    def joined(parts: list[Tensor], fill: float) -> Tensor:
+        found = [torch.cat([parts[i] for i in row]) for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=fill, padding_side=side)
 
-    td = TensorDict({}, batch_size=[len(rollouts)])
+    td = TensorDict({}, batch_size=[len(rows)])
     for key, name in _LEAVES:
-        td.set(key, rows([getattr(one, name) for one in rollouts], fills.get(name, 0)))
-    return td.set(ATTENTION, rows([torch.ones_like(one.mask) for one in rollouts], 0)).update(values)
+        td.set(key, joined([getattr(one, name) for one in rollouts], fills.get(name, 0)))
+    index = joined([torch.full_like(one.tokens, i) for i, one in enumerate(rollouts)], -1)
+    return td.set(ATTENTION, index >= 0), index
 
 
 def packed(
@@ -301,17 +309,8 @@ def packed(
     """
     _check(rollouts, values, "packed")
     rows = [list(range(len(rollouts)))] if row_tokens is None else _fill_rows(rollouts, row_tokens)
-    fills = {"tokens": pad_token, "version": -1}
-
-    def joined(parts: list[Tensor], fill: float = 0) -> Tensor:
-        found = [torch.cat([parts[i] for i in row]) for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=fill)
-
-    td = TensorDict({}, batch_size=[len(rows)])
-    for key, name in _LEAVES:
-        td.set(key, joined([getattr(one, name) for one in rollouts], fills.get(name, 0)))
-    index = joined([torch.full_like(one.tokens, i) for i, one in enumerate(rollouts)], -1)
-    td.set(ATTENTION, index >= 0).set(SEQUENCE, index)
+    td, index = _join(rollouts, rows, pad_token, "right")
+    td.set(SEQUENCE, index)
     return td.update({name: value[index.clamp(min=0)] for name, value in values.items()})
 
 
