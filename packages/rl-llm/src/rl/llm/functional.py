@@ -363,13 +363,16 @@ def _k3(x: Tensor) -> Tensor:
     return (-x).exp() - 1 + x
 
 
+def _with_gradient_of_k2(value: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: _k2(x) - _k2(x).detach() + value(x.detach())
+
+
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": _k1,
     "k2": _k2,
     "k3": _k3,
-    # The gradient of k2 with the value of another one.
-    "k1+": lambda x: _k2(x) - _k2(x).detach() + _k1(x.detach()),
-    "k3+": lambda x: _k2(x) - _k2(x).detach() + _k3(x.detach()),
+    "k1+": _with_gradient_of_k2(_k1),
+    "k3+": _with_gradient_of_k2(_k3),
 }
 """Estimators of KL(pi || pi_ref) from ``log pi - log pi_ref`` of tokens that pi sampled."""
 
