@@ -69,7 +69,7 @@ class Ours:
         sampling, sizes = Sampling(TOKENS), {"groups_per_batch": GROUPS, "group_size": SIZE}
         self.collector = LLMCollector(TASK, self.template, self.engine, sampling=sampling, **sizes)
         self.loss, self.advantage = DAPOLoss(TokenScorer(model)), MCAdvantage(SIZE)
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
         self.model, self.rewards = model, []
 
     def step(self) -> None:

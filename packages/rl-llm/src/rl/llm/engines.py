@@ -136,9 +136,9 @@ class TorchEngine:
     """Engine in this process: a model with a cache of keys and values, and a batch in flight.
 
     The model is called as those of Hugging Face are, and returns ``logits`` and ``past_key_values``; its attention is
-    over all tokens. A response that ends leaves the batch, and the next prompt takes its place. The model may be the
-    one that is trained; recorded log-probabilities are those of the sampling temperature. Weights that are loaded are
-    those of ``state_dict()``.
+    over all tokens. Equal prompts, as those of a group, are computed once. A response that ends leaves the batch, and
+    the next prompt takes its place. The model may be the one that is trained; recorded log-probabilities are those of
+    the sampling temperature. Weights that are loaded are those of ``state_dict()``.
 
     Args:
         model: Causal language model.
@@ -260,7 +260,9 @@ class _Batch:
 
     def admit(self, rows: list[_Request]) -> None:
         """Compute the cache of new prompts, and add them to the batch."""
-        prompts = [torch.tensor([*one.prompt, *one.tokens]) for one in rows]
+        keys = [(*one.prompt, *one.tokens) for one in rows]
+        unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}  # responses to one prompt share its cache
+        prompts = [torch.tensor(key) for key in unique]
         side: dict[str, Any] = {"batch_first": True, "padding_side": "left"}
         tokens = torch.nn.utils.rnn.pad_sequence(prompts, padding_value=self.pad_token, **side).to(self.device)
         ones = [torch.ones_like(one, dtype=torch.bool) for one in prompts]
@@ -271,6 +273,10 @@ class _Batch:
         # transformers 5.24 calls it `cache`, older versions and the small model `past_key_values`.
         self.cache_name = "cache" if getattr(out, "cache", None) is not None else "past_key_values"
         logits, cache = out.logits[:, -1], getattr(out, self.cache_name)
+        if len(unique) < len(rows):
+            index = torch.tensor([unique[key] for key in keys], device=self.device)
+            logits, mask = logits[index], mask[index]
+            cache = _cache_like(cache, [[one[index] for one in two] for two in _pairs(cache)])
         if self.rows:
             size = max(self.mask.shape[1], mask.shape[1])
             pairs = zip(_pairs(self.cache), _pairs(cache), strict=True)
