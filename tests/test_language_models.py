@@ -1,10 +1,15 @@
 """Language models with environments' transforms, collectors, and the weights of rl-collectors."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+import rl.llm
 from rl.collectors import Collector
 from rl.collectors.weights import SharedWeights
+from rl.core._torchrl import instead_of  # what an ImportError says
 from rl.envs import StepCounter, TransformedEnv
 from rl.llm import (
     CharTokenizer,
@@ -58,3 +63,11 @@ def test_an_engine_gets_the_weights_of_a_versioned_store():
     assert policy.generate([[8]], Sampling(1))[0].version == 3
     assert all((one == 0.5).all() for one in policy.model.state_dict().values())
     store.close()
+
+
+def test_names_of_torchrl_on_the_page_are_there_or_answered():
+    page = (Path(__file__).parent.parent / "docs" / "howto" / "llm-names.md").read_text()
+    table = page.partition("| TorchRL | here |")[2].partition("## Unverified")[0]
+    names = {name for row in table.splitlines() for name in re.findall(r"`(\w+)", row.split("|")[1] if row else "")}
+    assert len(names) > 90
+    assert [name for name in sorted(names) if not hasattr(rl.llm, name) and instead_of(name) is None] == []
