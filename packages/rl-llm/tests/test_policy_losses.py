@@ -451,6 +451,17 @@ def test_drift_of_trainer_and_sampler_is_reported_and_warned_of(form, data):
     assert form(policy)(same)["log_ratio/max_abs"].item() == pytest.approx(0.09)
 
 
+def test_a_loss_is_mapped_over_parameters(data):
+    td, policy = data
+    loss = DAPOLoss(policy)
+
+    def value(log_prob):
+        return torch.func.functional_call(loss, {"actor_network.log_prob": log_prob}, (td,))["loss_objective"]
+
+    some = policy.log_prob.detach() + 0.1 * torch.randn(3, 6, 8, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(value)(some), torch.stack([value(one) for one in some]))
+
+
 def test_outputs_can_be_selected(data):
     td, policy = data
     loss = DAPOLoss(policy)

@@ -192,9 +192,12 @@ class TokenLoss(KeyedLoss):
             *contract_of(self.actor_network).reads,
             per_token_key(keys["mask"], "true for tokens that are trained", dtype=torch.bool),
             *own,
-            per_token_key(keys["sequence"], "number of the sequence of a token in packed rows", optional=True),
             per_token_key(keys["weight"], "weight of a token in the step, of normalize", optional=True),
         )
+        if "sequence" in keys:
+            reads += (
+                per_token_key(keys["sequence"], "number of the sequence of a token in packed rows", optional=True),
+            )
         if self.normalizer == "prompt":
             reads += (Key(keys["group"], doc="number of the prompt, [*B, 1] or [*B, T, 1]"),)
         unique = {key.name: key for key in reversed(reads)}  # of the loss and of the policy

@@ -207,12 +207,16 @@ class PolicyLoss(TokenLoss):
         """Warn if the policy already differs from the sampler in the first update."""
         if self._checked or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
+        try:
+            value = float(largest)
+        except RuntimeError:  # under vmap a tensor has no single value
+            return
         self._checked = True
-        if float(largest) > _DRIFT:
+        if value > _DRIFT:
             issue_warning(
-                f"{type(self).__name__}: in the first batch the log-ratio of a token is {float(largest):.3g}; on fresh"
-                " samples it is 0 if trainer and sampler agree. Look for dropout, another temperature, padding, lower"
-                " precision or older weights, or pass correction="
+                f"{type(self).__name__}: in the first batch the log-ratio of a token is {value:.3g}; on fresh samples"
+                " it is 0 if trainer and sampler agree. Look for dropout, another temperature, padding, lower precision"
+                " or older weights, or pass correction="
             )
 
     def _corrected(

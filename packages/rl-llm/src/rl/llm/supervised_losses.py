@@ -108,12 +108,6 @@ class DPOLoss(TokenLoss):
         self.beta = as_number(beta, "DPOLoss", "beta", above=0)
         self.label_smoothing = as_number(label_smoothing, "DPOLoss", "label_smoothing", least=0, below=0.5)
 
-    @property
-    def contract(self) -> Contract:
-        mask = per_token_key(self._keys["mask"], "true for tokens of the responses", dtype=torch.bool)
-        weight = per_token_key(self._keys["weight"], "weight in the step, of normalize", optional=True)
-        return Contract((*contract_of(self.actor_network).reads, mask, *self._reads(), weight), self._writes())
-
     def _weights_of_step(self, td: TensorDictBase, mask: Tensor) -> Tensor:  # noqa: ARG002
         return mask.new_full(mask.shape, 1 / mask.numel(), dtype=torch.float64)  # those of a pair add up to 1 / pairs
 

@@ -275,7 +275,7 @@ class RemoteTransformersWrapper(LLMWrapperBase):
         try:
             import ray
         except ImportError as error:
-            raise ArgumentError("RemoteTransformersWrapper needs Ray. Install ray") from error
+            raise ArgumentError("RemoteTransformersWrapper needs Ray. Install rl-llm[ray]") from error
         arguments = _engine_options(tokenizer, stop_tokens, options.get("template"), max_batch, seed)
         actor: Any = ray.remote(_Actor).options(**(actor_options or {})).remote(make_model, arguments)
         super().__init__(_RemoteEngine(actor, ray), tokenizer, **options)
