@@ -53,8 +53,8 @@ assert advantage.flatten().tolist() == [1.75, 1.5, 1.0]
     "llm": """
 import torch
 from rl.llm import DAPOLoss, Rollout, Segment, TokenScorer, padded
-prompt, answer = Segment.given([1, 2], role="user"), Segment.sampled([3, 0], [-1.0, -1.0], version=0)
-loss = DAPOLoss(TokenScorer(torch.nn.Embedding(5, 5)))
+prompt, answer = Segment.given([1, 2], role="user"), Segment.sampled([3, 0], [-1.609, -1.609], version=0)
+loss = DAPOLoss(TokenScorer(torch.nn.Embedding(5, 5, _weight=torch.zeros(5, 5))))
 out = loss(padded([Rollout.of([prompt, answer])], advantage=torch.ones(1, 1)))
 assert out["loss_objective"].shape == ()
 """,

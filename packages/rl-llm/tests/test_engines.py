@@ -55,6 +55,17 @@ def test_a_batch_in_flight_gives_what_the_model_gives_without_a_cache(model, max
         assert one.finish == ("stop" if tokens[-1] == 1 else "length")
 
 
+def test_equal_prompts_are_computed_once(model):
+    rows = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    engine = TorchEngine(model, stop_tokens=[1], seed=3)
+    found = engine.generate([PROMPTS[0]] * 4 + [PROMPTS[3]] * 2 + [PROMPTS[0]], Sampling(max_tokens=1))
+    assert rows == [2]
+    for prompt, one in zip([PROMPTS[0]] * 4 + [PROMPTS[3]] * 2 + [PROMPTS[0]], found, strict=True):
+        log_probs = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+        assert one.log_probs[0] == pytest.approx(float(log_probs[one.tokens[0]].detach()), abs=1e-5)
+
+
 def test_recorded_log_probabilities_are_those_of_the_scorer_at_the_temperature(model):
     engine = TorchEngine(model, stop_tokens=[1], max_batch=2)
     prompt = Rollout.of([Segment.given(PROMPTS[0], role="user")])
@@ -107,6 +118,11 @@ def test_the_model_scores_padded_and_packed_rows_alike(model):
         found = td["log_probs", "full"][td["masks", "all_attention_mask"]]
         torch.testing.assert_close(found, torch.cat(rows), atol=1e-5, rtol=0)
     torch.testing.assert_close(scorer(packed(rollouts))["log_probs", "full"][0], torch.cat(rows), atol=1e-5, rtol=0)
+    td = scorer(packed(rollouts, row_tokens=6))
+    assert td["tokens", "full"].shape == (3, 6)
+    for i, row in enumerate(rows):
+        found = td["log_probs", "full"][td["tokens", "sequence"] == i]
+        torch.testing.assert_close(found, row, atol=1e-5, rtol=0)
     assert nested(rollouts).batch_size == (5,)
 
 

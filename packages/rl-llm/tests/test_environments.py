@@ -20,6 +20,7 @@ from rl.llm import (
     GuessTask,
     History,
     IFEvalEnv,
+    IfEvalScorer,
     IncrementalTokenizer,
     KLRewardTransform,
     LLMEnv,
@@ -55,7 +56,7 @@ def test_a_dialogue_of_two_turns_in_each_mode():
     for mode in ("history", "text", "tokens"):
         env = ChatEnv(GuessTask(largest=2), TEMPLATE, input_mode=mode, batch_size=3, seed=3)
         td = env.reset()
-        numbers = [one.answer for one in env._problems]
+        numbers = [one.problem.answer for one in env._dialogues]
         assert {*numbers} == {1, 2}
 
         def respond(td, texts, env=env, mode=mode):
@@ -83,7 +84,7 @@ def test_a_dialogue_of_two_turns_in_each_mode():
 def test_tokens_of_the_second_prompt_begin_with_what_was_sampled():
     env = LLMEnv(GuessTask(largest=9), TEMPLATE, seed=1)
     td = env.reset()
-    wrong = "1" if env._problems[0].answer != 1 else "2"
+    wrong = "1" if env._dialogues[0].problem.answer != 1 else "2"
     prompt = td["tokens", "prompt"][0]
     sampled = TOKENIZER.encode(wrong, add_special_tokens=True)
     rollout = Rollout.of([Segment.given(prompt, role="user"), Segment.sampled(sampled, [0.0] * 2, version=0)])
@@ -96,6 +97,30 @@ def test_a_response_that_was_cut_is_truncated_without_a_reward():
     env = ChatEnv(GuessTask(largest=1))
     after = env.step(answered(env.reset(), "1", complete=False))["next"]
     assert (after["reward"].item(), after["terminated"].item(), after["truncated"].item()) == (0.0, False, True)
+
+
+@pytest.mark.parametrize("mode", ["history", "text"])
+def test_a_dialogue_that_used_up_its_tokens_is_truncated(mode):
+    def second_turn(budget):
+        env = ChatEnv(GuessTask(largest=9), TEMPLATE, input_mode=mode, seed=1, max_total=budget)
+        td = env.reset()
+        wrong = "1" if env._dialogues[0].problem.answer != 1 else "2"
+        td = answered(td, wrong) if mode == "history" else td.set(("text", "response"), NonTensorStack(wrong))
+        after = env.step(td)["next"]
+        assert not after["terminated"]
+        return bool(after["truncated"]), len(TEMPLATE.encode(env._dialogues[0].messages, add_generation_prompt=True)[0])
+
+    truncated, used = second_turn(None)
+    assert not truncated
+    assert [second_turn(budget)[0] for budget in (used, used + 1)] == [True, False]
+    with pytest.raises(ValueError, match="max_total need a template"):
+        ChatEnv(GuessTask(), max_total=9)
+
+
+def test_instructions_that_need_a_detector_of_languages():
+    record = {"prompt": "Say", "instruction_id_list": ["language:response_language"], "kwargs": [{"language": "de"}]}
+    env = IFEvalEnv([record], scorer=IfEvalScorer(detect_language=lambda text: "de"))
+    assert env.step(answered(env.reset(), "Ja"))["next", "reward"].item() == 1.0
 
 
 def test_a_policy_and_an_environment_make_steps():

@@ -30,6 +30,9 @@ from rl.llm import (
 from rl.llm.functional import NORMALIZERS, RATIOS, Sequences, kl_estimate, token_weights
 from rl.llm.surrogates import check_choices
 
+# Most batches here are off-policy on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:.*in the first batch the log-ratio")
+
 SURROGATES = {
     "ppo": PPOClip(),
     "clip-higher": PPOClip(0.2, 0.28),
@@ -430,15 +433,44 @@ def test_constant_normalizer_is_not_the_padded_width(data):
     assert weights[td["masks", "all_assistant_mask"]].unique().tolist() == pytest.approx([1 / 600])
 
 
-def test_drift_of_trainer_and_sampler_is_reported(data):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", [DAPOLoss, lambda p: DAPOLoss(p, correction=Correction())])
+def test_drift_of_trainer_and_sampler_is_reported_and_warned_of(form, data):
     """Micro-batches of another size change log-probabilities: the first ratio is not 1 (verl)."""
     td, policy = data
-    mask = td["masks", "all_assistant_mask"]
-    drift = (policy.log_prob - td["log_probs", "full"])[mask].abs().max()
-    assert DAPOLoss(policy)(td)["log_ratio/max_abs"].item() == pytest.approx(drift.item())
+    mask, key = td["masks", "all_assistant_mask"], "log_probs" if form is DAPOLoss else "old_log_probs"
+    drift = (policy.log_prob - td[key, "full"])[mask].abs().max().item()
+    loss = form(policy)
+    with torch.no_grad():
+        loss(td)  # no update
+    with pytest.warns(UserWarning, match=f"in the first batch the log-ratio of a token is {drift:.3g}"):
+        assert loss(td)["log_ratio/max_abs"].item() == pytest.approx(drift)
+    loss(td)  # later batches may be off-policy
     same = td.clone()
-    same["log_probs", "full"] = policy.log_prob.detach()
-    assert DAPOLoss(policy)(same)["log_ratio/max_abs"] == 0
+    same[key, "full"] = policy.log_prob.detach() + 0.09
+    assert form(policy)(same)["log_ratio/max_abs"].item() == pytest.approx(0.09)
+
+
+def test_a_loss_is_mapped_over_parameters(data):
+    td, policy = data
+    loss = DAPOLoss(policy)
+
+    def value(log_prob):
+        return torch.func.functional_call(loss, {"actor_network.log_prob": log_prob}, (td,))["loss_objective"]
+
+    some = policy.log_prob.detach() + 0.1 * torch.randn(3, 6, 8, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(value)(some), torch.stack([value(one) for one in some]))
+
+
+def test_outputs_can_be_selected(data):
+    td, policy = data
+    loss = DAPOLoss(policy)
+    everything = loss(td)
+    assert loss.select_out_keys("loss_objective", "ESS") is loss
+    assert loss.out_keys == [*loss(td).keys()] == ["loss_objective", "ESS"]
+    with pytest.raises(UnknownNameError, match="DAPOLoss returns no 'kl'; it returns 'loss_objective'"):
+        loss.select_out_keys("kl")
+    assert [*loss.reset_out_keys()(td).keys()] == [*everything.keys()]
 
 
 # --- divergence, corrections, distillation --------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Segments, rollouts and their batches: round trips over random segmentations, equal losses of all views."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -26,6 +28,7 @@ from rl.llm import (
     padded,
 )
 
+OFF_POLICY = pytest.mark.filterwarnings("ignore:.*in the first batch the log-ratio")
 SEGMENTS = st.lists(
     st.tuples(
         st.lists(st.integers(0, 6), min_size=1, max_size=5), st.sampled_from(ROLES), st.booleans(), st.integers(0, 9)
@@ -89,6 +92,7 @@ def some_rollouts():
     return rollouts
 
 
+@OFF_POLICY
 @pytest.mark.parametrize("make", [lambda p: GRPOLoss(p, kl_to_ref_coeff=None), DAPOLoss, GSPOLoss, SFTLoss])
 def test_padded_packed_and_nested_batches_have_equal_losses_and_gradients(make):
     rollouts, advantage = some_rollouts(), torch.randn(4, 1, dtype=torch.float64)
@@ -98,6 +102,7 @@ def test_padded_packed_and_nested_batches_have_equal_losses_and_gradients(make):
         padded(rollouts, advantage=advantage),
         padded(rollouts, side="left", pad_token=6, advantage=advantage),
         packed(rollouts, advantage=advantage),
+        packed(rollouts, row_tokens=14, pad_token=6, advantage=advantage),
         nested(rollouts, advantage=advantage),
     ]
     outs = [loss(view) for view in views]
@@ -107,13 +112,31 @@ def test_padded_packed_and_nested_batches_have_equal_losses_and_gradients(make):
         torch.testing.assert_close(grad, grads[0], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("view", [padded, nested])
+@OFF_POLICY
+@pytest.mark.parametrize("view", [padded, nested, partial(packed, row_tokens=14)])
 def test_micro_batches_of_each_view_add_up(view):
     rollouts, advantage = some_rollouts(), torch.randn(4, 1, dtype=torch.float64)
     loss = DAPOLoss(TokenScorer(nn.Embedding(7, 7, dtype=torch.float64)))
     batch = view(rollouts, advantage=advantage)
     parts = [loss(one)["loss_objective"] for one in loss.normalize(batch).split(1)]
     torch.testing.assert_close(sum(parts), loss(batch)["loss_objective"], rtol=1e-12, atol=1e-14)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(9, 20))
+@settings(max_examples=50, deadline=None)
+def test_rows_hold_each_rollout_once_and_whole(sizes, row_tokens):
+    rollouts = [Rollout.of([Segment.given(range(i, i + size), role="user")]) for i, size in enumerate(sizes)]
+    batch = packed(rollouts, row_tokens=row_tokens)
+    index, tokens = batch["tokens", "sequence"], batch["tokens", "full"]
+    assert index.shape[1] <= row_tokens
+    assert torch.equal(batch["masks", "all_attention_mask"], index >= 0)
+    for i, one in enumerate(rollouts):
+        rows, where = (index == i).nonzero(as_tuple=True)
+        assert len(rows.unique()) == 1
+        assert where.tolist() == list(range(int(where[0]), int(where[0]) + len(one.tokens)))
+        assert tokens[index == i].tolist() == one.tokens.tolist()
+    full = row_tokens - (index >= 0).sum(-1)
+    assert (full < 9).sum() >= len(index) - 1  # at most one row has space for every rollout
 
 
 def test_a_rollout_grows_without_changing_its_tokens():
@@ -170,6 +193,7 @@ def test_batches_store_and_index_as_tensordicts():
         (lambda: padded(some_rollouts(), side="top"), ArgumentError),
         (lambda: padded(some_rollouts(), advantage=torch.zeros(4)), ShapeError),
         (lambda: packed(some_rollouts(), advantage=torch.zeros(3, 1)), ShapeError),
+        (lambda: packed(some_rollouts(), row_tokens=3), ArgumentError),
     ],
 )
 def test_refusals(call, error):

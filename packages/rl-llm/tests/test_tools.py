@@ -193,11 +193,11 @@ class Session:
 
     async def list_tools(self):
         schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-        return SimpleNamespace(tools=[SimpleNamespace(name="double", description="Double.", inputSchema=schema)])
+        return SimpleNamespace(tools=[SimpleNamespace(name="double", description="Double.", input_schema=schema)])
 
     async def call_tool(self, name, arguments):
         content = [SimpleNamespace(text=str(2 * arguments["x"]))]
-        return SimpleNamespace(content=content, isError=arguments["x"] < 0)
+        return SimpleNamespace(content=content, is_error=arguments["x"] < 0)
 
 
 def test_tools_of_a_server_are_called_through_its_session():
@@ -216,6 +216,30 @@ def test_tools_of_a_server_are_called_through_its_session():
     client.close()
     client.close()
     assert session.closed
+
+
+def test_tools_of_a_server_of_the_mcp_package():
+    mcp = pytest.importorskip("mcp")
+    from mcp.server import MCPServer
+
+    server = MCPServer("numbers")
+
+    @server.tool()
+    def double(x: int) -> int:
+        """Double a number."""
+        if x < 0:
+            raise ValueError("negative")
+        return 2 * x
+
+    client = MCPTools(lambda: mcp.Client(server), seconds=10)
+    registry = ToolRegistry(client.tools())
+    assert registry.tools["double"].description == "Double a number."
+    assert registry.call(ToolCall("double", {"x": 4})) == "8"
+    assert registry.call(ToolCall("double", {"x": "4"})) == "error: x must be integer"
+    failed = registry.call(ToolCall("double", {"x": -1}))
+    assert failed.startswith("error: ")
+    assert "double" in failed
+    client.close()
 
 
 def test_a_server_that_does_not_answer_is_an_error():

@@ -25,6 +25,9 @@ from rl.llm import (
     log_probs_of_logits,
 )
 
+# Most batches here are off-policy on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:.*in the first batch the log-ratio")
+
 DATA = json.loads((Path(__file__).parent / "trl.json").read_text())
 INPUTS = {key: torch.tensor(value, dtype=torch.float64) for key, value in DATA["inputs"].items()}
 TOKENS, MASK = INPUTS["completion_ids"].long(), INPUTS["completion_mask"].bool()

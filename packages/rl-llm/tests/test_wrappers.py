@@ -9,9 +9,11 @@ from tensordict import NonTensorStack, TensorDict, lazy_stack
 from rl.core.errors import ContractError, RLError
 from rl.llm import (
     CharTokenizer,
+    ChatTemplate,
     Engine,
     EngineReceiver,
     History,
+    LLMWrapperBase,
     Rollout,
     Sampling,
     ScriptedEngine,
@@ -41,7 +43,7 @@ def texts(*rows):
 @pytest.mark.parametrize("pad", [True, False])
 def test_text_history_and_tokens_give_the_same_responses(model, pad):
     options = {"sampling": GREEDY, "pad_output": pad}
-    by_text = TransformersWrapper(model, TOKENIZER, input_mode="text", **options)(texts("12", "345"))
+    by_text = TransformersWrapper(model, TOKENIZER, input_mode="text", raw=True, **options)(texts("12", "345"))
     rows = [TOKENIZER.encode("12"), TOKENIZER.encode("345")]
     mask = torch.tensor([[False, True, True], [True, True, True]])
     tokens = TensorDict({"tokens": {"prompt": torch.tensor([[0, *rows[0]], rows[1]])}}, batch_size=[2])
@@ -51,6 +53,26 @@ def test_text_history_and_tokens_give_the_same_responses(model, pad):
         assert one.tolist() == other.tolist()
     assert by_text["tokens", "full"].is_nested != pad
     assert len(list(by_text["text", "response"])) == 2
+
+
+def test_a_text_that_would_skip_the_chat_template_is_refused(model):
+    """Reward 0 and no error (reported for TRL 1.9.2)."""
+    with pytest.raises(ValueError, match="input_mode 'text' skips the chat template"):
+        TransformersWrapper(model, TOKENIZER, input_mode="text")
+    plain = SimpleNamespace(encode=TOKENIZER.encode, decode=TOKENIZER.decode, chat_template=None, eos_token_id=1)
+    with pytest.raises(ValueError, match="raw=True"):
+        TransformersWrapper(model, plain, input_mode="text", template=ChatTemplate(TOKENIZER))
+    TransformersWrapper(model, plain, input_mode="text")
+
+
+def test_any_engine_is_a_policy():
+    engine = ScriptedEngine([[9, 1], [10, 1]], stop_tokens=[1], log_prob=-2.0, version=3)
+    policy = LLMWrapperBase(engine, TOKENIZER, input_mode="text", raw=True)
+    assert isinstance(policy, Engine)
+    td = policy(texts("1", "2"))
+    assert list(td["text", "response"]) == ["2", "3"]
+    assert td["policy_version"].tolist() == [[-1, 3, 3]] * 2
+    assert td["log_probs", "full"].tolist() == [[0.0, -2.0, -2.0]] * 2
 
 
 def test_histories_get_an_answer(model):
@@ -68,7 +90,7 @@ def test_scoring_writes_what_the_scorer_writes(model):
     found = TransformersWrapper(model, TOKENIZER, input_mode="tokens", generate=False)(td.clone())
     torch.testing.assert_close(found["log_probs", "full"], TokenScorer(model)(td)["log_probs", "full"].detach())
     with pytest.raises(ContractError, match="which the batch lacks"):
-        TransformersWrapper(model, TOKENIZER, input_mode="text")(td)
+        TransformersWrapper(model, TOKENIZER, input_mode="text", raw=True)(td)
     with pytest.raises(ValueError, match="input_mode"):
         TransformersWrapper(model, TOKENIZER, input_mode="chat")
 
@@ -99,8 +121,8 @@ def test_a_ray_actor_answers_as_the_model_does(model):
 
     ray.init(num_cpus=1, include_dashboard=False)
     try:
-        remote = RemoteTransformersWrapper(lambda: model, TOKENIZER, input_mode="text", sampling=GREEDY)
-        here = TransformersWrapper(model, TOKENIZER, input_mode="text", sampling=GREEDY)
+        remote = RemoteTransformersWrapper(lambda: model, TOKENIZER, input_mode="text", raw=True, sampling=GREEDY)
+        here = TransformersWrapper(model, TOKENIZER, input_mode="text", raw=True, sampling=GREEDY)
         one, other = remote(texts("12", "3")), here(texts("12", "3"))
         assert one["tokens", "full"].tolist() == other["tokens", "full"].tolist()
         remote.load_weights(model.state_dict(), 4)

@@ -79,6 +79,33 @@ _INSTEAD = {
         " load_dataset LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay"
         " OpenXExperienceReplay register_dataset RobosetExperienceReplay VD4RLExperienceReplay"
     ),
+    f"use it from rl.llm; see {_HOWTO}llm.md": (
+        "History ChatHistory Text Tokens Masks LogProbs LLMWrapperBase TransformersWrapper"
+        " RemoteTransformersWrapper vLLMWrapper SGLangWrapper ChatEnv DatasetChatEnv LLMEnv GSM8KEnv MATHEnv"
+        " CountdownEnv IFEvalEnv GSM8KRewardParser MATHRewardParser CountdownRewardParser IfEvalScorer"
+        " DataLoadingPrimer TemplateTransform IncrementalTokenizer AddThinkingPrompt PythonInterpreter ToolCall"
+        " ToolRegistry JSONCallParser XMLBlockParser KLRewardTransform RetrieveKL RetrieveLogProb GRPOLoss"
+        " CISPOLoss MCAdvantage SFTLoss DistillationLoss LLMCollector"
+    ),
+    "use rl.llm.DAPOLoss": "DAPO",
+    "use rl.llm.RetrieveKL": "KLComputation",
+    "use rl.llm.ChatTemplate": "add_chat_template",
+    "use padded, packed or nested of rl.llm": "as_padded_tensor as_nested_tensor",
+    "use `rl train grpo`, or rl.llm.train_llm": "GRPOTrainer",
+    f"{_HOWTO}llm-names.md says what to use": (
+        "ContentBase AsyncVLLM AsyncSGLang RLvLLMEngine RLSGLangEngine LocalLLMWrapper RayLLMWorker"
+        " make_async_vllm_engine make_vllm_worker stateless_init_process_group"
+        " stateless_init_process_group_async get_open_port wait_for_server make_gsm8k_env GSM8KPrepareQuestion"
+        " IFEvalData IFEvalScoreData RayDataLoadingPrimer PythonExecutorService MCPToolTransform"
+        " SimpleToolTransform ExecuteToolsInOrder ToolService GRPOLossOutput DAPOLossOutput CISPOLossOutput"
+        " LLMLossOutput SFTLossOutput DistillationLossOutput RayMCAdvantage MCAdvantageSelector"
+        " k3_kl_token_estimate RayLLMCollector VLLMWeightSyncScheme VLLMWeightSender VLLMWeightReceiver"
+        " VLLMCollectiveTransport VLLMDoubleBufferSyncScheme VLLMDoubleBufferTransport"
+        " VLLMDoubleBufferWeightSender VLLMDoubleBufferWeightReceiver SGLangWeightSyncScheme SGLangWeightSender"
+        " SGLangCollectiveTransport get_model_metadata get_sglang_model_metadata vLLMUpdater vLLMUpdaterV2"
+        " AdaptiveKLController ConstantKLController PairwiseDataset PromptData PromptTensorDictTokenizer"
+        " RewardData TensorDictTokenizer TokenizedDatasetLoader TopKRewardSelector HFRewardModelWrapper"
+    ),
     _NOT_YET: (
         "DreamerEnv DreamerDecoder"
         " WorldModelEnv"
@@ -88,9 +115,8 @@ _INSTEAD = {
         " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
         " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"
         " SMACv2Env SMACv2Wrapper SatelliteEnv ToyVLAEnv LLMHashingEnv LLMMaskedCategorical"
-        " LMHeadActorValueOperator Tokenizer History ContentBase PairwiseDataset PromptData"
-        " PromptTensorDictTokenizer RewardData RolloutFromModel TensorDictTokenizer TokenizedDatasetLoader"
-        " TopKRewardSelector AdaptiveKLController ConstantKLController ActionTokenizerBase BinaryToDecimal"
+        " LMHeadActorValueOperator Tokenizer"
+        " ActionTokenizerBase BinaryToDecimal"
         " CompressedListStorageCheckpointer DEFAULT_DONE_KEYS DEVICE_TYPING DensifyReward HashToInt"
         " PromptGroupSampler RandomProjectionHash RobotDatasetMetadata SipHash StorageEnsembleCheckpointer"
         " StoreStorage TensorMap UniformActionTokenizer VideoClipRef VocabTailActionTokenizer"
@@ -108,7 +134,7 @@ _INSTEAD = {
         " TinyVLA VLAWrapperBase canonicalize_rnn_subset distributions_maps AUTO_LOSS_MASK_KEYS"
         " ExponentialQuadraticCost add_random_module"
         " default_value_kwargs mask_batch"
-        " GRPOTrainer KLRewardTransform"
+        " MLGymWrapper make_mlgym BrowserTransform TorchRLBufferDataset RolloutFromModel"
     ),
 }
 """What to do, and the names of TorchRL to which it applies; packages that have a name do not ask."""

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         TemplateTransform,
     )
     from rl.llm.weights import EngineReceiver, WeightPush, WeightReceiver, WeightStore
-    from rl.llm.wrappers import RemoteTransformersWrapper, TransformersWrapper
+    from rl.llm.wrappers import LLMWrapperBase, RemoteTransformersWrapper, TransformersWrapper
 
 __all__ = [
     "CISPO",
@@ -135,6 +135,7 @@ __all__ = [
     "LLMEnv",
     "LLMResult",
     "LLMSettings",
+    "LLMWrapperBase",
     "LogProbs",
     "MATHEnv",
     "MATHRewardParser",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -30,7 +30,115 @@ def scalar(name: str, doc: str) -> Key:
     return Key(name, (), doc, batched=False)
 
 
-class TokenLoss(nn.Module, ABC):
+class KeyedLoss(nn.Module, ABC):
+    """Base of losses with a contract: the keys of `default_keys` can be named, outputs selected.
+
+    Args:
+        network: Network that the loss trains.
+        role: Name of the network's argument.
+        writes: Name of the key that the network has to write.
+
+    Raises:
+        ContractError: If the network does not write it.
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]]
+
+    def __init__(self, network: nn.Module, role: str, writes: str) -> None:
+        super().__init__()
+        self._keys = dict(self.default_keys)
+        self._selected: list[NestedKey] | None = None
+        written, wanted = contract_of(network).out_keys, self._keys[writes]
+        if wanted not in written:
+            names = ", ".join(map(key_str, written))
+            raise ContractError(
+                f"{type(self).__name__}: {role} must write {key_str(wanted)}, it writes {names or 'nothing'}."
+                f" Wrap it, or pass a network that writes the key"
+            )
+        setattr(self, role, network)
+
+    @property
+    @abstractmethod
+    def contract(self) -> Contract:
+        """Keys that are read and written."""
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Keys that must be in the batch, in order."""
+        return self.contract.in_keys
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Keys that are returned, in order."""
+        return self.contract.out_keys if self._selected is None else list(self._selected)
+
+    def select_out_keys(self, *out_keys: NestedKey) -> Self:
+        """Return only some outputs; everything is computed as before.
+
+        Args:
+            out_keys: Keys of the outputs, among those of the contract.
+
+        Returns:
+            The loss itself.
+
+        Raises:
+            UnknownNameError: If the loss has no such output; nothing is changed then.
+        """
+        known, wanted = self.contract.out_keys, [*map(unwrap, out_keys)]
+        wrong = [key_str(key) for key in wanted if key not in known]
+        if wrong:
+            there = ", ".join(map(key_str, known))
+            raise UnknownNameError(f"{type(self).__name__} returns no {', '.join(wrong)}; it returns {there}")
+        self._selected = wanted
+        return self
+
+    def reset_out_keys(self) -> Self:
+        """Return all outputs again."""
+        self._selected = None
+        return self
+
+    @property
+    def tensor_keys(self) -> SimpleNamespace:
+        """Key of each name that `set_keys` accepts, as attributes."""
+        return SimpleNamespace(**self._keys)
+
+    def set_keys(self, **names: Any) -> None:
+        """Read and write other keys than the default ones.
+
+        Args:
+            names: Key for each name.
+
+        Raises:
+            UnknownNameError: If a name is unknown; nothing is changed then.
+        """
+        for name in names:
+            if name not in self._keys:
+                close = nearest(name, self._keys)
+                hint = f"; did you mean {close!r}?" if close is not None else ""
+                known = ", ".join(self._keys)
+                raise UnknownNameError(f"{type(self).__name__} has no key {name!r}; it has {known}{hint}")
+        self._keys = {**self._keys, **{name: unwrap(key) for name, key in names.items()}}
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch, in a named range of `torch.profiler`."""
+        with profiled(type(self).__name__):
+            out = super().__call__(tensordict)
+        return out if self._selected is None else out.select(*self._selected)
+
+    @abstractmethod
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
+
+        Args:
+            tensordict: Batch, ``[*B]``.
+
+        Raises:
+            ContractError: If a key that is read is absent.
+            ShapeError: If shapes differ.
+        """
+
+
+class TokenLoss(KeyedLoss):
     """Base of losses on tokens: the sum over trained tokens of a loss and a weight.
 
     The loss holds the given policy, not a copy. Entries outside of the mask reach neither values nor gradients. The
@@ -57,23 +165,13 @@ class TokenLoss(nn.Module, ABC):
         "weight": WEIGHT,
     }
 
+    actor_network: nn.Module
+
     def __init__(self, actor_network: nn.Module, *, normalizer: str, max_tokens: float | None = None) -> None:
-        super().__init__()
-        self._keys = dict(self.default_keys)
+        super().__init__(actor_network, "actor_network", "log_prob")
         probe = torch.ones(1, 1, dtype=torch.bool)
         f.token_weights(probe, normalizer, prompt=probe.long(), max_tokens=max_tokens)  # raises what does not fit
         self.normalizer, self.max_tokens = normalizer, max_tokens
-        self.actor_network = actor_network
-        self._check_actor()
-
-    def _check_actor(self) -> None:
-        written, wanted = contract_of(self.actor_network).out_keys, self._keys["log_prob"]
-        if wanted not in written:
-            names = ", ".join(map(key_str, written))
-            raise ContractError(
-                f"{type(self).__name__}: actor_network must write {key_str(wanted)}, it writes {names or 'nothing'}."
-                " Name its key with set_keys(log_prob=...), or wrap the model in a TokenScorer"
-            )
 
     @property
     def _has_entropy(self) -> bool:
@@ -89,51 +187,21 @@ class TokenLoss(nn.Module, ABC):
 
     @property
     def contract(self) -> Contract:
-        """Keys that are read and written."""
         keys, own = self._keys, self._reads()
         reads = (
             *contract_of(self.actor_network).reads,
             per_token_key(keys["mask"], "true for tokens that are trained", dtype=torch.bool),
             *own,
-            per_token_key(keys["sequence"], "number of the sequence of a token in packed rows", optional=True),
             per_token_key(keys["weight"], "weight of a token in the step, of normalize", optional=True),
         )
+        if "sequence" in keys:
+            reads += (
+                per_token_key(keys["sequence"], "number of the sequence of a token in packed rows", optional=True),
+            )
         if self.normalizer == "prompt":
             reads += (Key(keys["group"], doc="number of the prompt, [*B, 1] or [*B, T, 1]"),)
         unique = {key.name: key for key in reversed(reads)}  # of the loss and of the policy
         return Contract(tuple(reversed(unique.values())), self._writes())
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Keys that must be in the batch, in order."""
-        return self.contract.in_keys
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """Keys that are returned, in order."""
-        return self.contract.out_keys
-
-    @property
-    def tensor_keys(self) -> SimpleNamespace:
-        """Key of each name that `set_keys` accepts, as attributes."""
-        return SimpleNamespace(**self._keys)
-
-    def set_keys(self, **names: Any) -> None:
-        """Read and write other keys than the default ones.
-
-        Args:
-            names: Key for each name.
-
-        Raises:
-            UnknownNameError: If a name is unknown; nothing is changed then.
-        """
-        for name in names:
-            if name not in self._keys:
-                close = nearest(name, self._keys)
-                hint = f"; did you mean {close!r}?" if close is not None else ""
-                known = ", ".join(self._keys)
-                raise UnknownNameError(f"{type(self).__name__} has no key {name!r}; it has {known}{hint}")
-        self._keys = {**self._keys, **{name: unwrap(key) for name, key in names.items()}}
 
     def normalize(self, step: TensorDictBase) -> TensorDictBase:
         """Return a shallow copy of the batch of an optimizer step with the weight of each token.
@@ -194,31 +262,12 @@ class TokenLoss(nn.Module, ABC):
         index, weights = self._optional(tensordict, "sequence"), self._optional(tensordict, "weight")
         if weights is None:
             weights = self._weights_of_step(tensordict, mask)
-        inputs = [
-            key.name for key in contract_of(self.actor_network).reads if tensordict.get(key.name, None) is not None
-        ]
-        scored = self.actor_network(tensordict.select(*inputs))
+        inputs = [key.name for key in contract_of(self.actor_network).reads]
+        scored = self.actor_network(tensordict.select(*inputs, strict=False))
         log_prob = scored.get(self._keys["log_prob"])
         same_shape(mask=mask, log_prob=log_prob, token_weight=weights)
         entropy: Any = scored.get(self._keys["entropy"], None) if self._has_entropy else None
         return TokenBatch(entries, f.Sequences(mask, index), weights, log_prob, entropy)
-
-    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch, in a named range of `torch.profiler`."""
-        with profiled(type(self).__name__):
-            return super().__call__(tensordict)
-
-    @abstractmethod
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
-
-        Raises:
-            ContractError: If a key that is read is absent.
-            ShapeError: If shapes differ.
-        """
 
     def _written(self, values: dict[str, Tensor]) -> TensorDict:
         """Return the values; diagnostics are detached."""

@@ -30,6 +30,8 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
     - ``llm.init_weight_transfer_engine(request)``, ``start_weight_update``, ``update_weights(request)`` and
       ``finish_weight_update``; ``pause_generation`` and ``resume_generation`` where the object has them.
 
+    It is a `WeightReceiver` too. ``LLMWrapperBase(vLLMWrapper(...), tokenizer)`` is a policy on TensorDict.
+
     Args:
         llm: ``vllm.LLM`` or an object with these methods.
         make_params: Function that makes sampling parameters; ``vllm.SamplingParams`` if None.
@@ -52,12 +54,6 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         self.stop_tokens = list(stop_tokens)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return a response to each prompt, in order.
-
-        Args:
-            prompts: Tokens so far of each dialogue.
-            sampling: How responses are sampled.
-        """
         params = self.make_params(
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
@@ -75,7 +71,6 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         return found
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one."""
         params = self.make_params(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         rows = [one.tokens.tolist() for one in rollouts]
         outs = self.llm.generate([{"prompt_token_ids": row} for row in rows], params)
@@ -87,11 +82,6 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         ]
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights, in the engine's phases.
-
-        Raises:
-            ArgumentError: If the version is not above the present one.
-        """
         from rl.llm.weights import WeightPush
 
         push = WeightPush(self)
@@ -99,29 +89,23 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         push.push(weights, version)
 
     def init(self, layout: Mapping[str, Any]) -> None:
-        """Prepare the weight transfer."""
         self.llm.init_weight_transfer_engine({"names": list(layout)})
 
     def pause(self) -> None:
-        """Stop sampling, where the engine offers it."""
         getattr(self.llm, "pause_generation", lambda: None)()
 
     def start(self, version: int) -> None:
-        """Begin the weights of a version."""
         self._next = check_version("vLLMWrapper", version, self.version)
         self.llm.start_weight_update()
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
-        """Send some of the weights."""
         self.llm.update_weights({"weights": [(name, one.detach()) for name, one in weights.items()]})
 
     def finish(self) -> None:
-        """Make the weights current."""
         self.llm.finish_weight_update()
         self.version = self._next
 
     def resume(self) -> None:
-        """Continue sampling, where the engine offers it."""
         getattr(self.llm, "resume_generation", lambda: None)()
 
 
@@ -146,12 +130,6 @@ class SGLangWrapper:
         self.engine, self.stop_tokens, self.version = engine, list(stop_tokens), version
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return a response to each prompt, in order.
-
-        Args:
-            prompts: Tokens so far of each dialogue.
-            sampling: How responses are sampled.
-        """
         params = {
             "max_new_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -169,7 +147,6 @@ class SGLangWrapper:
         return found
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one."""
         outs = self.engine.generate(
             input_ids=[one.tokens.tolist() for one in rollouts],
             sampling_params={"max_new_tokens": 0},
@@ -180,11 +157,6 @@ class SGLangWrapper:
         return [torch.tensor([0.0 if one[0] is None else float(one[0]) for one in row]) for row in entries]
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights, and forget the cache of the old ones.
-
-        Raises:
-            ArgumentError: If the version is not above the present one.
-        """
         check_version("SGLangWrapper", version, self.version)
         self.engine.update_weights_from_tensor([(name, one.detach()) for name, one in weights.items()])
         self.engine.flush_cache()

@@ -12,6 +12,7 @@ from rl.core.arguments import as_integer, as_number, one_of
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import ADVANTAGE, NEXT, REWARD, NestedKey, key_str, unwrap
+from rl.llm.functional import Sequences
 
 __all__ = ["MCAdvantage", "group_advantage"]
 
@@ -66,30 +67,20 @@ def group_advantage(
     # Double precision: the sums of large rewards would lose the differences of a group.
     value = value.double() if reward.device.type != "mps" else value
 
-    def mean_of(values: Tensor, members: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        count = torch.zeros(groups, dtype=values.dtype, device=values.device)
-        count = count.index_add(0, members, scored.to(values.dtype))
-        total = torch.zeros_like(count).index_add(0, members, values.where(scored, 0))
-        return total, count
-
-    whole = torch.zeros_like(member)
-    levels = {"group": (member, size.numel()), "batch": (whole, 1)}
+    levels = {"group": Sequences(scored, member), "batch": Sequences(scored, torch.zeros_like(member))}
 
     def mean(level: str) -> Tensor:
-        members, groups = levels[level]
-        total, count = mean_of(value, members, groups)
-        return (total / count.clamp(min=1))[members]
+        return levels[level].expand(levels[level].mean(value))
 
     def deviation(level: str) -> Tensor:
-        members, groups = levels[level]
-        total, count = mean_of((value - mean(level)).square(), members, groups)
-        return (total / (count - 1).clamp(min=1)).sqrt()[members]
+        squares = levels[level].sum((value - mean(level)).square())
+        return levels[level].expand((squares / (levels[level].lengths - 1).clamp(min=1)).sqrt())
 
     if baseline == "leave_one_out":
-        total, count = mean_of(value, *levels["group"])
-        others = (count - 1)[member]
+        groups = levels["group"]
+        others, total = groups.expand(groups.lengths) - 1, groups.expand(groups.sum(value))
         # The only scored response of its group has nothing to be compared with: its advantage is 0.
-        found = torch.where(others > 0, value - (total[member] - value) / others.clamp(min=1), 0)
+        found = torch.where(others > 0, value - (total - value) / others.clamp(min=1), 0)
     else:
         found = value if baseline is None else value - mean(baseline)
     if scale is not None:

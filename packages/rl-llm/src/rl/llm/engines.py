@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError
 from rl.llm._keys import LOG_PROBS
-from rl.llm.log_probs import TokenScorer, log_probs_of_logits, token_positions
+from rl.llm.log_probs import TokenScorer, accepted_arguments, token_positions
 from rl.llm.rollouts import Rollout, Segment, Tokenizer, padded
 
 __all__ = ["Completion", "Engine", "Sampling", "ScriptedEngine", "TorchEngine"]
@@ -41,6 +41,8 @@ class Sampling:
     def __post_init__(self) -> None:
         as_integer(self.max_tokens, "Sampling", "max_tokens", least=1)
         as_number(self.temperature, "Sampling", "temperature", least=0)
+        if self.max_total is not None:
+            as_integer(self.max_total, "Sampling", "max_total", least=1)
 
 
 class Completion(NamedTuple):
@@ -134,8 +136,9 @@ class TorchEngine:
     """Engine in this process: a model with a cache of keys and values, and a batch in flight.
 
     The model is called as those of Hugging Face are, and returns ``logits`` and ``past_key_values``; its attention is
-    over all tokens. A response that ends leaves the batch, and the next prompt takes its place. The model may be the
-    one that is trained; recorded log-probabilities are those of the sampling temperature.
+    over all tokens. Equal prompts, as those of a group, are computed once. A response that ends leaves the batch, and
+    the next prompt takes its place. The model may be the one that is trained; recorded log-probabilities are those of
+    the sampling temperature. Weights that are loaded are those of ``state_dict()``.
 
     Args:
         model: Causal language model.
@@ -147,7 +150,7 @@ class TorchEngine:
         seed: Seed of the samples.
 
     Raises:
-        ArgumentError: If a number is out of its range.
+        ArgumentError: If a number is out of its range, or responses with stop strings are sampled without a tokenizer.
 
     Example:
         >>> from rl.llm import CharTokenizer, TinyTransformer
@@ -178,15 +181,6 @@ class TorchEngine:
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return a response to each prompt, in order.
-
-        Args:
-            prompts: Tokens so far of each dialogue.
-            sampling: How responses are sampled.
-
-        Raises:
-            ArgumentError: If there are stop strings and no tokenizer.
-        """
         if sampling.stop_strings and self.tokenizer is None:
             raise ArgumentError("TorchEngine: stop_strings need a tokenizer, got none. Pass tokenizer=")
         training = self.model.training
@@ -211,33 +205,33 @@ class TorchEngine:
         logits = batch.logits.float()
         if sampling.temperature:
             probs = (logits / sampling.temperature).softmax(-1)
-            tokens = torch.multinomial(probs, 1, generator=self.generator).squeeze(-1)
+            tokens = torch.multinomial(probs, 1, generator=self.generator)
         else:
-            tokens = logits.argmax(-1)
-        log_probs, _ = log_probs_of_logits(logits, tokens, temperature=sampling.temperature or 1.0)
-        for row, token, log_prob in zip(batch.rows, tokens.tolist(), log_probs.tolist(), strict=True):
+            tokens = logits.argmax(-1, keepdim=True)
+        if sampling.temperature not in (0, 1):
+            logits = logits * (1 / sampling.temperature)
+        # As log_probs_of_logits, without what gradients and entropies need.
+        largest = logits.amax(-1, keepdim=True)
+        normalizer = largest + (logits - largest).exp().sum(-1, keepdim=True).log()
+        log_probs = logits.gather(-1, tokens) - normalizer
+        batch.sampled = tokens
+        for row, (token,), (log_prob,) in zip(batch.rows, tokens.tolist(), log_probs.tolist(), strict=True):
             row.tokens.append(token)
             row.log_probs.append(log_prob)
-            if token in self.stop_tokens or self._ends_with(row.tokens, sampling.stop_strings):
+            if token in self.stop_tokens or (sampling.stop_strings and self._ends_with(row.tokens, sampling)):
                 row.finish = "stop"
             elif len(row.tokens) == sampling.max_tokens:
                 row.finish = "length"
 
-    def _ends_with(self, tokens: list[int], stops: tuple[str, ...]) -> bool:
+    def _ends_with(self, tokens: list[int], sampling: Sampling) -> bool:
         """Return whether a stop string ends within the last token."""
-        if not stops or self.tokenizer is None:
-            return False
-        text, before = self.tokenizer.decode(tokens), self.tokenizer.decode(tokens[:-1])
-        return any(stop in text and stop not in before for stop in stops)
+        tokenizer: Any = self.tokenizer
+        text, before = tokenizer.decode(tokens), tokenizer.decode(tokens[:-1])
+        return any(stop in text and stop not in before for stop in sampling.stop_strings)
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout], *, temperature: float = 1.0) -> list[Tensor]:
-        """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one.
-
-        Args:
-            rollouts: Tokens.
-            temperature: Number by which logits are divided, above 0.
-        """
+        """Return the log-probability of each token at a temperature, as `Engine.score` does."""
         scorer = TokenScorer(self.model, temperature=temperature, entropy=False)
         found: list[Tensor] = []
         for start in range(0, len(rollouts), self.max_batch):
@@ -247,15 +241,6 @@ class TorchEngine:
         return found
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights.
-
-        Args:
-            weights: Weights by name, those of ``state_dict()``.
-            version: Version, above the present one.
-
-        Raises:
-            ArgumentError: If the version is not above the present one.
-        """
         check_version("TorchEngine", version, self.version)
         self.model.load_state_dict(dict(weights))
         self.version = version
@@ -271,18 +256,27 @@ class _Batch:
         self.cache_name = ""
         self.mask = torch.zeros(0, 0, dtype=torch.bool, device=device)
         self.logits = torch.zeros(0, 0, device=device)
+        self.sampled = torch.zeros(0, 1, dtype=torch.int64, device=device)
 
     def admit(self, rows: list[_Request]) -> None:
         """Compute the cache of new prompts, and add them to the batch."""
-        prompts = [torch.tensor([*one.prompt, *one.tokens]) for one in rows]
+        keys = [(*one.prompt, *one.tokens) for one in rows]
+        unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}  # responses to one prompt share its cache
+        prompts = [torch.tensor(key) for key in unique]
         side: dict[str, Any] = {"batch_first": True, "padding_side": "left"}
         tokens = torch.nn.utils.rnn.pad_sequence(prompts, padding_value=self.pad_token, **side).to(self.device)
         ones = [torch.ones_like(one, dtype=torch.bool) for one in prompts]
         mask = torch.nn.utils.rnn.pad_sequence(ones, **side).to(self.device)
-        out = self.model(input_ids=tokens, attention_mask=mask, position_ids=token_positions(mask), use_cache=True)
+        options = {"logits_to_keep": 1} if "logits_to_keep" in accepted_arguments(self.model) else {}
+        positions = token_positions(mask)
+        out = self.model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **options)
         # transformers 5.24 calls it `cache`, older versions and the small model `past_key_values`.
         self.cache_name = "cache" if getattr(out, "cache", None) is not None else "past_key_values"
         logits, cache = out.logits[:, -1], getattr(out, self.cache_name)
+        if len(unique) < len(rows):
+            index = torch.tensor([unique[key] for key in keys], device=self.device)
+            logits, mask = logits[index], mask[index]
+            cache = _cache_like(cache, [[one[index] for one in two] for two in _pairs(cache)])
         if self.rows:
             size = max(self.mask.shape[1], mask.shape[1])
             pairs = zip(_pairs(self.cache), _pairs(cache), strict=True)
@@ -303,16 +297,15 @@ class _Batch:
         index = torch.tensor(rows, device=self.device)
         mask = self.mask[index]
         first = int(mask.any(0).int().argmax())
-        self.mask, self.logits = mask[:, first:], self.logits[index]
+        self.mask, self.sampled = mask[:, first:], self.sampled[index]
         self.cache = _cache_like(self.cache, [[one[index][:, :, first:] for one in two] for two in _pairs(self.cache)])
 
     def decode(self) -> None:
         """Compute the logits after the last token of each row."""
-        tokens = torch.tensor([[one.tokens[-1]] for one in self.rows], device=self.device)
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], 1)
-        positions = token_positions(self.mask)[:, -1:]
+        positions = self.mask.sum(-1, keepdim=True)
+        self.mask = nn.functional.pad(self.mask, (0, 1), value=True)
         options = {"attention_mask": self.mask, "position_ids": positions, self.cache_name: self.cache}
-        out = self.model(input_ids=tokens, use_cache=True, **options)
+        out = self.model(input_ids=self.sampled, use_cache=True, **options)
         self.logits, self.cache = out.logits[:, -1], getattr(out, self.cache_name)
 
 
@@ -375,7 +368,6 @@ class ScriptedEngine:
         self._next = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return the next response of the script for each prompt, cut to the sampling's tokens."""
         found: list[Completion] = []
         for prompt in prompts:
             if callable(self.script):
@@ -389,14 +381,8 @@ class ScriptedEngine:
         return found
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """Return the script's log-probability for each token but the first."""
         return [torch.full(one.tokens.shape, self.log_prob).index_fill(0, torch.tensor(0), 0) for one in rollouts]
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Keep the weights.
-
-        Raises:
-            ArgumentError: If the version is not above the present one.
-        """
         self.version = check_version("ScriptedEngine", version, self.version)
         self.weights = dict(weights)

@@ -6,18 +6,18 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase, lazy_stack
-from torch import Tensor
 
 from rl.core.arguments import as_integer, one_of
 from rl.core.errors import ArgumentError, ContractError
-from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED
+from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED, NestedKey
 from rl.core.specs import Binary, Composite, NonTensor, Unbounded
 from rl.llm._keys import ATTENTION, TOKENS, TRAINED
 from rl.llm.chat import History
+from rl.llm.collectors import Dialogue
 from rl.llm.rewards import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser, RewardParser
 from rl.llm.rollouts import Rollout, Segment, padded
 from rl.llm.tasks import Problem, Reply, Task
@@ -36,8 +36,6 @@ __all__ = [
 ]
 
 Records = Sequence[Mapping[str, Any]]
-
-_ANSWER = "Think first, then give the final answer between <answer> and </answer>."
 
 
 def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
@@ -99,11 +97,9 @@ class DatasetTask(Task):
         return Problem((*system, {"role": "user", "content": text}), record)
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return the problem of a record, of which each is equally probable."""
         return self.problem(self.records[rng.randrange(len(self.records))])
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return the reward of the answer."""
         return Reply(self.reward(problem.answer, answers[-1]))
 
 
@@ -123,15 +119,19 @@ class ChatEnv:
     what was sampled is never encoded again. To collect batches for training use `LLMCollector`, which does the same
     without TensorDict in between.
 
+    With texts, or with tokens and `max_total`, which gives prompts a fixed length, it has the specs that
+    `TransformedEnv` of rl-envs needs, and with texts those of `Collector`.
+
     Args:
         task: Source of problems and rewards.
         template: Template that encodes them; None for histories.
         input_mode: What prompts and responses are.
         batch_size: Number of dialogues.
         seed: Seed of the problems.
+        max_total: Number of tokens of a dialogue from which it is truncated; no bound if None.
 
     Raises:
-        ArgumentError: If the mode is unknown, or texts or tokens lack a template.
+        ArgumentError: If the mode is unknown, or a template is needed and missing.
 
     Example:
         >>> from rl.llm import SortTask
@@ -152,44 +152,50 @@ class ChatEnv:
         input_mode: str = "history",
         batch_size: int = 1,
         seed: int = 0,
+        max_total: int | None = None,
     ) -> None:
         owner = type(self).__name__
         self.input_mode = one_of(input_mode, owner, "input_mode", ("history", "text", "tokens"))
-        if template is None and input_mode != "history":
-            raise ArgumentError(f"{owner}: {input_mode} need a template, got none. Pass a ChatTemplate")
+        if template is None and (input_mode != "history" or max_total is not None):
+            needs = "max_total" if input_mode == "history" else input_mode
+            raise ArgumentError(f"{owner}: {needs} need a template, got none. Pass a ChatTemplate")
+        self.max_total = None if max_total is None else as_integer(max_total, owner, "max_total", least=1)
         self.task, self.template = task, template
         self.batch_size = torch.Size([as_integer(batch_size, owner, "batch_size", least=1)])
         self.rng = random.Random(seed)
-        self._problems: list[Problem] = []
-        self._messages: list[list[Mapping[str, Any]]] = []
-        self._answers: list[list[str]] = []
-        self._tokens: list[list[int]] = []
+        self._dialogues: list[Dialogue] = []
 
-    def _text_spec(self, part: str) -> Composite:
-        """Return the spec of texts or histories; tokens have no fixed length, and no spec."""
-        leaves = {} if self.input_mode == "tokens" else {part: NonTensor(shape=self.batch_size)}
-        return Composite({self.input_mode: Composite(leaves, shape=self.batch_size)}, shape=self.batch_size)
+    def _spec(self, leaves: dict[NestedKey, Any]) -> Composite:
+        return Composite(leaves, shape=self.batch_size)
 
     @property
     def observation_spec(self) -> Composite:
-        """Prompts."""
-        return self._text_spec("prompt")
+        """Prompts; empty for tokens without `max_total`, whose number is not known."""
+        if self.input_mode != "tokens":
+            return self._spec({(self.input_mode, "prompt"): NonTensor(shape=self.batch_size)})
+        if self.max_total is None:
+            return self._spec({})
+        shape = (*self.batch_size, self.max_total)
+        tokens, mask = Unbounded(shape=shape, dtype=torch.int64), Binary(shape=shape, dtype=torch.bool)
+        return self._spec({("tokens", "prompt"): tokens, ATTENTION: mask})
 
     @property
     def full_action_spec(self) -> Composite:
-        """Responses."""
-        return self._text_spec("response")
+        """Responses; empty for tokens, which are rows of `padded`."""
+        key = (self.input_mode, "response")
+        return self._spec({} if self.input_mode == "tokens" else {key: NonTensor(shape=self.batch_size)})
 
     @property
     def full_reward_spec(self) -> Composite:
         """Reward of each dialogue."""
-        return Composite({REWARD: Unbounded(shape=(*self.batch_size, 1))}, shape=self.batch_size)
+        return self._spec({REWARD: Unbounded(shape=(*self.batch_size, 1))})
 
     @property
     def full_done_spec(self) -> Composite:
         """The three done flags."""
-        flags = {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
-        return Composite(flags, shape=self.batch_size)
+        return self._spec(
+            {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
+        )
 
     def set_seed(self, seed: int) -> int:
         """Make the problems repeatable; return the seed for the next environment."""
@@ -205,32 +211,34 @@ class ChatEnv:
         Args:
             tensordict: Batch with ``_reset``; None for all.
         """
-        marked = None if tensordict is None else tensordict.get("_reset", None)
-        rows = range(self.batch_size[0])
-        if marked is None or not self._problems:
-            count = self.batch_size[0]
-            self._problems, self._messages, self._answers, self._tokens = ([None] * count for _ in range(4))  # pyright: ignore[reportAttributeAccessIssue]
-        else:
-            rows = marked.reshape(-1).nonzero().flatten().tolist()
-        for i in rows:
-            problem = self.task.sample(self.rng)
-            self._problems[i], self._messages[i], self._answers[i] = problem, list(problem.messages), []
-            if self.template is not None:
-                self._tokens[i] = self.template.prompt(self._messages[i]).tokens.tolist()
+        marked: Any = None if tensordict is None else tensordict.get("_reset", None)
+        fresh = [True] * self.batch_size[0]
+        if marked is not None and self._dialogues:
+            fresh = marked.flatten().tolist()
+        self._dialogues = [self._start() if new else self._dialogues[i] for i, new in enumerate(fresh)]
         out = self._prompts()
         flags = torch.zeros(*self.batch_size, 1, dtype=torch.bool)
         return out.update({DONE: flags, TERMINATED: flags.clone(), TRUNCATED: flags.clone()})
 
+    def _start(self) -> Dialogue:
+        problem = self.task.sample(self.rng)
+        messages = list(problem.messages)
+        return Dialogue(
+            problem, messages, [] if self.template is None else self.template.prompt(messages).tokens.tolist()
+        )
+
     def _prompts(self) -> TensorDict:
-        out = TensorDict({}, batch_size=self.batch_size)
+        out, tokens = TensorDict({}, batch_size=self.batch_size), [one.tokens for one in self._dialogues]
         if self.input_mode == "history":
-            histories: Any = lazy_stack([History.from_chats(one) for one in self._messages])
+            histories: Any = lazy_stack([History.from_chats(one.messages) for one in self._dialogues])
             return out.set(("history", "prompt"), histories)
         template: Any = self.template
         if self.input_mode == "text":
-            return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, self._tokens)))
-        rows = padded([Rollout.of([Segment.given(one, role="user")]) for one in self._tokens])
-        return out.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+            return out.set(("text", "prompt"), NonTensorStack(*map(template.tokenizer.decode, tokens)))
+        rows = padded([Rollout.of([Segment.given(one, role="user")]) for one in tokens])
+        width = (self.max_total or rows[TOKENS].shape[1]) - rows[TOKENS].shape[1]  # negative: the row is truncated
+        ids, mask = (torch.nn.functional.pad(rows[key], (0, width)) for key in (TOKENS, ATTENTION))
+        return out.set(("tokens", "prompt"), ids).set(ATTENTION, mask)
 
     def _responses(self, td: TensorDictBase) -> tuple[list[str], list[bool]]:
         """Return the text of each response, and whether it was complete; keep the tokens so far."""
@@ -242,7 +250,8 @@ class ChatEnv:
                 raise ContractError(f"{type(self).__name__} reads {TOKENS} and {TRAINED}, which the batch lacks")
             found = [row[mask].tolist() for row, mask in zip(tokens.unbind(), trained.unbind(), strict=True)]
             texts = [template.tokenizer.decode([t for t in row if t not in template.stop_tokens]) for row in found]
-            self._tokens = [[*before, *row] for before, row in zip(self._tokens, found, strict=True)]
+            for one, row in zip(self._dialogues, found, strict=True):
+                one.tokens += row
             return texts, [bool(row) and row[-1] in template.stop_tokens for row in found]
         if td.get(key, None) is None:
             raise ContractError(f"{type(self).__name__} reads {key}, which the batch lacks")
@@ -260,39 +269,31 @@ class ChatEnv:
         Raises:
             ContractError: If the responses are absent.
         """
-        if not self._problems:
+        if not self._dialogues:
             raise ContractError(f"{type(self).__name__}: step comes after reset")
-        rewards: list[float] = []
-        terminated: list[bool] = []
-        truncated: list[bool] = []
-        for i, (text, complete) in enumerate(zip(*self._responses(tensordict), strict=True)):
-            self._answers[i].append(text)
-            self._messages[i].append({"role": "assistant", "content": text})
-            rewarded = complete or self.task.rewards_truncated
-            reply = self.task.reply(self._problems[i], self._answers[i]) if rewarded else Reply(0.0)
-            last = len(self._answers[i]) >= self.task.max_turns
-            rewards.append(reply.reward)
-            terminated.append(complete and not reply.messages)
-            truncated.append(not complete or (bool(reply.messages) and last))
-            if reply.messages and complete and not last:
-                self._follow(i, reply)
-        out = self._prompts()
+        rows = zip(self._dialogues, *self._responses(tensordict), strict=True)
+        outcomes = [self._respond(one, text, complete=complete) for one, text, complete in rows]
+        reward, terminated, truncated = (torch.tensor(column).unsqueeze(-1) for column in zip(*outcomes, strict=True))
+        flags = {DONE: terminated | truncated, TERMINATED: terminated, TRUNCATED: truncated}
+        return tensordict.set(NEXT, self._prompts().update({REWARD: reward, **flags}))
 
-        def column(values: list[Any]) -> Tensor:
-            return torch.tensor(values).unsqueeze(-1)
-
-        done = [a or b for a, b in zip(terminated, truncated, strict=True)]
-        flags = {DONE: column(done), TERMINATED: column(terminated), TRUNCATED: column(truncated)}
-        return tensordict.set(NEXT, out.update({REWARD: column(rewards), **flags}))
-
-    def _follow(self, i: int, reply: Reply) -> None:
-        """Add the messages that follow a response to a dialogue."""
+    def _respond(self, one: Dialogue, text: str, *, complete: bool) -> tuple[float, bool, bool]:
+        """Add a response and what follows it; return its reward, and whether it terminates or truncates."""
+        one.answers.append(text)
+        one.messages.append({"role": "assistant", "content": text})
+        rewarded = complete or self.task.rewards_truncated
+        reply = self.task.reply(one.problem, one.answers) if rewarded else Reply(0.0)
+        if not complete or not reply.messages:
+            return reply.reward, complete, not complete
+        if len(one.answers) >= self.task.max_turns:
+            return reply.reward, False, True
+        new = list(reply.messages)
         if self.template is not None:
-            if self.input_mode == "text":
-                self._tokens[i] = self.template.encode(self._messages[i])[0]
-            new = self.template.continuation(self._messages[i], list(reply.messages)).tokens.tolist()
-            self._tokens[i] = [*self._tokens[i], *new]
-        self._messages[i] += reply.messages
+            if self.input_mode != "tokens":  # tokens that were sampled are not encoded again
+                one.tokens = self.template.encode(one.messages)[0]
+            one.tokens = [*one.tokens, *self.template.continuation(one.messages, new).tokens.tolist()]
+        one.messages += new
+        return reply.reward, False, self.max_total is not None and len(one.tokens) >= self.max_total
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Return the step, and the root of the following one, in which finished dialogues have been reset."""
@@ -342,14 +343,27 @@ class DatasetChatEnv(ChatEnv):
         super().__init__(DatasetTask(records, prompt, reward, system=system), template, **options)
 
 
+def _countdown(record: Mapping[str, Any]) -> str:
+    numbers = ", ".join(map(str, record["nums"]))
+    return f"Use each of the numbers {numbers} once, with + - * /, to make {record['target']}."
+
+
+class _RecordEnv(DatasetChatEnv):
+    """`DatasetChatEnv` of one data set: a subclass sets its prompt, its parser and its system message."""
+
+    prompt: ClassVar[Any]
+    parser: ClassVar[type[RewardParser]]
+    system: ClassVar[str] = "Think first, then give the final answer between <answer> and </answer>."
+
+    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
+        super().__init__(records, self.prompt, self.parser(), template, system=self.system, **options)
+
+
 @final
-class GSM8KEnv(DatasetChatEnv):
+class GSM8KEnv(_RecordEnv):
     """Arithmetic word problems: records with ``question`` and ``answer`` (Cobbe et al., 2021).
 
-    Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
-        options: Further arguments of `ChatEnv`.
+    Arguments are those of `DatasetChatEnv` without `prompt`, `reward` and `system`.
 
     Example:
         >>> env = GSM8KEnv([{"question": "1 + 1?", "answer": "#### 2"}])
@@ -357,41 +371,24 @@ class GSM8KEnv(DatasetChatEnv):
         {'role': 'user', 'content': '1 + 1?'}
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, "question", GSM8KRewardParser(), template, system=_ANSWER, **options)
+    prompt, parser = "question", GSM8KRewardParser
 
 
 @final
-class MATHEnv(DatasetChatEnv):
+class MATHEnv(_RecordEnv):
     """Competition mathematics: records with ``problem`` and ``solution`` (Hendrycks et al., 2021).
 
-    Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
-        options: Further arguments of `ChatEnv`.
+    Arguments are those of `GSM8KEnv`.
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, "problem", MATHRewardParser(), template, system=_ANSWER, **options)
-
-
-def _countdown(record: Mapping[str, Any]) -> str:
-    numbers = ", ".join(map(str, record["nums"]))
-    return f"Use each of the numbers {numbers} once, with + - * /, to make {record['target']}."
+    prompt, parser = "problem", MATHRewardParser
 
 
 @final
-class CountdownEnv(DatasetChatEnv):
-    """Numbers that reach a target: records with ``nums`` and ``target``.
+class CountdownEnv(_RecordEnv):
+    """Numbers that reach a target: records with ``nums`` and ``target``; arguments as for `GSM8KEnv`."""
 
-    Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
-        options: Further arguments of `ChatEnv`.
-    """
-
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, _countdown, CountdownRewardParser(), template, system=_ANSWER, **options)
+    prompt, parser = staticmethod(_countdown), CountdownRewardParser
 
 
 @final
@@ -401,8 +398,16 @@ class IFEvalEnv(DatasetChatEnv):
     Args:
         records: File or records.
         template: Template that encodes the conversations; None for histories.
+        scorer: Scorer of the answers, such as ``IfEvalScorer(detect_language=langdetect.detect)``.
         options: Further arguments of `ChatEnv`.
     """
 
-    def __init__(self, records: str | Path | Records, template: ChatTemplate | None = None, **options: Any) -> None:
-        super().__init__(records, "prompt", IfEvalScorer(), template, **options)
+    def __init__(
+        self,
+        records: str | Path | Records,
+        template: ChatTemplate | None = None,
+        *,
+        scorer: IfEvalScorer | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(records, "prompt", IfEvalScorer() if scorer is None else scorer, template, **options)

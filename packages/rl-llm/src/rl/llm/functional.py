@@ -351,24 +351,20 @@ def token_weights(
 # --- divergence -------------------------------------------------------------------------------------------------------
 
 
-def _k1(difference: Tensor) -> Tensor:
-    return difference
+def _k1(x: Tensor) -> Tensor:
+    return x
 
 
-def _k2(difference: Tensor) -> Tensor:
-    return difference.square() / 2
+def _k2(x: Tensor) -> Tensor:
+    return x.square() / 2
 
 
-def _k3(difference: Tensor) -> Tensor:
-    return (-difference).exp() - 1 + difference
+def _k3(x: Tensor) -> Tensor:
+    return (-x).exp() - 1 + x
 
 
 def _with_gradient_of_k2(value: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def estimate(difference: Tensor) -> Tensor:
-        k2 = _k2(difference)
-        return k2 - k2.detach() + value(difference.detach())
-
-    return estimate
+    return lambda x: _k2(x) - _k2(x).detach() + value(x.detach())
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {

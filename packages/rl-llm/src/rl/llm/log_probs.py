@@ -46,8 +46,8 @@ class _Source:
             found = nn.functional.linear(
                 hidden[rows], weight[columns], None if self.bias is None else self.bias[columns]
             )
-        # Masked logits are -inf, and 0 * -inf would be NaN. A copy, which the caller may change.
-        found = found.to(self.dtype).clamp(min=_FLOOR)
+        # The caller may change the chunk: given logits are copied. Masked ones are -inf, and 0 * -inf would be NaN.
+        found = found.to(self.dtype, copy=self.logits is not None).clamp_(min=_FLOOR)
         return found if scale == 1 else found.mul_(scale)
 
 
@@ -61,6 +61,7 @@ class _LogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         logits, hidden, weight, bias, targets, scale, sizes = inputs
+        ctx.set_materialize_grads(False)  # entropies are often computed for the log alone
         source = _Source(logits, hidden, weight, bias)
         shape, dtype = (source.rows,), source.dtype
         chosen, normalizer, entropy = (targets.new_empty(shape, dtype=dtype) for _ in range(3))
@@ -72,9 +73,10 @@ class _LogProbs(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - as torch calls it
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - as torch calls it
         logits, hidden, weight, bias, targets, normalizer, entropy = ctx.saved_tensors
-        source, (grad_log_prob, grad_entropy) = _Source(logits, hidden, weight, bias), grads
+        source = _Source(logits, hidden, weight, bias)
+        by_log_prob, by_entropy = grads[0] if grads[0] is not None else torch.zeros_like(normalizer), grads[1]
         totals = [  # sums over chunks in single precision; the gradient of logits is written once
             None
             if one is None or not needed
@@ -82,16 +84,19 @@ class _LogProbs(torch.autograd.Function):
             for one, needed in zip((logits, hidden, weight, bias), ctx.needs_input_grad, strict=False)
         ]
         of_logits, of_hidden, of_weight, of_bias = totals
-        offset = grad_log_prob + grad_entropy * entropy
+        offset = by_log_prob if by_entropy is None else by_log_prob + by_entropy * entropy
         for rows in _slices(source.rows, ctx.sizes[0]):
             for columns in _slices(source.columns, ctx.sizes[1]):
                 # d log p(y) / dz = [y] - p and d H / dz = -p (log p + H), in place: chunks are what this costs.
                 dz = source.chunk(rows, columns, ctx.scale).sub_(normalizer[rows, None])
-                p = dz.exp()
-                dz.mul_(-grad_entropy[rows, None]).sub_(offset[rows, None]).mul_(p)
+                if by_entropy is None:
+                    dz.exp_().mul_(-offset[rows, None])
+                else:
+                    p = dz.exp()
+                    dz.mul_(-by_entropy[rows, None]).sub_(offset[rows, None]).mul_(p)
                 inside = (targets[rows] >= columns.start) & (targets[rows] < columns.stop)
                 where = (targets[rows] - columns.start).where(inside, 0).unsqueeze(-1)
-                dz.scatter_add_(-1, where, (grad_log_prob[rows] * inside).unsqueeze(-1))
+                dz.scatter_add_(-1, where, (by_log_prob[rows] * inside).unsqueeze(-1))
                 if ctx.scale != 1:
                     dz.mul_(ctx.scale)
                 if of_logits is not None:
@@ -286,7 +291,7 @@ class TokenScorer(nn.Module):
         self.chunk, self.entropy = chunk, entropy
         if len(chunk) != 2:
             raise ArgumentError(f"TokenScorer: chunk must be a pair of sizes, got {chunk!r}")
-        self._names = _accepted(model)
+        self._names = accepted_arguments(model)
 
     @property
     def contract(self) -> Contract:
@@ -359,9 +364,10 @@ class TokenScorer(nn.Module):
         )
 
 
-def _accepted(model: nn.Module) -> frozenset[str]:
+def accepted_arguments(model: nn.Module) -> frozenset[str]:
     """Return which of the arguments of a causal model its ``forward`` has."""
     # Adapters of peft take any arguments, and pass them to the model that they wrap.
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
     parameters = inspect.signature(base.forward).parameters
-    return frozenset({"input_ids", "attention_mask", "position_ids", "use_cache"} & parameters.keys())
+    known = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"}
+    return frozenset(known & parameters.keys())

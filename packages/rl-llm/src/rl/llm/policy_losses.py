@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.arguments import as_number, one_of
 from rl.core.contract import Key
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, issue_warning
 from rl.core.keys import ADVANTAGE, NestedKey, key_str
 from rl.llm import functional as f
 from rl.llm._base import TokenBatch, TokenLoss, per_token_key, scalar
@@ -28,6 +29,10 @@ __all__ = [
 ]
 
 
+_DRIFT = 0.1
+"""Log-ratio from which the first batch gives a warning: half of the usual clip, above rounding in bfloat16."""
+
+
 class PolicyLoss(TokenLoss):
     """Policy gradient on sampled tokens: a ratio, a surrogate and a normalizer, chosen independently.
 
@@ -40,7 +45,8 @@ class PolicyLoss(TokenLoss):
     summed with the same weights of tokens. Diagnostics have TRL's names: ``clip_ratio/low_mean``,
     ``clip_ratio/high_mean``, ``clip_ratio/region_mean``, ``kl``, ``entropy``,
     ``sampling/importance_sampling_ratio/mean``...; ``log_ratio/max_abs`` is 0 for the first step on fresh samples if
-    trainer and sampler agree, and ``ESS`` is the effective share of tokens.
+    trainer and sampler agree, and ``ESS`` is the effective share of tokens. A first batch with a log-ratio above 0.1
+    issues a warning.
 
     Args:
         actor_network: Policy, such as a `TokenScorer`.
@@ -114,6 +120,7 @@ class PolicyLoss(TokenLoss):
         self.kl_to_ref_coeff, self.entropy_coeff = kl_to_ref_coeff, entropy_coeff
         self.kl_estimator = one_of(kl_estimator, owner, "kl_estimator", f.KL_ESTIMATORS)
         self.kl_importance = kl_importance
+        self._checked = False
 
     @property
     def _reads_sampler(self) -> bool:
@@ -168,15 +175,6 @@ class PolicyLoss(TokenLoss):
         return batch.expanded(self._keys["advantage"]), {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
-
-        Raises:
-            ContractError: If a key that is read is absent.
-            ShapeError: If shapes differ.
-        """
         batch, keys = self.read(tensordict), self._keys
         log_prob, sequences = batch.log_prob, batch.sequences
         advantage, values = self._advantage(batch)
@@ -202,7 +200,24 @@ class PolicyLoss(TokenLoss):
                 values["loss_entropy"] = -self.entropy_coeff * batch.reduce(batch.entropy)
         if self.surrogate.reads_ratio:
             values |= self._ratio_diagnostics(batch, token_ratio.detach(), log_ratio.detach(), advantage)
+            self._check_first(values["log_ratio/max_abs"])
         return self._written(values)
+
+    def _check_first(self, largest: Tensor) -> None:
+        """Warn if the policy already differs from the sampler in the first update."""
+        if self._checked or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
+        try:
+            value = float(largest)
+        except RuntimeError:  # under vmap a tensor has no single value
+            return
+        self._checked = True
+        if value > _DRIFT:
+            issue_warning(
+                f"{type(self).__name__}: in the first batch the log-ratio of a token is {value:.3g}; on fresh samples"
+                " it is 0 if trainer and sampler agree. Look for dropout, another temperature, padding, lower precision"
+                " or older weights, or pass correction="
+            )
 
     def _corrected(
         self, correction: Correction, batch: TokenBatch, log_weight: Tensor, sampled: Tensor, advantage: Tensor
@@ -263,10 +278,7 @@ class GRPOLoss(PolicyLoss):
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
         dual_clip: Largest ratio for negative advantages; None for no limit.
         kl_to_ref_coeff: Weight of the divergence from the reference policy; None for no term. DeepSeek-R1 has 0.001.
-        kl_estimator: Estimator of the divergence.
-        kl_importance: Whether the estimator is multiplied by the ratio.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Estimator, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -276,22 +288,10 @@ class GRPOLoss(PolicyLoss):
         clip_epsilon: float | tuple[float, float] = 0.2,
         dual_clip: float | None = None,
         kl_to_ref_coeff: float | None = 0.04,
-        kl_estimator: str = "k3",
-        kl_importance: bool = False,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon), dual=dual_clip),
-            ratio="token",
-            normalizer="sequence",
-            kl_to_ref_coeff=kl_to_ref_coeff,
-            kl_estimator=kl_estimator,
-            kl_importance=kl_importance,
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        clip, options = PPOClip(*_pair(clip_epsilon), dual=dual_clip), {"kl_to_ref_coeff": kl_to_ref_coeff, **options}
+        super().__init__(actor_network, clip, ratio="token", normalizer="sequence", **options)
 
 
 @final
@@ -305,8 +305,7 @@ class DAPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distances of the lower and the upper bound from 1.
         dual_clip: Largest ratio for negative advantages; None for no limit.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -315,17 +314,10 @@ class DAPOLoss(PolicyLoss):
         *,
         clip_epsilon: float | tuple[float, float] = (0.2, 0.28),
         dual_clip: float | None = None,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon), dual=dual_clip),
-            ratio="token",
-            normalizer="tokens",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        clip = PPOClip(*_pair(clip_epsilon), dual=dual_clip)
+        super().__init__(actor_network, clip, ratio="token", normalizer="tokens", **options)
 
 
 @final
@@ -338,8 +330,7 @@ class DrGRPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         max_tokens: Largest number of tokens of a response.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -348,18 +339,10 @@ class DrGRPOLoss(PolicyLoss):
         max_tokens: float,
         *,
         clip_epsilon: float | tuple[float, float] = 0.2,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon)),
-            ratio="token",
-            normalizer="constant",
-            max_tokens=max_tokens,
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        options = {"max_tokens": max_tokens, **options}
+        super().__init__(actor_network, PPOClip(*_pair(clip_epsilon)), ratio="token", normalizer="constant", **options)
 
 
 @final
@@ -372,8 +355,7 @@ class GSPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distances of the lower and the upper bound from 1.
         token_gradient: Whether each token has its own gradient (GSPO-token), for advantages of tokens.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -382,17 +364,10 @@ class GSPOLoss(PolicyLoss):
         *,
         clip_epsilon: float | tuple[float, float] = (3e-4, 4e-4),
         token_gradient: bool = False,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon)),
-            ratio="sequence_token" if token_gradient else "sequence",
-            normalizer="sequence",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+        ratio = "sequence_token" if token_gradient else "sequence"
+        super().__init__(actor_network, PPOClip(*_pair(clip_epsilon)), ratio=ratio, normalizer="sequence", **options)
 
 
 @final
@@ -405,27 +380,11 @@ class CISPOLoss(PolicyLoss):
         actor_network: Policy, such as a `TokenScorer`.
         high: Largest weight, a ratio of at least 1.
         low: Smallest weight, a ratio in [0, 1].
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
-    def __init__(
-        self,
-        actor_network: nn.Module,
-        *,
-        high: float = 5.0,
-        low: float = 0.0,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
-    ) -> None:
-        super().__init__(
-            actor_network,
-            CISPO(high, low),
-            ratio="token",
-            normalizer="tokens",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
-        )
+    def __init__(self, actor_network: nn.Module, *, high: float = 5.0, low: float = 0.0, **options: Any) -> None:
+        super().__init__(actor_network, CISPO(high, low), ratio="token", normalizer="tokens", **options)
 
 
 @final
@@ -439,25 +398,14 @@ class RLOOLoss(PolicyLoss):
     Args:
         actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
-        entropy_coeff: Weight of the entropy bonus; None for no term.
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
-        self,
-        actor_network: nn.Module,
-        *,
-        clip_epsilon: float | tuple[float, float] = 0.2,
-        entropy_coeff: float | None = None,
-        correction: Correction | None = None,
+        self, actor_network: nn.Module, *, clip_epsilon: float | tuple[float, float] = 0.2, **options: Any
     ) -> None:
         super().__init__(
-            actor_network,
-            PPOClip(*_pair(clip_epsilon)),
-            ratio="product",
-            normalizer="sequence",
-            entropy_coeff=entropy_coeff,
-            correction=correction,
+            actor_network, PPOClip(*_pair(clip_epsilon)), ratio="product", normalizer="sequence", **options
         )
 
 
@@ -475,7 +423,7 @@ class DistillationLoss(PolicyLoss):
         actor_network: Student, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them; None for no bound.
         normalizer: Weight of a token: "tokens", "sequence" or "prompt".
-        correction: Correction of the mismatch with the sampler.
+        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -489,10 +437,10 @@ class DistillationLoss(PolicyLoss):
         *,
         clip_epsilon: float | tuple[float, float] | None = None,
         normalizer: str = "tokens",
-        correction: Correction | None = None,
+        **options: Any,
     ) -> None:
-        surrogate = PPOClip(None, None) if clip_epsilon is None else PPOClip(*_pair(clip_epsilon))
-        super().__init__(actor_network, surrogate, ratio="token", normalizer=normalizer, correction=correction)
+        clip = PPOClip(None, None) if clip_epsilon is None else PPOClip(*_pair(clip_epsilon))
+        super().__init__(actor_network, clip, ratio="token", normalizer=normalizer, **options)
 
     def _reads_advantage(self) -> tuple[Key, ...]:
         return (per_token_key(self._keys["teacher_log_prob"], "log-probability under the teacher, nats"),)

@@ -263,38 +263,72 @@ def padded(rollouts: Sequence[Rollout], *, pad_token: int = 0, side: str = "righ
     """
     _check(rollouts, values, "padded")
     one_of(side, "padded", "side", ("right", "left"))
+    td, _ = _join(rollouts, [[i] for i in range(len(rollouts))], pad_token, side)
+    return td.update(values)
+
+
+def _join(rollouts: Sequence[Rollout], rows: list[list[int]], pad_token: int, side: str) -> tuple[TensorDict, Tensor]:
+    """Return the entries of rows of rollouts, and the number of the rollout of each token, -1 for padding."""
     fills = {"tokens": pad_token, "version": -1}
 
-    def rows(parts: list[Tensor], fill: float) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=fill, padding_side=side)
+    def joined(parts: list[Tensor], fill: float) -> Tensor:
+        found = [torch.cat([parts[i] for i in row]) for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=fill, padding_side=side)
 
-    td = TensorDict({}, batch_size=[len(rollouts)])
+    td = TensorDict({}, batch_size=[len(rows)])
     for key, name in _LEAVES:
-        td.set(key, rows([getattr(one, name) for one in rollouts], fills.get(name, 0)))
-    return td.set(ATTENTION, rows([torch.ones_like(one.mask) for one in rollouts], 0)).update(values)
+        td.set(key, joined([getattr(one, name) for one in rollouts], fills.get(name, 0)))
+    index = joined([torch.full_like(one.tokens, i) for i, one in enumerate(rollouts)], -1)
+    return td.set(ATTENTION, index >= 0), index
 
 
-def packed(rollouts: Sequence[Rollout], **values: Tensor) -> TensorDict:
-    """Return rollouts as one row without padding, ``[1]``, for a loss.
+def packed(
+    rollouts: Sequence[Rollout], *, row_tokens: int | None = None, pad_token: int = 0, **values: Tensor
+) -> TensorDict:
+    """Return rollouts one after the other, in one row or in few, for a loss.
 
-    Writes the entries of `padded`, and ``("tokens", "sequence")`` int64 ``[1, N]``, the number of the rollout.
+    Writes the entries of `padded`, and ``("tokens", "sequence")`` int64 ``[R, T]``, the number of the rollout. The cost
+    of attention grows with the length of a row: give `row_tokens` for long batches.
 
     Args:
         rollouts: Rollouts.
+        row_tokens: Largest number of tokens of a row, which holds the longest rollouts that fit first; one row without
+            padding if None.
+        pad_token: Token of the padding at the end of rows.
         values: Further entries for each rollout, ``[B, ...]``; each token gets that of its rollout.
 
     Raises:
-        ArgumentError: If there is no rollout.
+        ArgumentError: If there is no rollout, or one is longer than a row.
         ShapeError: If an entry has another number of rows.
+
+    Example:
+        >>> rollouts = [Rollout.of([Segment.given([5] * size, role="user")]) for size in (3, 2, 4, 1)]
+        >>> packed(rollouts, row_tokens=5)["tokens", "sequence"]
+        tensor([[2, 2, 2, 2, 3],
+                [0, 0, 0, 1, 1]])
     """
     _check(rollouts, values, "packed")
-    td = TensorDict({}, batch_size=[1])
-    for key, name in _LEAVES:
-        td.set(key, torch.cat([getattr(one, name) for one in rollouts]).unsqueeze(0))
-    sizes = torch.tensor([len(one.tokens) for one in rollouts], device=td[TOKENS].device)
-    index = torch.arange(len(rollouts), device=sizes.device).repeat_interleave(sizes)
-    td.set(ATTENTION, torch.ones_like(td[TRAINED])).set(SEQUENCE, index.unsqueeze(0))
-    return td.update({name: value[index].unsqueeze(0) for name, value in values.items()})
+    rows = [list(range(len(rollouts)))] if row_tokens is None else _fill_rows(rollouts, row_tokens)
+    td, index = _join(rollouts, rows, pad_token, "right")
+    td.set(SEQUENCE, index)
+    return td.update({name: value[index.clamp(min=0)] for name, value in values.items()})
+
+
+def _fill_rows(rollouts: Sequence[Rollout], row_tokens: int) -> list[list[int]]:
+    """Return the numbers of the rollouts of each row: the longest first, each in the first row with enough space."""
+    sizes = [len(one.tokens) for one in rollouts]
+    if max(sizes) > row_tokens:
+        raise ArgumentError(f"packed: row_tokens must be at least {max(sizes)}, the longest rollout, got {row_tokens}")
+    rows: list[list[int]] = []
+    left: list[int] = []
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        row = next((j for j, space in enumerate(left) if space >= sizes[i]), len(rows))
+        if row == len(rows):
+            rows.append([])
+            left.append(row_tokens)
+        rows[row].append(i)
+        left[row] -= sizes[i]
+    return rows
 
 
 def nested(rollouts: Sequence[Rollout], **values: Tensor) -> TensorDict:

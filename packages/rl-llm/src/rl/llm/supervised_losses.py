@@ -11,9 +11,9 @@ from torch.nn.functional import logsigmoid
 
 from rl.core.arguments import as_number, one_of
 from rl.core.contract import Contract, Key, contract_of
-from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import NestedKey, key_str
-from rl.llm._base import TokenBatch, TokenLoss, per_token_key, scalar
+from rl.core.errors import ShapeError
+from rl.core.keys import NestedKey
+from rl.llm._base import KeyedLoss, TokenBatch, TokenLoss, per_token_key, scalar
 from rl.llm._keys import REFERENCE
 
 __all__ = ["DPOLoss", "RewardModelLoss", "SFTLoss"]
@@ -66,15 +66,6 @@ class SFTLoss(TokenLoss):
         return (*writes, scalar("entropy", "mean entropy, nats, no gradient")) if self._has_entropy else writes
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the loss of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
-
-        Raises:
-            ContractError: If a key that is read is absent.
-            ShapeError: If shapes differ.
-        """
         batch = self.read(tensordict)
         losses = -batch.log_prob
         if self.loss_type == "dft":
@@ -117,13 +108,6 @@ class DPOLoss(TokenLoss):
         self.beta = as_number(beta, "DPOLoss", "beta", above=0)
         self.label_smoothing = as_number(label_smoothing, "DPOLoss", "label_smoothing", least=0, below=0.5)
 
-    @property
-    def contract(self) -> Contract:
-        """Keys that are read and written."""
-        mask = per_token_key(self._keys["mask"], "true for tokens of the responses", dtype=torch.bool)
-        weight = per_token_key(self._keys["weight"], "weight in the step, of normalize", optional=True)
-        return Contract((*contract_of(self.actor_network).reads, mask, *self._reads(), weight), self._writes())
-
     def _weights_of_step(self, td: TensorDictBase, mask: Tensor) -> Tensor:  # noqa: ARG002
         return mask.new_full(mask.shape, 1 / mask.numel(), dtype=torch.float64)  # those of a pair add up to 1 / pairs
 
@@ -142,15 +126,6 @@ class DPOLoss(TokenLoss):
         )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the loss of a batch of pairs.
-
-        Args:
-            tensordict: Batch, ``[*B, 2]``.
-
-        Raises:
-            ContractError: If a key that is read is absent.
-            ShapeError: If the batch does not consist of pairs.
-        """
         _check_pairs(tensordict, "DPOLoss")
         batch: TokenBatch = self.read(tensordict)
         reference = batch.constant(self._keys["ref_log_prob"])
@@ -178,7 +153,7 @@ def _check_pairs(td: TensorDictBase, owner: str) -> None:
 
 
 @final
-class RewardModelLoss(nn.Module):
+class RewardModelLoss(KeyedLoss):
     """Reward model from preferences: the chosen response scores higher.
 
     Ouyang et al., "Training language models to follow instructions with human feedback", 2022, eq. 1. The centering
@@ -204,27 +179,16 @@ class RewardModelLoss(nn.Module):
 
     default_keys: ClassVar[dict[str, NestedKey]] = {"score": "score", "weight": "pair_weight"}
 
+    reward_network: nn.Module
+
     def __init__(self, reward_network: nn.Module, *, center_rewards_coefficient: float | None = None) -> None:
-        super().__init__()
+        super().__init__(reward_network, "reward_network", "score")
         if center_rewards_coefficient is not None:
             as_number(center_rewards_coefficient, "RewardModelLoss", "center_rewards_coefficient", least=0)
         self.center_rewards_coefficient = center_rewards_coefficient
-        self.reward_network = reward_network
-        self._keys = dict(self.default_keys)
-        self._check_network()
-
-    tensor_keys, set_keys = TokenLoss.tensor_keys, TokenLoss.set_keys
-    in_keys, out_keys = TokenLoss.in_keys, TokenLoss.out_keys
-
-    def _check_network(self) -> None:
-        written, wanted = contract_of(self.reward_network).out_keys, self._keys["score"]
-        if wanted not in written:
-            names = ", ".join(map(key_str, written))
-            raise ContractError(f"RewardModelLoss: reward_network must write {key_str(wanted)}, it writes {names}")
 
     @property
     def contract(self) -> Contract:
-        """Keys that are read and written."""
         writes = (
             scalar("loss_reward", "negative log-likelihood of the preferences"),
             scalar("accuracy", "share of pairs with a higher score of the chosen response, no gradient"),
@@ -249,15 +213,6 @@ class RewardModelLoss(nn.Module):
         )
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the loss of a batch of pairs.
-
-        Args:
-            tensordict: Batch, ``[*B, 2]``.
-
-        Raises:
-            ContractError: If a key that is read is absent.
-            ShapeError: If the batch does not consist of pairs, or the scores have another shape.
-        """
         _check_pairs(tensordict, "RewardModelLoss")
         self.contract.read(tensordict, self)
         inputs = [key.name for key in contract_of(self.reward_network).reads]

@@ -149,7 +149,6 @@ class JSONCallParser:
     """
 
     def __call__(self, text: str) -> list[ToolCall]:
-        """Return the calls of a text, in order."""
         found: list[ToolCall] = []
         for body in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
             call = _json(body)
@@ -170,7 +169,6 @@ class XMLBlockParser:
     """
 
     def __call__(self, text: str) -> list[ToolCall]:
-        """Return the calls of a text, in order."""
         blocks = re.findall(r'<tool\s+name="([^"]+)"[^>]*>(.*?)</tool>', text, re.DOTALL)
         return [_call(name, _json(body) if body.strip() else {}) for name, body in blocks]
 
@@ -311,11 +309,9 @@ class ToolTask(Task):
         self.alphabet = "".join(map(chr, range(32, 127))) + "\n"
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return a problem of the task."""
         return self.task.sample(rng)
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return results of calls, or the reward of the answer."""
         calls = self.parser(answers[-1])
         if not calls:
             return self.task.reply(problem, answers[-1:])
@@ -420,11 +416,12 @@ class PythonInterpreter:
 class MCPTools:
     """Tools of a server of the Model Context Protocol, through a session of the ``mcp`` package.
 
-    Needs rl-llm[mcp] for a real session. The session's coroutines run in a thread with its own event loop.
+    Needs rl-llm[mcp] for a real session, such as ``lambda: mcp.Client("https://...")``. The session's coroutines run in
+    a thread with its own event loop.
 
     Args:
         connect: Function that returns an asynchronous context manager of a session with ``list_tools()`` and
-            ``call_tool(name, arguments)``, initialized.
+            ``call_tool(name, arguments)``.
         seconds: Number of seconds after which a call fails.
     """
 
@@ -439,7 +436,7 @@ class MCPTools:
         self._owner = asyncio.run_coroutine_threadsafe(self._hold(connect), self._loop)
         self._ready.wait(self.seconds)
         if self._session is None:
-            error = self._owner.exception() if self._owner.done() else None
+            error = self._owner.exception(self.seconds) if self._ready.is_set() else None
             self.close()
             raise ArgumentError(f"MCPTools: the session was not opened: {error or 'no answer in time'}")
 
@@ -460,13 +457,13 @@ class MCPTools:
     def tools(self) -> list[Tool]:
         """Return the tools of the server."""
         listed = self._run(self._session.list_tools()).tools
-        return [Tool(one.name, one.description or "", one.inputSchema, self._function(one.name)) for one in listed]
+        return [Tool(one.name, one.description or "", one.input_schema, self._function(one.name)) for one in listed]
 
     def _function(self, name: str) -> Callable[..., str]:
         def call(**arguments: Any) -> str:
             result = self._run(self._session.call_tool(name, arguments))
             text = "\n".join(one.text for one in result.content if hasattr(one, "text"))
-            return f"error: {text}" if result.isError else text
+            return f"error: {text}" if result.is_error else text
 
         return call
 

@@ -12,11 +12,13 @@ from tensordict import NonTensorStack, TensorDictBase, lazy_stack
 from torch import nn
 
 from rl.core.arguments import as_integer, as_number, one_of
+from rl.core.contract import contract_of
 from rl.core.errors import ArgumentError
 from rl.core.keys import NEXT, REWARD
 from rl.llm._keys import ATTENTION, LOG_PROBS, REFERENCE, TOKENS, TRAINED
 from rl.llm.chat import History
 from rl.llm.environments import Records, read_records
+from rl.llm.functional import kl_estimate
 from rl.llm.rollouts import Rollout, Segment, padded
 from rl.llm.templates import ChatTemplate
 
@@ -47,13 +49,11 @@ class RetrieveLogProb:
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the log-probabilities."""
-        names: Any = [
-            key for key in (TOKENS, ATTENTION, ("tokens", "sequence")) if tensordict.get(key, None) is not None
-        ]
+        names = [key.name for key in contract_of(self.policy).reads]
         training = self.policy.training
         self.policy.eval()
         with torch.no_grad():
-            found = self.policy(tensordict.select(*names))[LOG_PROBS]
+            found = self.policy(tensordict.select(*names, strict=False))[LOG_PROBS]
         self.policy.train(training)
         return tensordict.set(self.key, found)
 
@@ -66,7 +66,7 @@ class RetrieveKL:
     ``kl_penalty`` ``[B, T]``, nats, 0 outside of the mask.
 
     Args:
-        estimator: Estimator: "k1", "k2" or "k3" (Schulman, "Approximating KL divergence", 2020).
+        estimator: Estimator: "k1", "k2" or "k3", of `rl.llm.functional.kl_estimate`.
 
     Raises:
         ArgumentError: If the estimator is unknown.
@@ -77,11 +77,8 @@ class RetrieveKL:
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the divergence."""
-        mask = tensordict[TRAINED]
-        # x = log pi - log pi_ref on tokens of pi: k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x
-        x = (tensordict[LOG_PROBS] - tensordict[REFERENCE]).where(mask, 0)
-        found = {"k1": x, "k2": x.square() / 2, "k3": (-x).exp() - 1 + x}[self.estimator]
-        return tensordict.set("kl_penalty", found)
+        log_prob, reference = (tensordict[key].where(tensordict[TRAINED], 0) for key in (LOG_PROBS, REFERENCE))
+        return tensordict.set("kl_penalty", kl_estimate(log_prob, reference, self.estimator))
 
 
 @final
@@ -122,7 +119,6 @@ class KLRewardTransform:
         return td
 
 
-@final
 class TemplateTransform:
     """Encode histories with a chat template.
 
@@ -139,12 +135,15 @@ class TemplateTransform:
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the tokens."""
         histories: Any = tensordict.get(("history", "prompt"))
-        rows = padded([Rollout.of([self.template.prompt(histories[i])]) for i in range(len(tensordict))])
+        rows = padded([self._encode(histories[i].messages(), tensordict, i) for i in range(len(tensordict))])
         return tensordict.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+
+    def _encode(self, messages: list[dict[str, Any]], td: TensorDictBase, row: int) -> Rollout:  # noqa: ARG002
+        return Rollout.of([self.template.prompt(messages)])
 
 
 @final
-class IncrementalTokenizer:
+class IncrementalTokenizer(TemplateTransform):
     """Encode what was added to histories since the last call, and keep the tokens before as they are.
 
     Reads ``("history", "prompt")`` ``[B]`` and, if there, ``("tokens", "full")`` with the tokens so far, which a policy
@@ -154,25 +153,14 @@ class IncrementalTokenizer:
         template: Template, which must keep earlier tokens when messages follow.
     """
 
-    def __init__(self, template: ChatTemplate) -> None:
-        self.template = template
-
-    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the tokens."""
-        histories: Any = tensordict.get(("history", "prompt"))
-        known, mask = tensordict.get(TOKENS, None), tensordict.get(ATTENTION, None)
-        found: list[Rollout] = []
-        for i in range(len(tensordict)):
-            messages = histories[i].messages()
-            last = max((j for j, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
-            if known is None or last < 0:
-                found.append(Rollout.of([self.template.prompt(messages)]))
-                continue
-            before = known[i] if mask is None else known[i][mask[i]]
-            new = self.template.continuation(messages[: last + 1], messages[last + 1 :])
-            found.append(Rollout.of([Segment.given(before, role="user"), new]))
-        rows = padded(found)
-        return tensordict.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
+    def _encode(self, messages: list[dict[str, Any]], td: TensorDictBase, row: int) -> Rollout:
+        known, mask = td.get(TOKENS, None), td.get(ATTENTION, None)
+        last = max((j for j, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
+        if known is None or last < 0:
+            return super()._encode(messages, td, row)
+        before = known[row] if mask is None else known[row][mask[row]]
+        new = self.template.continuation(messages[: last + 1], messages[last + 1 :])
+        return Rollout.of([Segment.given(before, role="user"), new])
 
 
 @final

@@ -219,6 +219,8 @@ def _buckets(weights: Mapping[str, Tensor], size: int) -> Iterable[dict[str, Ten
 class EngineReceiver:
     """Receiver for an engine of this process: the weights become current together, in `Engine.load_weights`.
 
+    A pause is only recorded, for such an engine samples in calls.
+
     Args:
         engine: Engine.
     """
@@ -230,25 +232,20 @@ class EngineReceiver:
         self._version = 0
 
     def init(self, layout: Mapping[str, Any]) -> None:
-        """Do nothing: the engine knows its weights."""
+        pass  # the engine knows its weights
 
     def pause(self) -> None:
-        """Note that the engine is paused: one of this process samples in calls."""
         self.paused = True
 
     def start(self, version: int) -> None:
-        """Begin the weights of a version."""
         self._version, self._weights = version, {}
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
-        """Keep some of the weights."""
         self._weights |= {name: one.detach().clone() for name, one in weights.items()}
 
     def finish(self) -> None:
-        """Load the weights into the engine."""
         self.engine.load_weights(self._weights, self._version)
         self._weights = {}
 
     def resume(self) -> None:
-        """Note that the engine is no longer paused."""
         self.paused = False

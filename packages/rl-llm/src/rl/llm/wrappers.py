@@ -16,13 +16,32 @@ from rl.llm.engines import Completion, Engine, Sampling, TorchEngine
 from rl.llm.rollouts import Rollout, Segment, nested, padded
 from rl.llm.templates import ChatTemplate
 
-__all__ = ["RemoteTransformersWrapper", "TransformersWrapper"]
+__all__ = ["LLMWrapperBase", "RemoteTransformersWrapper", "TransformersWrapper"]
 
 _MODES = ("history", "text", "tokens")
 
 
-class _Wrapper(nn.Module):
-    """Generation and scoring on TensorDict with an engine."""
+class LLMWrapperBase(nn.Module):
+    """Policy on TensorDict that samples and scores with any engine, such as `vLLMWrapper`; it is an `Engine` too.
+
+    Generation reads ``("history", "prompt")``, ``("text", "prompt")`` or ``("tokens", "prompt")``, and writes the
+    entries of `rl.llm.padded` or `rl.llm.nested`, and for the first two ``("text", "response")``; for histories also
+    ``("history", "response")`` and ``("history", "full")``. Scoring reads the same with "full", and writes
+    ``("log_probs", "full")``.
+
+    Args:
+        engine: Engine.
+        tokenizer: Tokenizer of its model.
+        input_mode: What is read: "history", "text" or "tokens".
+        generate: Whether responses are sampled; tokens are scored if not.
+        sampling: How responses are sampled; the defaults of `Sampling` if None.
+        pad_output: Whether rows are padded to one length; jagged if not.
+        template: Chat template, for histories; that of the tokenizer if None.
+        raw: Whether texts are encoded as they are, without the template.
+
+    Raises:
+        ArgumentError: If the mode is unknown, or texts would skip a template without `raw`.
+    """
 
     def __init__(
         self,
@@ -34,9 +53,15 @@ class _Wrapper(nn.Module):
         sampling: Sampling | None = None,
         pad_output: bool = True,
         template: ChatTemplate | None = None,
+        raw: bool = False,
     ) -> None:
         super().__init__()
         owner = type(self).__name__
+        if input_mode == "text" and not raw and (template or getattr(tokenizer, "chat_template", None)):
+            raise ArgumentError(
+                f"{owner}: input_mode 'text' skips the chat template. Use 'history', or pass raw=True for texts that"
+                " have it already, such as those of ChatEnv"
+            )
         self.engine, self.tokenizer, self.generates = engine, tokenizer, generate
         self.input_mode = one_of(input_mode, owner, "input_mode", _MODES)
         self.sampling = Sampling() if sampling is None else sampling
@@ -49,19 +74,15 @@ class _Wrapper(nn.Module):
 
     @property
     def version(self) -> int:
-        """Version of the weights."""
         return self.engine.version
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Return a response to each prompt, in order, as `Engine.generate` does."""
         return self.engine.generate(prompts, sampling)
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """Return the log-probability of each token, as `Engine.score` does."""
         return self.engine.score(rollouts)
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights, as `Engine.load_weights` does."""
         self.engine.load_weights(weights, version)
 
     def _inputs(self, td: TensorDictBase) -> list[list[int]]:
@@ -128,26 +149,31 @@ class _Wrapper(nn.Module):
         return self.tokenizer.decode([token for token in completion.tokens if token not in stops])
 
 
-@final
-class TransformersWrapper(_Wrapper):
-    """Policy of a causal language model that is called as those of Hugging Face are.
+def _engine_options(
+    tokenizer: Any, stop_tokens: Sequence[int] | None, template: ChatTemplate | None, max_batch: int, seed: int
+) -> dict[str, Any]:
+    """Return arguments of `TorchEngine`."""
+    stops = template.stop_tokens if stop_tokens is None and template is not None else stop_tokens
+    stops = [tokenizer.eos_token_id] if stops is None else list(stops)
+    if None in stops:
+        raise ArgumentError("TransformersWrapper: the tokenizer has no eos_token_id. Pass stop_tokens=")
+    pad = getattr(tokenizer, "pad_token_id", None)
+    options = {"stop_tokens": stops, "pad_token": stops[0] if pad is None else pad, "tokenizer": tokenizer}
+    return {**options, "max_batch": max_batch, "seed": seed}
 
-    Generation reads ``("history", "prompt")``, ``("text", "prompt")`` or ``("tokens", "prompt")``, and writes the
-    entries of `rl.llm.padded` or `rl.llm.nested`, and for the first two ``("text", "response")``; for histories also
-    ``("history", "response")`` and ``("history", "full")``. Scoring reads the same with "full", and writes
-    ``("log_probs", "full")``. It is an `Engine` too.
+
+@final
+class TransformersWrapper(LLMWrapperBase):
+    """Policy of a causal language model that is called as those of Hugging Face are; keys as in `LLMWrapperBase`.
 
     Args:
         model: Causal language model.
         tokenizer: Its tokenizer.
-        input_mode: What is read: "history", "text" or "tokens".
-        generate: Whether responses are sampled; tokens are scored if not.
-        sampling: How responses are sampled; the defaults of `Sampling` if None.
-        pad_output: Whether rows are padded to one length; jagged if not.
-        template: Chat template, for histories; that of the tokenizer if None.
         stop_tokens: Tokens that end a response; those of the template, or the tokenizer's, if None.
         max_batch: Largest number of responses that are sampled at once.
         seed: Seed of the samples.
+        template: Chat template, for histories; that of the tokenizer if None.
+        options: Further arguments of `LLMWrapperBase`.
 
     Raises:
         ArgumentError: If the mode is unknown, or there is no stop token.
@@ -156,7 +182,7 @@ class TransformersWrapper(_Wrapper):
         >>> from tensordict import TensorDict
         >>> from rl.llm import CharTokenizer, TinyTransformer
         >>> tokenizer = CharTokenizer("0123456789")
-        >>> policy = TransformersWrapper(TinyTransformer(len(tokenizer)), tokenizer, input_mode="text",
+        >>> policy = TransformersWrapper(TinyTransformer(len(tokenizer)), tokenizer, input_mode="text", raw=True,
         ...                              sampling=Sampling(max_tokens=3))
         >>> td = TensorDict({}, batch_size=[2]).set(("text", "prompt"), NonTensorStack("12", "345"))
         >>> td = policy(td)
@@ -175,25 +201,30 @@ class TransformersWrapper(_Wrapper):
         template: ChatTemplate | None = None,
         **options: Any,
     ) -> None:
-        stops = template.stop_tokens if stop_tokens is None and template is not None else stop_tokens
-        stops = [tokenizer.eos_token_id] if stops is None else stops
-        if None in stops:
-            raise ArgumentError("TransformersWrapper: the tokenizer has no eos_token_id. Pass stop_tokens=")
-        pad = getattr(tokenizer, "pad_token_id", None)
-        engine = TorchEngine(
-            model,
-            stop_tokens=stops,
-            pad_token=stops[0] if pad is None else pad,
-            tokenizer=tokenizer,
-            max_batch=max_batch,
-            seed=seed,
-        )
+        engine = TorchEngine(model, **_engine_options(tokenizer, stop_tokens, template, max_batch, seed))
         super().__init__(engine, tokenizer, template=template, **options)
         self.model = model
 
 
+class _Actor:
+    """What the Ray actor of `RemoteTransformersWrapper` runs: an engine whose methods are called by name."""
+
+    def __init__(self, make_model: Callable[[], nn.Module], options: Mapping[str, Any]) -> None:
+        self.engine = TorchEngine(make_model(), **options)
+
+    def version(self) -> int:
+        return self.engine.version
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.engine, name)(*arguments)
+
+    def score(self, rows: list[list[int]]) -> list[Tensor]:
+        rollouts = [Rollout.of([Segment.given(row, role="user")]) for row in rows]
+        return [one.cpu() for one in self.engine.score(rollouts)]
+
+
 class _RemoteEngine:
-    """Engine in a Ray actor."""
+    """Engine in a Ray actor; tokens and weights travel as plain lists and CPU tensors."""
 
     def __init__(self, actor: Any, ray: Any) -> None:
         self._actor, self._ray = actor, ray
@@ -203,59 +234,31 @@ class _RemoteEngine:
         return self._ray.get(self._actor.version.remote())
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        return self._ray.get(self._actor.generate.remote([list(one) for one in prompts], sampling))
+        return self._ray.get(self._actor.call.remote("generate", [list(one) for one in prompts], sampling))
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         return self._ray.get(self._actor.score.remote([one.tokens.tolist() for one in rollouts]))
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         plain = {name: one.detach().cpu() for name, one in weights.items()}
-        self._ray.get(self._actor.load_weights.remote(plain, version))
-
-
-class EngineActor:
-    """What the Ray actor of `RemoteTransformersWrapper` runs.
-
-    Args:
-        make_model: Function that returns the model, called in the actor.
-        options: Arguments of `TorchEngine`.
-    """
-
-    def __init__(self, make_model: Callable[[], nn.Module], options: Mapping[str, Any]) -> None:
-        self.engine = TorchEngine(make_model(), **options)
-
-    def version(self) -> int:
-        """Return the version of the weights."""
-        return self.engine.version
-
-    def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Completion]:
-        """Return a response to each prompt."""
-        return self.engine.generate(prompts, sampling)
-
-    def score(self, rows: list[list[int]]) -> list[Tensor]:
-        """Return the log-probability of each token of each row."""
-        return [one.cpu() for one in self.engine.score([Rollout.of([Segment.given(row, role="user")]) for row in rows])]
-
-    def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights."""
-        self.engine.load_weights(weights, version)
+        self._ray.get(self._actor.call.remote("load_weights", plain, version))
 
 
 @final
-class RemoteTransformersWrapper(_Wrapper):
+class RemoteTransformersWrapper(LLMWrapperBase):
     """`TransformersWrapper` whose model lives in a Ray actor; tokens travel, the model does not.
 
     Args:
         make_model: Function that returns the model, called in the actor.
         tokenizer: Tokenizer, here.
         actor_options: Options of the actor, such as ``{"num_gpus": 1}``.
-        stop_tokens: Tokens that end a response; that of the tokenizer if None.
+        stop_tokens: Tokens that end a response; those of the template, or the tokenizer's, if None.
         max_batch: Largest number of responses that are sampled at once.
         seed: Seed of the samples.
-        options: Further arguments of `TransformersWrapper`.
+        options: Further arguments of `LLMWrapperBase`.
 
     Raises:
-        ArgumentError: If Ray is not installed.
+        ArgumentError: If Ray is not installed, or there is no stop token.
     """
 
     def __init__(
@@ -272,12 +275,9 @@ class RemoteTransformersWrapper(_Wrapper):
         try:
             import ray
         except ImportError as error:
-            raise ArgumentError("RemoteTransformersWrapper needs Ray. Install ray") from error
-        stops = [tokenizer.eos_token_id] if stop_tokens is None else list(stop_tokens)
-        pad = getattr(tokenizer, "pad_token_id", None)
-        engine = {"stop_tokens": stops, "pad_token": stops[0] if pad is None else pad, "max_batch": max_batch}
-        engine |= {"seed": seed, "tokenizer": tokenizer}
-        actor: Any = ray.remote(EngineActor).options(**(actor_options or {})).remote(make_model, engine)
+            raise ArgumentError("RemoteTransformersWrapper needs Ray. Install rl-llm[ray]") from error
+        arguments = _engine_options(tokenizer, stop_tokens, options.get("template"), max_batch, seed)
+        actor: Any = ray.remote(_Actor).options(**(actor_options or {})).remote(make_model, arguments)
         super().__init__(_RemoteEngine(actor, ray), tokenizer, **options)
         self._actor, self._ray = actor, ray
 
