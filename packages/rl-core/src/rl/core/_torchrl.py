@@ -47,7 +47,7 @@ _INSTEAD = {
     ),
     "use rl.envs.VecNorm": "VecNormV2 RunningMeanStd",
     "use rl.envs.GymEnv: Gymnasium is the only back end": "set_gym_backend gym_backend",
-    f"use rl.envs.EnvBase; see {_HOWTO}environment.md": "GymLikeEnv ModelBasedEnvBase EnvMetaData",
+    f"use rl.envs.EnvBase; see {_HOWTO}environment.md": "GymLikeEnv EnvMetaData",
     f"use `rl plugins --all`, which lists environments; see {_HOWTO}simulators/index.md": "get_available_libraries",
     "use rl.collectors.MultiAsyncCollector with one environment": "AsyncCollector",
     "use rl.core.interfaces.Collector": "BaseCollector",
@@ -80,10 +80,7 @@ _INSTEAD = {
         " OpenXExperienceReplay register_dataset RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     _NOT_YET: (
-        "DreamerEnv DreamerDecoder"
-        " WorldModelEnv"
-        " ImaginedEnv"
-        " GPWorldModel RBFController MCTSForest Tree TensorDictMap"
+        "GPWorldModel RBFController MCTSForest Tree TensorDictMap"
         " QueryModule EXP3Score PUCTScore UCBScore UCB1TunedScore FinancialRegimeEnv GenesisEnv"
         " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
         " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"
