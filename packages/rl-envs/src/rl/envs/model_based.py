@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl.core.errors import ArgumentError, ContractError, RLError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Composite, Unbounded
+from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs.base._base import EnvBase
 from rl.envs.base._specs import leaf_keys
 from rl.envs.native._base import SeededState
@@ -92,7 +92,7 @@ class ModelBasedEnvBase(SeededState, EnvBase):
         self._sources: dict[NestedKey, NestedKey] = {**{key: key for key in written}, **below}
 
     def set_specs_from_env(self, env: Any) -> Self:
-        """Copy the specs of an environment, of its observations those that the model writes.
+        """Copy the specs of an environment, of its observations those that the model writes, without bounds.
 
         Observations that the model reads become the state, from which it continues.
 
@@ -111,9 +111,14 @@ class ModelBasedEnvBase(SeededState, EnvBase):
             setattr(self, f"{role}_spec", getattr(env, f"{role}_spec_unbatched").clone())
 
     def _written_of(self, env: Any) -> Composite:
-        """Return the specs of the observations of an environment that the model writes."""
-        spec = env.observation_spec_unbatched
-        return Composite({key: spec[key] for key in leaf_keys(spec) if key in self._sources})
+        """Return specs of the observations of an environment that the model writes; predictions may leave bounds."""
+        spec, found = env.observation_spec_unbatched, Composite({})
+        for key in leaf_keys(spec):
+            if key in self._sources:
+                one = spec[key]
+                bounded = isinstance(one, Bounded)
+                found[key] = Unbounded(one.shape, dtype=one.dtype, device=one.device) if bounded else one.clone()
+        return found
 
     def _set_observation(self, spec: Composite) -> None:
         """Assign the observations, and the state."""
