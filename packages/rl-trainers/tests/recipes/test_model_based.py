@@ -163,7 +163,7 @@ def test_a_fit_keeps_the_best_members_and_ends_when_none_gets_better(monkeypatch
         assert torch.equal(dynamics.net[0].weight[member], weights[passes][member])
 
 
-def test_fits_are_due_every_so_many_frames():
+def test_fits_are_due_every_model_every_frames():
     config, _ = settings("mbpo", learning_starts=100, model_every=50)
     fit = ModelFit(config, ensemble(config, make_env("pendulum", 1, seed=0)), filled(config))
     assert not fit.is_due(99)

@@ -16,7 +16,7 @@ class CEMMPCConfig(EnsembleFields, RunConfig):
 
     Chua et al., "Deep reinforcement learning in a handful of trials using probabilistic dynamics models", 2018, PETS.
     Nothing but the ensemble is trained. Plans are scored by the sum of predicted rewards, undiscounted; each predicted
-    step is that of an elite that is chosen anew.
+    step is that of a random elite.
 
     Args:
         frames_per_batch: Number of frames collected between two looks whether a fit is due; `num_envs` divides it.

@@ -56,7 +56,7 @@ class MBPOConfig(EnsembleFields, SoftConfig):
     init: str = checked("", Rule(lambda name: not name, "left out: mbpo starts from new networks"))
 
     def rollout_steps(self, frames: int) -> int:
-        """Return the number of steps of a rollout after so many frames."""
+        """Return the number of steps of a rollout after a number of frames."""
         share = min(frames / self.rollout_anneal_frames, 1.0) if self.rollout_anneal_frames else 1.0
         return round(self.rollout_length + share * (self.rollout_length_end - self.rollout_length))
 

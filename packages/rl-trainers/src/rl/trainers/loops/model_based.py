@@ -170,7 +170,7 @@ class ModelFit(Updater):
         self.metrics = (*MODEL_OUTPUTS, "model_error", "model_epochs")
 
     def is_due(self, frames: int) -> bool:
-        """Whether the ensemble is to be fitted after so many frames."""
+        """Whether the ensemble is to be fitted after a number of frames."""
         if frames < self.config.learning_starts:
             return False
         return self._fitted is None or frames - self._fitted >= self.config.model_every
