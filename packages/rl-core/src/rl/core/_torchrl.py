@@ -81,7 +81,7 @@ _INSTEAD = {
     ),
     _NOT_YET: (
         "GPWorldModel RBFController MCTSForest Tree TensorDictMap"
-        " QueryModule EXP3Score PUCTScore UCBScore UCB1TunedScore FinancialRegimeEnv GenesisEnv"
+        " QueryModule EXP3Score UCB1TunedScore FinancialRegimeEnv GenesisEnv"
         " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
         " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"
         " SMACv2Env SMACv2Wrapper SatelliteEnv ToyVLAEnv LLMHashingEnv LLMMaskedCategorical"
@@ -100,7 +100,7 @@ _INSTEAD = {
         " SatelliteMacroAction TargetMacroAction URScriptPrimitive URScriptPrimitiveTransform"
         " default_info_dict_reader get_env_metadata make_tensordict"
         " terminated_or_truncated CrossCriticGroupSpec CrossGroupCritic"
-        " LeRobotPolicyWrapper MCTSScore MCTSScores RecurrentMatmulPrecision"
+        " LeRobotPolicyWrapper MCTSScores RecurrentMatmulPrecision"
         " RecurrentMatmulPrecisionUserMode ReparamGradientStrategy Squeeze2dLayer SqueezeLayer"
         " TinyVLA VLAWrapperBase canonicalize_rnn_subset distributions_maps AUTO_LOSS_MASK_KEYS"
         " ExponentialQuadraticCost add_random_module"

@@ -157,7 +157,7 @@ class ModelBasedEnvBase(SeededState, EnvBase):
 
     def _draw(self) -> TensorDictBase:
         """Return observations drawn from their specs."""
-        return self._rl.tensordict(dict(self.observation_spec.rand(generator=self._generator).items()))
+        return self._rl.tensordict({}).update(self.observation_spec.rand(generator=self._generator))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         out: TensorDictBase = self.world_model(tensordict.copy())

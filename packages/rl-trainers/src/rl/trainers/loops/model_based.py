@@ -96,8 +96,8 @@ def train(
     collector = run.make_collector(
         env, actor, frames_per_batch=config.frames_per_batch, init_random_frames=config.learning_starts
     )
-    keys = [*dynamics.in_keys, *dynamics.out_keys, (NEXT, DONE), (NEXT, TERMINATED)]
-    keys = list(dict.fromkeys([*keys, *([] if losses is None else stored_keys(losses, env))]))
+    needed = [*dynamics.in_keys, *dynamics.out_keys, (NEXT, DONE), (NEXT, TERMINATED)]
+    keys: list[NestedKey] = [*dict.fromkeys([*needed, *([] if losses is None else stored_keys(losses, env))])]
     storage = LazyTensorStorage(config.buffer_size, device=config.device)
     buffer = ReplayBuffer(storage=storage, batch_size=config.model_batch_size)
     fit = ModelFit(config, dynamics, buffer)
