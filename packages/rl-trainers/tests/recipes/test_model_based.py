@@ -236,6 +236,12 @@ def test_rollouts_get_longer_linearly():
     assert MBPOConfig(rollout_length=3, rollout_length_end=3).rollout_steps(0) == 3
 
 
+@pytest.mark.slow
+def test_mbpo_swings_up_a_pendulum(tmp_path):
+    config = MBPOConfig(env="Pendulum-v1", loggers=("csv",), **MBPO.load_presets()["Pendulum-v1"].settings)
+    assert train_mbpo(config, out=tmp_path / "run", display="none").eval_return_mean > -250
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_discrete_actions_are_rejected(name, tmp_path):
     config, train = settings(name, env="CartPole-v1")
