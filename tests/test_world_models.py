@@ -13,7 +13,8 @@ from torch import nn
 from torch.distributions import Bernoulli
 
 from rl.collectors import Collector
-from rl.envs import PendulumEnv, TransformedEnv
+from rl.core.specs import Unbounded
+from rl.envs import DreamerEnv, PendulumEnv, StepCounter, TransformedEnv, WorldModelEnv
 from rl.modules import (
     TDMPC2MLP,
     CEMPlanner,
@@ -33,9 +34,11 @@ from rl.modules import (
     TDMPC2Planner,
     TwoHotCategorical,
     WorldModel,
+    WorldModelWrapper,
     symexp_bins,
 )
 from rl.objectives import (
+    DreamerActorLoss,
     DreamerV3ActorLoss,
     DreamerV3ModelLoss,
     DreamerV3ValueLoss,
@@ -281,3 +284,85 @@ def test_a_planner_acts_in_rollouts_and_collectors():
     batches = [batch.clone() for batch in collector]
     collector.shutdown()
     torch.testing.assert_close(batches[1]["plan"][0], batches[0]["next", "plan"][-1])
+
+
+def dreamer_env(dreamer, **options):
+    """The environment of the imagination of a `Dreamer`."""
+    step = TensorDictSequential(
+        TensorDictModule(dreamer.prior, [*ROOT, "action"], ["_", *NEXT]),
+        TensorDictModule(lambda s, b: TwoHotCategorical(dreamer.reward_net(s, b)).mean, NEXT, [("next", "reward")]),
+    )
+    env = DreamerEnv(step, (STATE,), (BELIEF,), **options)
+    env.action_spec = Unbounded(ACTION)
+    return env
+
+
+def zeros(count):
+    return TensorDict(state=torch.zeros(count, STATE), belief=torch.zeros(count, BELIEF), batch_size=[count])
+
+
+def test_imagination_in_dreamer_env_is_a_loop_of_the_same_cells():
+    dreamer = Dreamer()
+    nn.init.normal_(dreamer.reward_net.output.weight)
+    actor = nn.Linear(BELIEF, ACTION)
+    torch.manual_seed(3)
+    policy = TensorDictModule(actor, ["belief"], ["action"])
+    found = dreamer_env(dreamer).rollout(6, policy, tensordict=zeros(20))
+    torch.manual_seed(3)  # the states are samples
+    state, belief = torch.zeros(20, STATE), torch.zeros(20, BELIEF)
+    for step in range(6):
+        _, state, belief = dreamer.prior(state, belief, actor(belief))
+        torch.testing.assert_close(found["next", "state"][:, step], state)
+        reward = TwoHotCategorical(dreamer.reward_net(state, belief)).mean
+        torch.testing.assert_close(found["next", "reward"][:, step], reward)
+
+
+def test_dreamer_env_takes_the_place_of_a_world_model_in_the_losses_of_dreamer_v3():
+    dreamer = Dreamer()
+    nn.init.normal_(dreamer.reward_net.output.weight)
+    actor, critic = dreamer.actor_loss.actor_model, dreamer.value_loss.value_model
+    _, states = dreamer.model_loss(chain(3, 4))
+    found = []
+    model = WorldModel(TensorDictModule(nn.Identity(), [], []), *dreamer_env(dreamer).world_model)
+    for env in (model, dreamer_env(dreamer)):
+        torch.manual_seed(4)
+        losses, imagined = DreamerV3ActorLoss(actor, critic, env, imagination_horizon=5)(states)
+        found.append((losses["loss_actor"], imagined["lambda_target"]))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_the_gradient_of_dreamers_actor_passes_through_its_environment_and_leaves_the_model():
+    torch.manual_seed(0)
+    move = TensorDictModule(lambda s, b, a: (s + a, b), [*ROOT, "action"], ROOT)
+    model = WorldModelWrapper(move, TensorDictModule(nn.Linear(1, 1), ["state"], ["reward"]))
+    env = DreamerEnv(model, (1,), (1,))
+    env.action_spec = Unbounded(1)
+    actor, critic = (TensorDictModule(nn.Linear(1, 1), ["state"], [key]) for key in ("action", "state_value"))
+    losses, _ = DreamerActorLoss(actor, critic, env, imagination_horizon=3)(
+        TensorDict(state=torch.ones(4, 1), belief=torch.ones(4, 1), batch_size=[4])
+    )
+    losses["loss_actor"].backward()
+    assert all(one.grad is not None and one.grad.any() for one in actor.parameters())
+    assert all(one.grad is None for one in model.parameters())
+
+
+def test_a_collector_collects_in_imagination():
+    dreamer = Dreamer()
+    starts = zeros(5).set("state", torch.full((5, STATE), 0.5))
+    env = TransformedEnv(dreamer_env(dreamer, batch_size=[5], start=lambda _: starts), StepCounter(max_steps=4))
+    with torch.no_grad():
+        collector = Collector(env, frames_per_batch=50, total_frames=50)
+        batch = next(iter(collector))
+        collector.shutdown()
+    assert batch.shape == (5, 10)
+    assert batch["next", "truncated"][..., 0].nonzero()[:, 1].tolist() == [3, 7] * 5
+    assert (batch["state"][:, [0, 4, 8]] == 0.5).all()
+
+
+def test_a_planner_plans_in_the_environment_of_an_ensemble():
+    torch.manual_seed(0)
+    model = EnsembleDynamics(3, 1, num_members=2, num_elites=1, num_cells=[16])
+    planner = CEMPlanner(WorldModelEnv(model, PendulumEnv(), batch_size=[]), 4, 2, 16, 4)
+    found = planner(TensorDict(observation=torch.randn(6, 3), batch_size=[6]))
+    assert found["next", "plan"].shape == (6, 4, 1)
+    assert PendulumEnv(batch_size=[6]).action_spec.is_in(found["action"])

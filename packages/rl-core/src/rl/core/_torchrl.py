@@ -47,7 +47,7 @@ _INSTEAD = {
     ),
     "use rl.envs.VecNorm": "VecNormV2 RunningMeanStd",
     "use rl.envs.GymEnv: Gymnasium is the only back end": "set_gym_backend gym_backend",
-    f"use rl.envs.EnvBase; see {_HOWTO}environment.md": "GymLikeEnv ModelBasedEnvBase EnvMetaData",
+    f"use rl.envs.EnvBase; see {_HOWTO}environment.md": "GymLikeEnv EnvMetaData",
     f"use `rl plugins --all`, which lists environments; see {_HOWTO}simulators/index.md": "get_available_libraries",
     "use rl.collectors.MultiAsyncCollector with one environment": "AsyncCollector",
     "use rl.core.interfaces.Collector": "BaseCollector",
@@ -107,11 +107,8 @@ _INSTEAD = {
         " RewardData TensorDictTokenizer TokenizedDatasetLoader TopKRewardSelector HFRewardModelWrapper"
     ),
     _NOT_YET: (
-        "DreamerEnv DreamerDecoder"
-        " WorldModelEnv"
-        " ImaginedEnv"
-        " GPWorldModel RBFController MCTSForest Tree TensorDictMap"
-        " QueryModule EXP3Score PUCTScore UCBScore UCB1TunedScore FinancialRegimeEnv GenesisEnv"
+        "GPWorldModel RBFController MCTSForest Tree TensorDictMap"
+        " QueryModule EXP3Score UCB1TunedScore FinancialRegimeEnv GenesisEnv"
         " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
         " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"
         " SMACv2Env SMACv2Wrapper SatelliteEnv ToyVLAEnv LLMHashingEnv LLMMaskedCategorical"
@@ -129,7 +126,7 @@ _INSTEAD = {
         " SatelliteMacroAction TargetMacroAction URScriptPrimitive URScriptPrimitiveTransform"
         " default_info_dict_reader get_env_metadata make_tensordict"
         " terminated_or_truncated CrossCriticGroupSpec CrossGroupCritic"
-        " LeRobotPolicyWrapper MCTSScore MCTSScores RecurrentMatmulPrecision"
+        " LeRobotPolicyWrapper MCTSScores RecurrentMatmulPrecision"
         " RecurrentMatmulPrecisionUserMode ReparamGradientStrategy Squeeze2dLayer SqueezeLayer"
         " TinyVLA VLAWrapperBase canonicalize_rnn_subset distributions_maps AUTO_LOSS_MASK_KEYS"
         " ExponentialQuadraticCost add_random_module"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rl.envs.jumanji import JumanjiEnv, JumanjiWrapper
     from rl.envs.metaworld import MetaWorldEnv, MetaWorldWrapper
     from rl.envs.mo_gymnasium import MOGymEnv, MOGymWrapper
+    from rl.envs.model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase, WorldModelEnv
     from rl.envs.mujoco import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, MujocoEnv, Walker2dEnv
     from rl.envs.mujoco_playground import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
     from rl.envs.native._classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv, PendulumEnv
@@ -139,6 +140,8 @@ __all__ = [
     "DeviceCastTransform",
     "DiscreteActionProjection",
     "DoubleToFloat",
+    "DreamerDecoder",
+    "DreamerEnv",
     "EndOfLifeTransform",
     "EnvAdapter",
     "EnvBase",
@@ -161,6 +164,7 @@ __all__ = [
     "Hash",
     "HopperEnv",
     "HumanoidEnv",
+    "ImaginedEnv",
     "InitTracker",
     "IsaacLabEnv",
     "IsaacLabWrapper",
@@ -174,6 +178,7 @@ __all__ = [
     "MarlGroupMapType",
     "MetaWorldEnv",
     "MetaWorldWrapper",
+    "ModelBasedEnvBase",
     "ModuleTransform",
     "MountainCarEnv",
     "MujocoEnv",
@@ -236,6 +241,7 @@ __all__ = [
     "VmasEnv",
     "VmasWrapper",
     "Walker2dEnv",
+    "WorldModelEnv",
     "__version__",
     "as_env",
     "as_gymnasium",

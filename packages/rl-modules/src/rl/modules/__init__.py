@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         MPCPlannerBase,
         MPPIPlanner,
     )
+    from rl.modules.planners._scores import MCTSScore, PUCTScore, UCBScore
     from rl.modules.planners._tdmpc2 import (
         TDMPC2Planner,
     )
@@ -212,6 +213,7 @@ __all__ = [
     "LSTMCell",
     "LSTMModule",
     "LazygSDEModule",
+    "MCTSScore",
     "MPCPlannerBase",
     "MPPIPlanner",
     "MaskedCategorical",
@@ -232,6 +234,7 @@ __all__ = [
     "OnlineDTActor",
     "Ordinal",
     "OrnsteinUhlenbeckProcessModule",
+    "PUCTScore",
     "PadBackend",
     "PopArtValueNorm",
     "ProbabilisticActor",
@@ -267,6 +270,7 @@ __all__ = [
     "TanhNormal",
     "TruncatedNormal",
     "TwoHotCategorical",
+    "UCBScore",
     "VDNMixer",
     "ValueNorm",
     "ValueOperator",

@@ -168,6 +168,18 @@ class SlicesBase(Trajectories):
             length: Number of steps of a slice.
             generator: Source of randomness.
         """
+        numbers, first, steps = self._places(table, numbers, count, length, generator)
+        return self._rows_from(table, numbers, first, steps, length)
+
+    def _places(
+        self,
+        table: TrajectoryTable,
+        numbers: IndexSet | Longs,
+        count: int,
+        length: int,
+        generator: torch.Generator | None,
+    ) -> tuple[Longs, Longs, Longs]:
+        """Trajectory, first step and number of steps of slices, each placed uniformly; see `_rows`."""
         device = "cpu" if generator is None else generator.device
         random = torch.rand(
             2 if isinstance(numbers, IndexSet) else 1, count, dtype=torch.float64, generator=generator, device=device
@@ -175,8 +187,7 @@ class SlicesBase(Trajectories):
         u: NDArray[np.float64] = random.cpu().numpy()
         if isinstance(numbers, IndexSet):
             numbers = numbers.members[(u[1] * len(numbers)).astype(np.int64)]
-        first, steps = place_slices(table.steps[numbers], u[0], length, self._span(length))
-        return self._rows_from(table, numbers, first, steps, length)
+        return numbers, *place_slices(table.steps[numbers], u[0], length, self._span(length))
 
     def _rows_from(
         self, table: TrajectoryTable, numbers: Longs, first: Longs, steps: Longs, length: int

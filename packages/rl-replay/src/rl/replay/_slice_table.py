@@ -103,6 +103,28 @@ class TrajectoryTable:
         numbers = self._number[rows].astype(np.int64) - 1
         return numbers, (rows - self._first[numbers]) % self.capacity // self._stride[numbers]
 
+    def next_steps(self, clock: int) -> Longs:
+        """Global step from `clock` on at which each trajectory has a row, or would have its next one, int64 ``[n]``."""
+        first, stride = self._first[: self._used], np.maximum(self._stride[: self._used], 1)
+        return first + np.maximum(clock - first + stride - 1, 0) // stride * stride
+
+    def unseen(self, numbers: Longs, seen: Longs, length: int) -> tuple[Longs, Longs]:
+        """Slices of `length` steps, one after the other, that trajectories have gained.
+
+        Args:
+            numbers: Trajectories, int64 ``[n]``.
+            seen: Global step up to which each has been cut into slices, int64 ``[n]``.
+            length: Number of steps of a slice.
+
+        Returns:
+            Global step of the first row of each slice, int64 ``[k]``, and `seen` after them, int64 ``[n]``.
+        """
+        stride = self._stride[numbers]
+        begin = np.maximum(seen, self._first[numbers])  # older ones are overwritten, or of an earlier trajectory
+        counts = (self._first[numbers] + self._steps[numbers] * stride - begin) // (stride * length)
+        which, at = each_step(0 * counts, np.maximum(counts, 0))
+        return begin[which] + at * (stride * length)[which], begin + np.maximum(counts, 0) * stride * length
+
     def cut(self, envs: int | None = None) -> None:
         """End all trajectories before the next batch, which has `envs` environments; as many as before if None."""
         envs = (self.sections[-1][1] if self.sections else 1) if envs is None else envs
@@ -287,3 +309,63 @@ def each_step(low: Longs, high: Longs) -> tuple[Longs, Longs]:
     which = np.arange(len(counts)).repeat(counts)
     # cumsum - counts is the position of the first step of each range
     return which, np.arange(len(which)) - (counts.cumsum() - counts - low)[which]
+
+
+class NewSlices:
+    """Queue of the slices that trajectories have gained: each step is in one slice of it at most, the oldest first.
+
+    Args:
+        owner: Component that messages name.
+        length: Number of steps of a slice.
+    """
+
+    def __init__(self, owner: str, length: int) -> None:
+        self._owner: Final = owner
+        self.length: Final = length
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all slices."""
+        self._version = -1  # of the table that the rest is for
+        self._waiting = self._seen = np.zeros(0, np.int64)  # first global steps of slices; see `TrajectoryTable.unseen`
+
+    def follow(self, table: TrajectoryTable, rows: int) -> None:
+        """Add the slices that the last write, of `rows` rows, has completed."""
+        if table.version != self._version:  # numbers have changed: what was written before is not new
+            self.clear()
+            self._version, self._seen = table.version, table.next_steps(table.clock - rows)
+        if table.steps.size > len(self._seen):
+            self._seen = np.append(self._seen, np.zeros(2 * table.steps.size - len(self._seen), np.int64))
+        numbers = unique(table.changed)
+        begin, self._seen[numbers] = table.unseen(numbers, self._seen[numbers], self.length)
+        if len(begin):
+            self._waiting = np.append(self._waiting, np.sort(begin))
+
+    def take(self, table: TrajectoryTable, count: int) -> Longs:
+        """Remove up to `count` slices that are still stored, and return their first rows, int64 ``[n]``."""
+        if table.version != self._version:
+            return self._waiting[:0]
+        stored = self._waiting[self._waiting >= table.clock - table.rows]
+        taken, self._waiting = stored[:count], stored[count:]
+        return taken % table.capacity
+
+    def state(self) -> dict[str, Any]:
+        """Copy of the queue as tensors and plain containers."""
+        return {
+            "length": self.length,
+            "version": self._version,
+            "waiting": torch.from_numpy(self._waiting.copy()),
+            "seen": torch.from_numpy(self._seen.copy()),
+        }
+
+    def load(self, state: Any) -> None:
+        """Continue from `state`.
+
+        Raises:
+            CheckpointError: If it is damaged, or of slices of another length.
+        """
+        fields = Fields(self._owner, state, ("length", "version", "waiting", "seen"))
+        fields.match(length=self.length)
+        version = fields.integer("version", low=-1)
+        self._waiting, self._seen = (fields.tensor(name, torch.int64, 1).numpy().copy() for name in ("waiting", "seen"))
+        self._version = version

@@ -22,6 +22,8 @@ _RECIPES = {
     "redq": ("sac", "Randomized ensembled double Q-learning: off-policy, bounded continuous actions."),
     "td3": ("td3", "Twin delayed deep deterministic policy gradient: off-policy, bounded continuous actions."),
     "ddpg": ("td3", "Deep deterministic policy gradient: off-policy, bounded continuous actions."),
+    "mbpo": ("mbpo", "Soft actor-critic on rollouts in a learned ensemble: vectors, bounded continuous actions."),
+    "cem-mpc": ("cem_mpc", "Plans in a learned ensemble by the cross-entropy method: vectors, bounded actions."),
     "mappo": ("mappo", "Proximal policy optimization of groups of agents, with centralized critics."),
     "ippo": ("mappo", "Proximal policy optimization of independent agents."),
     "qmix": ("qmix", "Q-learning of a team of agents with a monotonic mixer: discrete actions."),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rl.trainers.algorithms.a2c import A2CConfig, train_a2c
     from rl.trainers.algorithms.act import ACTConfig, train_act
     from rl.trainers.algorithms.bc import BCConfig, train_bc
+    from rl.trainers.algorithms.cem_mpc import CEMMPCConfig, train_cem_mpc
     from rl.trainers.algorithms.cql import CQLConfig, train_cql
     from rl.trainers.algorithms.diffusion_bc import DiffusionBCConfig, train_diffusion_bc
     from rl.trainers.algorithms.dqn import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rl.trainers.algorithms.iql import IQLConfig, train_iql
     from rl.trainers.algorithms.maddpg import MADDPGConfig, train_maddpg
     from rl.trainers.algorithms.mappo import IPPOConfig, MAPPOConfig, train_ippo, train_mappo
+    from rl.trainers.algorithms.mbpo import MBPOConfig, train_mbpo
     from rl.trainers.algorithms.ppo import PPOConfig, train_ppo
     from rl.trainers.algorithms.ppo_rnd import PPORNDConfig, train_ppo_rnd
     from rl.trainers.algorithms.qmix import IQLMAConfig, QMIXConfig, VDNConfig, train_iql_ma, train_qmix, train_vdn
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
     from rl.trainers.families import (
         DeterministicConfig,
+        EnsembleFields,
         OfflineConfig,
         OffPolicyConfig,
         OnPolicyConfig,
@@ -67,6 +70,7 @@ __all__ = [
     "Algorithm",
     "BCConfig",
     "C51Config",
+    "CEMMPCConfig",
     "CQLConfig",
     "CSVLogger",
     "CrossQConfig",
@@ -76,6 +80,7 @@ __all__ = [
     "DeterministicConfig",
     "DiffusionBCConfig",
     "DiscreteSACConfig",
+    "EnsembleFields",
     "Evaluator",
     "GAILConfig",
     "IPPOConfig",
@@ -85,6 +90,7 @@ __all__ = [
     "Logger",
     "MADDPGConfig",
     "MAPPOConfig",
+    "MBPOConfig",
     "OffPolicyConfig",
     "OfflineConfig",
     "OnPolicyConfig",
@@ -124,6 +130,7 @@ __all__ = [
     "train_act",
     "train_bc",
     "train_c51",
+    "train_cem_mpc",
     "train_cql",
     "train_crossq",
     "train_ddpg",
@@ -138,6 +145,7 @@ __all__ = [
     "train_iql_ma",
     "train_maddpg",
     "train_mappo",
+    "train_mbpo",
     "train_ppo",
     "train_ppo_rnd",
     "train_qmix",

@@ -11,6 +11,7 @@ from rl.trainers.config import POLICIES, Rule, RunConfig, above, at_least, check
 __all__ = [
     "ChunkConfig",
     "DeterministicConfig",
+    "EnsembleFields",
     "GroupFields",
     "OffPolicyConfig",
     "OfflineConfig",
@@ -184,6 +185,44 @@ class SoftConfig(OffPolicyConfig):
     def temperature(self) -> dict[str, Any]:
         """The arguments of the loss that concern the temperature."""
         return {name: getattr(self, name) for name in ("alpha_init", "fixed_alpha", "target_entropy")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleFields(RunConfig):
+    """Settings of a learned ensemble of probabilistic networks of the dynamics.
+
+    Args:
+        num_members: Number of networks of the ensemble.
+        num_elites: Number of those that predict, which have the smallest errors on held out steps.
+        model_num_cells: Widths of their hidden layers.
+        model_learning_rate: Learning rate of AdamW for the ensemble.
+        model_weight_decay: Weight decay of the ensemble.
+        model_batch_size: Number of real steps of one gradient step of the ensemble.
+        model_every: Number of frames between two fits of the ensemble.
+        model_holdout: Share of the real steps that a fit holds out, to see when to end.
+        model_patience: Number of passes over the data without a better member, after which a fit ends.
+        model_max_epochs: Largest number of passes of a fit.
+        termination: Rule by which episodes of the ensemble end, module:function: called with the TensorDict of a step
+            ``[*B]``, it returns bool ``[*B, 1]``. Empty where episodes of the environment never end in a terminal
+            state.
+
+    Raises:
+        ArgumentError: If a value is out of its range.
+    """
+
+    num_members: int = above(0, 7)
+    num_elites: int = checked(
+        5, where(lambda n, config: 0 < n <= config.num_members, "above 0, and at most num_members")
+    )
+    model_num_cells: tuple[int, ...] = widths((200, 200, 200, 200))
+    model_learning_rate: float = above(0, 1e-3)
+    model_weight_decay: float = at_least(0, 5e-5)
+    model_batch_size: int = above(0, 256)
+    model_every: int = above(0, 250)
+    model_holdout: float = checked(0.2, Rule(lambda share: 0 < share < 1, "above 0 and below 1"))
+    model_patience: int = above(0, 5)
+    model_max_epochs: int = above(0, 100)
+    termination: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`NativeEnv`: base class of the environments written in torch."""
+"""Bases of environments that compute in torch: `SeededState`, and `NativeEnv` of those written in torch."""
 
 from __future__ import annotations
 
@@ -16,26 +16,13 @@ from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafEnvBase
 
 
-class NativeEnv(LeafEnvBase):
-    """Environment in torch whose state is in the TensorDict; it owns a generator of start states.
+class SeededState:
+    """Part of environments whose state is in the TensorDict, and which own a generator of start states."""
 
-    Without a batch size it takes TensorDicts of any batch (`batch_locked` is false).
+    _generator: torch.Generator
 
-    Args:
-        batch_size: Number of copies in each batch dimension.
-        device: Device of the tensors; the CPU if None.
-        seed: Seed of the generator; nondeterministic if None. See also `set_seed`.
-    """
-
-    def __init__(
-        self,
-        batch_size: Iterable[int] = (),
-        device: torch.device | str | int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(batch_size=batch_size, device=device)
-        self.batch_locked = bool(self.batch_size)
-        self._generator = torch.Generator(device=self.device or "cpu")
+    def _make_generator(self, device: torch.device | None, seed: int | None) -> None:
+        self._generator = torch.Generator(device=device or "cpu")
         if seed is None:
             self._generator.seed()
         else:
@@ -48,20 +35,6 @@ class NativeEnv(LeafEnvBase):
 
     def _set_seed(self, seed: int) -> None:
         self._generator.manual_seed(seed)
-
-    def _rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Uniform numbers in [0, 1), ``[*B, *shape]``."""
-        generator = self._generator
-        return torch.rand((*self.batch_size, *shape), generator=generator, device=generator.device, dtype=dtype)
-
-    def _flags(self, terminated: Tensor | None = None) -> Leaves:
-        """Return the done flags, for `terminated` ``[*B]``; false if None."""
-        if terminated is None:
-            device = self._generator.device
-            over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=device)
-            return {"done": over, "terminated": over.clone()}
-        over = terminated.unsqueeze(-1)
-        return {"done": over, "terminated": over.clone()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator of the start states; the rest of the state is in the data."""
@@ -90,6 +63,42 @@ class NativeEnv(LeafEnvBase):
             return False
         set_generator(self._generator, state["generator"], type(self).__name__)
         return True
+
+
+class NativeEnv(SeededState, LeafEnvBase):
+    """Environment in torch whose state is in the TensorDict; it owns a generator of start states.
+
+    Without a batch size it takes TensorDicts of any batch (`batch_locked` is false).
+
+    Args:
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of the generator; nondeterministic if None. See also `set_seed`.
+    """
+
+    def __init__(
+        self,
+        batch_size: Iterable[int] = (),
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(batch_size=batch_size, device=device)
+        self.batch_locked = bool(self.batch_size)
+        self._make_generator(self.device, seed)
+
+    def _rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Uniform numbers in [0, 1), ``[*B, *shape]``."""
+        generator = self._generator
+        return torch.rand((*self.batch_size, *shape), generator=generator, device=generator.device, dtype=dtype)
+
+    def _flags(self, terminated: Tensor | None = None) -> Leaves:
+        """Return the done flags, for `terminated` ``[*B]``; false if None."""
+        if terminated is None:
+            device = self._generator.device
+            over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=device)
+            return {"done": over, "terminated": over.clone()}
+        over = terminated.unsqueeze(-1)
+        return {"done": over, "terminated": over.clone()}
 
 
 def discrete_action(n: int, *, categorical: bool) -> TensorSpec:

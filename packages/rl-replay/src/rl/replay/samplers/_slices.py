@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.arguments import as_integer
 from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
@@ -16,7 +17,7 @@ from rl.replay import _foreign
 from rl.replay._arguments import check_replacement
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
-from rl.replay._slice_table import TrajectoryTable
+from rl.replay._slice_table import NewSlices, TrajectoryTable
 from rl.replay._state import Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._base import SamplerBase
@@ -61,6 +62,9 @@ class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatib
             ``("collector", "mask")``, bool ``[num_slices, slice_len]``, is false there.
         span: Number of steps of a slice that may lie outside of its trajectory, where they are cut off: an integer
             below the slice's length, True for all but one, or a pair: before its first step, after its last step.
+        newest_first: Whether slices that were written since the last sample come first, each once: each trajectory is
+            cut into slices of `slice_len` steps as it grows. The others of the batch are sampled as usual. This is the
+            online queue of DreamerV3 (Hafner et al., 2025).
         replacement: Only True; `SliceSamplerWithoutReplacement` samples without.
 
     Raises:
@@ -93,6 +97,7 @@ class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatib
         pad_output: bool = False,
         span: bool | int | tuple[bool | int, bool | int] = False,
         replacement: bool = True,
+        newest_first: bool = False,
     ) -> None:
         check_replacement(type(self).__name__, "SliceSamplerWithoutReplacement", replacement=replacement)
         keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
@@ -105,6 +110,10 @@ class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatib
             pad_output=pad_output,
             span=span,
         )
+        if newest_first and slice_len is None:
+            raise ArgumentError(f"{self._owner}: newest_first cuts trajectories into slices: give it slice_len")
+        self._new = NewSlices(self._owner, as_integer(slice_len, self._owner, "slice_len")) if newest_first else None
+        self.prefetchable = not newest_first  # a discarded batch would lose the slices that it took
 
     @untraced
     def sample(
@@ -122,7 +131,39 @@ class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatib
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
-        return self._rows(table, candidates, count, length, generator)
+        if self._new is None:
+            return self._rows(table, candidates, count, length, generator)
+        numbers, first, steps = self._places(table, candidates, count, length, generator)
+        newest = self._new.take(table, count)
+        numbers[: len(newest)], first[: len(newest)] = table.locate(newest)
+        steps[: len(newest)] = length
+        return self._rows_from(table, numbers, first, steps, length)
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Add rows that were just written to the table of trajectories, and to the queue of new slices."""
+        super().extended(index, data)
+        if self._new is not None and self._current is not None:
+            self._new.follow(self._current, len(index))
+
+    def empty(self) -> None:
+        """Forget all trajectories."""
+        super().empty()
+        if self._new is not None:
+            self._new.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the table of trajectories, and the queue of new slices with `newest_first`."""
+        state = super().state_dict()
+        return state if self._new is None else {"trajectories": state, "new": self._new.state()}
+
+    def _load(self, state: Any, rows: int | None, max_size: int | None) -> None:
+        if self._new is None:
+            super()._load(state, rows, max_size)
+            return
+        fields = Fields(self._owner, state, ("trajectories", "new"))
+        super()._load(fields["trajectories"], rows, max_size)
+        self._new = NewSlices(self._owner, self._new.length)  # the twin shares the other one
+        self._new.load(fields["new"])
 
 
 @final
