@@ -17,7 +17,7 @@ from rl.trainers.config import RunConfig, with_new_names
 
 __all__ = ["Algorithm", "Recipe", "TrainResult"]
 
-LOOPS = ("on_policy", "off_policy", "q_learning", "offline")
+LOOPS = ("on_policy", "off_policy", "q_learning", "offline", "world_model")
 """The loops of `rl.trainers.loops`."""
 
 

@@ -1,0 +1,148 @@
+"""The loop of algorithms with a world model: collect with a latent state, store sequences, update model and behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.interfaces import Env
+from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, NestedKey, as_tuple
+from rl.replay import LazyTensorStorage, ReplayBuffer, SliceSampler
+from rl.trainers._checks import check_no_clash
+from rl.trainers.algorithm import Algorithm, TrainResult
+from rl.trainers.evaluation import Evaluator
+from rl.trainers.families import WorldModelConfig
+from rl.trainers.groups import described_inputs
+from rl.trainers.loops.q_learning import NEVER_DONE
+from rl.trainers.loops.updater import Updater
+from rl.trainers.networks import observations_of
+from rl.trainers.run import Run
+
+__all__ = ["WorldModelUpdater", "train"]
+
+
+def train(
+    algorithm: Algorithm,
+    config: WorldModelConfig,
+    *,
+    policy: Callable[[Any, Env], Any],
+    loss: Callable[[Any, Env, Any], Any],
+    **options: Any,
+) -> TrainResult:
+    """Train a world model, and the policy that acts with it.
+
+    Args:
+        algorithm: The algorithm.
+        config: Settings.
+        policy: The policy that is trained and evaluated, for settings and environment.
+        loss: The losses, for settings, environment and policy: a module of sampled steps, see
+            `rl.trainers.dreamers.DreamerV3Losses`.
+        options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+    """
+    run = Run(algorithm, config, **options)
+    env = run.make_env(config.num_envs)
+    actor = policy(config, env)
+    run.note(described_inputs(config, env))
+    updates, ratio = config.replay_rates
+    run.note(f"updates_per_step {updates:g}: a train_ratio of {ratio:g} replayed steps for each step")
+    losses = loss(config, env, actor)
+    check_no_clash(algorithm.name, env, [actor])
+    collector = run.make_collector(
+        env,
+        actor,
+        frames_per_batch=config.frames_per_batch,
+        init_random_frames=config.learning_starts if losses.random_start else 0,
+    )
+    keys = stored_keys(env, actor, losses)
+    buffer = sequences_buffer(config, losses)
+    update = WorldModelUpdater(config, losses, buffer)
+    parts = {"policy": actor, "loss": losses, "collector": collector, "buffer": buffer, "learner": update}
+    evaluator = Evaluator(run.make_env, actor)
+    with (
+        collector,
+        run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
+    ):
+        while run.going:
+            with run.timed("collect"):
+                batch = collector.collect()
+                rows = batch.select(*keys)
+                buffer.extend(rows.set(NEVER_DONE, torch.zeros_like(batch.get((NEXT, DONE)))))
+            run.record_episodes(batch)
+            with run.timed("update"):
+                metrics = update(run.frames + batch.numel(), batch.numel())
+            run.end_iteration(batch.numel(), metrics)
+        return run.finish()
+
+
+def stored_keys(env: Env, policy: Any, losses: Any) -> list[NestedKey]:
+    """Keys of a batch that the replay buffer keeps."""
+    observed = [*observations_of(env)]
+    after = [(NEXT, *as_tuple(key)) for key in (*observed, REWARD, DONE, TERMINATED)]
+    return [*observed, policy.actions.key, *losses.kept, *after]
+
+
+def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
+    """Create a buffer of sequences ``[batch_size, batch_length + context]``, in which each observation is stored once.
+
+    Sequences continue over the ends of episodes, so that every step is sampled with the same probability.
+    """
+    length = config.batch_length + losses.context
+    size = config.buffer_size - config.buffer_size % config.frames_per_batch  # whole batches
+    return ReplayBuffer(
+        storage=LazyTensorStorage(size, device=config.device, ndim=2, compact=True),
+        sampler=SliceSampler(slice_len=length, end_key=NEVER_DONE, pad_output=True, truncated_key=None, init_key=None),
+        batch_size=config.batch_size * length,
+    )
+
+
+class WorldModelUpdater(Updater):
+    """Gradient steps on sequences of the replay buffer.
+
+    Args:
+        config: Settings.
+        losses: Losses of sampled steps, with `optimizers` and `moved`.
+        buffer: The replay buffer.
+    """
+
+    def __init__(self, config: WorldModelConfig, losses: Any, buffer: ReplayBuffer) -> None:
+        super().__init__(config, losses, losses.optimizers(config), losses.outputs)
+        self._buffer, self._losses = buffer, self.compiled(losses)
+        self._least = config.num_envs * (config.batch_length + losses.context)
+        self._rate, self._due = config.replay_rates[0], 0.0
+
+    def __call__(self, frames: int, new: int) -> Callable[[], dict[str, float]]:
+        """Take the gradient steps that new frames are worth; returns what gives their mean metrics.
+
+        Frames before the first update are not made up for, nor are those of a run that was resumed.
+
+        Args:
+            frames: Number of frames that were collected so far.
+            new: Number of those that are new.
+        """
+        if frames < self.config.learning_starts or len(self._buffer) < self._least:
+            return dict
+        self._due += self._rate * new
+        steps = int(self._due)
+        self._due -= steps
+        seen = [self._step() for _ in range(steps)]
+        return lambda: self.means(seen)
+
+    def _step(self) -> dict[str, Tensor]:
+        rows: TensorDictBase = self._buffer.sample()
+        out = self.forward(self._losses, rows)
+        self.step(out)
+        self.loss.moved()
+        return {name: value.detach() for name, value in out.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the optimizers, and the fraction of a gradient step that is left."""
+        return {**super().state_dict(), "due": self._due}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`."""
+        super().load_state_dict(state)
+        self._due = state["due"]
