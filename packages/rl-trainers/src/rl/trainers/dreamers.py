@@ -106,7 +106,6 @@ class DreamerV3Losses(nn.Module):
 
     Args:
         config: Settings: `size`, `horizon` and `gamma`.
-        env: Environment, which decides the decoders.
         policy: Policy of `dreamer_v3_policy`, whose networks are trained.
     """
 
@@ -128,7 +127,7 @@ class DreamerV3Losses(nn.Module):
         "entropy": "entropy",
     }
 
-    def __init__(self, config: Any, env: Env, policy: LatentPolicy) -> None:
+    def __init__(self, config: Any, policy: LatentPolicy) -> None:
         super().__init__()
         _, _, _, depth, units = widths_of(config.size)
         self.inputs, self.actions = policy.inputs, policy.actions

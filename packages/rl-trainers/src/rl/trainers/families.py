@@ -451,9 +451,11 @@ class WorldModelConfig(RunConfig):
         0,
         0.0,
         where(
-            lambda ratio, config: not ratio
-            or not config.updates_per_step
-            or abs(ratio - config.updates_per_step * config.batch_size * config.batch_length) <= 1e-6 * ratio,
+            lambda ratio, config: (
+                not ratio
+                or not config.updates_per_step
+                or abs(ratio - config.updates_per_step * config.batch_size * config.batch_length) <= 1e-6 * ratio
+            ),
             "updates_per_step * batch_size * batch_length, or left out with updates_per_step",
         ),
     )

@@ -61,7 +61,8 @@ def dreamer_v3_loss(config: DreamerV3Config, env: Any, policy: Any) -> Any:
     """Create the losses, with decoders, heads and critic."""
     from rl.trainers.dreamers import DreamerV3Losses
 
-    return DreamerV3Losses(config, env, policy)
+    del env
+    return DreamerV3Losses(config, policy)
 
 
 DREAMER_V3 = Algorithm(

@@ -1,4 +1,4 @@
-"""The loop of algorithms with a world model: collect with a latent state, store sequences, update model and behaviour."""
+"""The loop of algorithms with a world model: collect with a latent state, store sequences, update."""
 
 from __future__ import annotations
 
