@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         train_qrdqn,
         train_rainbow,
     )
+    from rl.trainers.algorithms.dreamer import DreamerV3Config, train_dreamer_v3
     from rl.trainers.algorithms.dt import DTConfig, train_dt
     from rl.trainers.algorithms.gail import GAILConfig, train_gail
     from rl.trainers.algorithms.impala import ImpalaConfig, train_impala
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         OnPolicyConfig,
         QLearningConfig,
         SoftConfig,
+        WorldModelConfig,
     )
     from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger
     from rl.trainers.run import Run
@@ -76,6 +78,7 @@ __all__ = [
     "DeterministicConfig",
     "DiffusionBCConfig",
     "DiscreteSACConfig",
+    "DreamerV3Config",
     "Evaluator",
     "GAILConfig",
     "IPPOConfig",
@@ -108,6 +111,7 @@ __all__ = [
     "TrainResult",
     "TrainedRun",
     "VDNConfig",
+    "WorldModelConfig",
     "__version__",
     "above",
     "at_least",
@@ -130,6 +134,7 @@ __all__ = [
     "train_diffusion_bc",
     "train_discrete_sac",
     "train_dqn",
+    "train_dreamer_v3",
     "train_dt",
     "train_gail",
     "train_impala",

@@ -111,8 +111,8 @@ class DreamerV3Losses(nn.Module):
 
     context = 1
     """Steps of a sampled sequence before those that are learned from."""
-    kept = ("state", "belief", "is_init")
-    """What the buffer keeps of each step besides observations, action and outcome."""
+    latents = ("state", "belief")
+    """Latent states that the buffer keeps of each step, in bfloat16."""
     random_start = False
     """Whether the first actions are random."""
     outputs = {  # noqa: RUF012 - read, never written

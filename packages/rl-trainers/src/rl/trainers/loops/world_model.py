@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, NestedKey, as_tuple
+from rl.core.keys import DONE, IS_INIT, NEXT, REWARD, TERMINATED, NestedKey, as_tuple
 from rl.replay import LazyTensorStorage, ReplayBuffer, SliceSampler
 from rl.trainers._checks import check_no_clash
 from rl.trainers.algorithm import Algorithm, TrainResult
@@ -70,6 +70,8 @@ def train(
             with run.timed("collect"):
                 batch = collector.collect()
                 rows = batch.select(*keys)
+                for key in losses.latents:  # one-hot states are exact in it
+                    rows.set(key, rows.get(key).to(torch.bfloat16))
                 buffer.extend(rows.set(NEVER_DONE, torch.zeros_like(batch.get((NEXT, DONE)))))
             run.record_episodes(batch)
             with run.timed("update"):
@@ -82,7 +84,7 @@ def stored_keys(env: Env, policy: Any, losses: Any) -> list[NestedKey]:
     """Keys of a batch that the replay buffer keeps."""
     observed = [*observations_of(env)]
     after = [(NEXT, *as_tuple(key)) for key in (*observed, REWARD, DONE, TERMINATED)]
-    return [*observed, policy.actions.key, *losses.kept, *after]
+    return [*observed, policy.actions.key, *losses.latents, IS_INIT, *after]
 
 
 def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
