@@ -8,7 +8,15 @@ from tensordict import TensorDict
 
 from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, OneHot
-from rl.trainers import DreamerV3Config, load_checkpoint, load_run, make_env, train_dreamer_v3
+from rl.trainers import (
+    DreamerV3Config,
+    TDMPC2Config,
+    load_checkpoint,
+    load_run,
+    make_env,
+    train_dreamer_v3,
+    train_tdmpc2,
+)
 from rl.trainers.loggers import read_metrics
 from rl.trainers.world_models import ModelInputs, UnitActions, arrivals
 
@@ -27,10 +35,13 @@ SMALL = {
     "loggers": ("csv",),
 }
 V3 = DreamerV3Config(**SMALL, horizon=3, updates_per_step=0.1, learning_rate=1e-3, warmup=10)
+PLANS = {"num_candidates": 16, "num_elites": 4, "num_policy_plans": 4, "optim_steps": 2}
+TDMPC2 = TDMPC2Config(**{**SMALL, "batch_length": 3}, **PLANS, size="tiny", updates_per_step=0.1)
 CASES = [
     pytest.param(train_dreamer_v3, dataclasses.replace(V3, env="CartPole-v1"), id="dreamer-v3-one-choice"),
     pytest.param(train_dreamer_v3, dataclasses.replace(V3, env="pendulum"), id="dreamer-v3-floats"),
     pytest.param(train_dreamer_v3, dataclasses.replace(V3, env="pixel-grid-world"), id="dreamer-v3-pixels"),
+    pytest.param(train_tdmpc2, dataclasses.replace(TDMPC2, env="pendulum"), id="tdmpc2"),
 ]
 
 
@@ -69,7 +80,7 @@ def test_a_resumed_run_goes_on_with_buffer_and_latent_state(train, config, tmp_p
     assert ours.keys() == theirs.keys()
     assert [key for key, value in ours.items() if not same(value, theirs[key])] == []
     assert resumed.eval_return_mean == whole.eval_return_mean
-    assert any("state" in key and "collector" in key for key in ours)
+    assert any(key.startswith(".collector") and key.endswith(("belief", "plan")) for key in ours)
     assert load_run(tmp_path / "half").policy.in_keys  # the policy of the folder is that of training
 
 
@@ -210,3 +221,44 @@ def test_the_size_of_a_model_is_named():
     assert (small.belief_dim, large.belief_dim) == (128, 512)
     with pytest.raises(ArgumentError, match="size must be one of tiny, 1M"):
         DreamerV3Config(size="2M")
+
+
+def test_updates_follow_the_random_frames_of_td_mpc2_once(tmp_path):
+    config = dataclasses.replace(TDMPC2, env="pendulum", total_frames=96, updates_per_step=0.25)
+    train_tdmpc2(config, out=tmp_path / "run", display="none")
+    assert load_checkpoint(tmp_path / "run/checkpoints/last.safetensors")["learner"]["count"] == 96 * 0.25
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [("CartPole-v1", "tdmpc2 trains a vector of bounded floats"), ("test/pixels", "tdmpc2 reads vectors")],
+)
+def test_td_mpc2_refuses_choices_and_images(env, message, tmp_path):
+    from rl.trainers.algorithms.tdmpc2 import policy
+
+    images = Env(Bounded(-1, 1, (1,)), Bounded(0, 255, (3, 16, 32), dtype=torch.uint8))
+    made = images if env == "test/pixels" else make_env(env, 1, seed=0)
+    with pytest.raises(SpecError, match=message):
+        policy(TDMPC2, made)
+
+
+def test_pitfall_7_an_end_inside_of_a_sequence_ends_the_target_there(tmp_path):
+    """Sequences of the buffer are of one episode, and each step has its own termination."""
+    from rl.trainers.algorithms.tdmpc2 import loss, policy
+    from rl.trainers.loops.world_model import sequences_buffer
+
+    env = make_env("pendulum", 1, seed=0)
+    losses = loss(TDMPC2, env, policy(TDMPC2, env))
+    buffer = sequences_buffer(TDMPC2, losses)
+    rows = collected([end == "1" for end in "0001010000"]).exclude("state", "belief", "is_init")
+    rows["next", "break"] = torch.zeros_like(rows["next", "done"])
+    buffer.extend(rows)
+    seen = set()
+    for _ in range(30):
+        for row in buffer.sample():
+            mask = row["collector", "mask"]
+            steps = row["observation"][mask, 0].tolist()
+            assert [step - steps[0] for step in steps] == list(range(len(steps)))
+            assert row["next", "terminated"][mask][:-1].logical_not().all()
+            seen.add((len(steps), row["next", "terminated"][mask][-1].item()))
+    assert {(3, True), (3, False), (2, True)} <= seen

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from rl.trainers.algorithms.td3 import DDPGConfig, TD3Config, train_ddpg, train_td3
     from rl.trainers.algorithms.td3_bc import TD3BCConfig, train_td3_bc
+    from rl.trainers.algorithms.tdmpc2 import TDMPC2Config, train_tdmpc2
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
@@ -106,6 +107,7 @@ __all__ = [
     "SoftConfig",
     "TD3BCConfig",
     "TD3Config",
+    "TDMPC2Config",
     "TQCConfig",
     "TensorBoardLogger",
     "TrainResult",
@@ -153,6 +155,7 @@ __all__ = [
     "train_sac",
     "train_td3",
     "train_td3_bc",
+    "train_tdmpc2",
     "train_tqc",
     "train_vdn",
     "where",

@@ -90,13 +90,21 @@ def stored_keys(env: Env, policy: Any, losses: Any) -> list[NestedKey]:
 def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
     """Create a buffer of sequences ``[batch_size, batch_length + context]``, in which each observation is stored once.
 
-    Sequences continue over the ends of episodes, so that every step is sampled with the same probability.
+    Sequences that begin with a latent state continue over the ends of episodes, so that every step is sampled with the
+    same probability; others are of one episode.
     """
     length = config.batch_length + losses.context
     size = config.buffer_size - config.buffer_size % config.frames_per_batch  # whole batches
     return ReplayBuffer(
         storage=LazyTensorStorage(size, device=config.device, ndim=2, compact=True),
-        sampler=SliceSampler(slice_len=length, end_key=NEVER_DONE, pad_output=True, truncated_key=None, init_key=None),
+        sampler=SliceSampler(
+            slice_len=length,
+            end_key=NEVER_DONE if losses.latents else None,
+            strict_length=bool(losses.latents),
+            pad_output=True,
+            truncated_key=None,
+            init_key=None,
+        ),
         batch_size=config.batch_size * length,
     )
 
@@ -115,11 +123,12 @@ class WorldModelUpdater(Updater):
         self._buffer, self._losses = buffer, self.compiled(losses)
         self._least = config.num_envs * (config.batch_length + losses.context)
         self._rate, self._due = config.replay_rates[0], 0.0
+        self._random_start = losses.random_start
 
     def __call__(self, frames: int, new: int) -> Callable[[], dict[str, float]]:
         """Take the gradient steps that new frames are worth; returns what gives their mean metrics.
 
-        Frames before the first update are not made up for, nor are those of a run that was resumed.
+        Frames before the first update count only if their actions were random; those before a resume do not.
 
         Args:
             frames: Number of frames that were collected so far.
@@ -127,7 +136,8 @@ class WorldModelUpdater(Updater):
         """
         if frames < self.config.learning_starts or len(self._buffer) < self._least:
             return dict
-        self._due += self._rate * new
+        worth = frames if self._random_start and not self.count else new
+        self._due += self._rate * worth
         steps = int(self._due)
         self._due -= steps
         seen = [self._step() for _ in range(steps)]
