@@ -9,11 +9,13 @@ from tensordict import TensorDict
 from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, OneHot
 from rl.trainers import (
+    DreamerConfig,
     DreamerV3Config,
     TDMPC2Config,
     load_checkpoint,
     load_run,
     make_env,
+    train_dreamer,
     train_dreamer_v3,
     train_tdmpc2,
 )
@@ -37,10 +39,12 @@ SMALL = {
 V3 = DreamerV3Config(**SMALL, horizon=3, updates_per_step=0.1, learning_rate=1e-3, warmup=10)
 PLANS = {"num_candidates": 16, "num_elites": 4, "num_policy_plans": 4, "optim_steps": 2}
 TDMPC2 = TDMPC2Config(**{**SMALL, "batch_length": 3}, **PLANS, size="tiny", updates_per_step=0.1)
+V1 = DreamerConfig(**SMALL, horizon=3, updates_per_step=0.1, num_cells=16, belief_dim=16, state_dim=4)
 CASES = [
     pytest.param(train_dreamer_v3, dataclasses.replace(V3, env="CartPole-v1"), id="dreamer-v3-one-choice"),
     pytest.param(train_dreamer_v3, dataclasses.replace(V3, env="pendulum"), id="dreamer-v3-floats"),
     pytest.param(train_dreamer_v3, dataclasses.replace(V3, env="pixel-grid-world"), id="dreamer-v3-pixels"),
+    pytest.param(train_dreamer, dataclasses.replace(V1, env="pendulum"), id="dreamer"),
     pytest.param(train_tdmpc2, dataclasses.replace(TDMPC2, env="pendulum"), id="tdmpc2"),
 ]
 

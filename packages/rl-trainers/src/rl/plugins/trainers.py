@@ -23,6 +23,7 @@ _RECIPES = {
     "td3": ("td3", "Twin delayed deep deterministic policy gradient: off-policy, bounded continuous actions."),
     "ddpg": ("td3", "Deep deterministic policy gradient: off-policy, bounded continuous actions."),
     "dreamer-v3": ("dreamer", "DreamerV3, actor-critic in the imagination of a world model: vectors or an image."),
+    "dreamer": ("dreamer", "Dreamer, gradients through a world model: bounded continuous actions."),
     "tdmpc2": ("tdmpc2", "TD-MPC2, planning in a latent space: bounded continuous actions."),
     "mappo": ("mappo", "Proximal policy optimization of groups of agents, with centralized critics."),
     "ippo": ("mappo", "Proximal policy optimization of independent agents."),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         train_qrdqn,
         train_rainbow,
     )
-    from rl.trainers.algorithms.dreamer import DreamerV3Config, train_dreamer_v3
+    from rl.trainers.algorithms.dreamer import DreamerConfig, DreamerV3Config, train_dreamer, train_dreamer_v3
     from rl.trainers.algorithms.dt import DTConfig, train_dt
     from rl.trainers.algorithms.gail import GAILConfig, train_gail
     from rl.trainers.algorithms.impala import ImpalaConfig, train_impala
@@ -79,6 +79,7 @@ __all__ = [
     "DeterministicConfig",
     "DiffusionBCConfig",
     "DiscreteSACConfig",
+    "DreamerConfig",
     "DreamerV3Config",
     "Evaluator",
     "GAILConfig",
@@ -136,6 +137,7 @@ __all__ = [
     "train_diffusion_bc",
     "train_discrete_sac",
     "train_dqn",
+    "train_dreamer",
     "train_dreamer_v3",
     "train_dt",
     "train_gail",

@@ -15,28 +15,47 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution
 
+from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NEXT
+from rl.core.specs import Bounded
 from rl.modules import (
+    MLP,
+    DreamerActor,
     DreamerV3Actor,
     DreamerV3Encoder,
     DreamerV3ImageDecoder,
     DreamerV3MLP,
     IndependentNormal,
+    ObsDecoder,
+    ObsEncoder,
     OneHotCategorical,
     ProbabilisticActor,
+    RSSMPosterior,
     RSSMPosteriorV3,
+    RSSMPrior,
     RSSMPriorV3,
+    RSSMRollout,
     RSSMRolloutV3,
     SquaredError,
+    TanhNormal,
     TwoHotCategorical,
     WorldModel,
     dreamer_v3_size,
 )
-from rl.objectives import DreamerV3ActorLoss, DreamerV3ModelLoss, DreamerV3ValueLoss, LaProp, SoftUpdate
+from rl.objectives import (
+    DreamerActorLoss,
+    DreamerModelLoss,
+    DreamerV3ActorLoss,
+    DreamerV3ModelLoss,
+    DreamerV3ValueLoss,
+    DreamerValueLoss,
+    LaProp,
+    SoftUpdate,
+)
 from rl.trainers.world_models import LatentPolicy, ModelInputs, UnitActions, arrivals
 
-__all__ = ["DreamerV3Losses", "dreamer_v3_policy", "widths_of"]
+__all__ = ["DreamerLosses", "DreamerV3Losses", "dreamer_policy", "dreamer_v3_policy", "widths_of"]
 
 ROOT = ["state", "belief"]
 AFTER: list[Any] = [(NEXT, "state"), (NEXT, "belief")]
@@ -217,15 +236,163 @@ class DreamerV3Losses(nn.Module):
         if self.inputs.image_shape is None:
             return None
         batch = arrivals(rows, self.inputs, self.actions)
-        world_model, decoder = self.model_loss.world_model, self.model_loss.decoder[-1]
-        found = world_model(batch[:, :seen].copy())
-        latents = [found.select(*AFTER)]
-        state, belief = (found.get(key)[:, -1] for key in AFTER)
-        prior: Any = world_model[1].rssm_prior.module
-        for step in range(seen, batch.shape[1]):
-            _, state, belief = prior(state, belief, batch.get("action")[:, step])
-            after = TensorDict({"state": state, "belief": belief}, batch_size=state.shape[:-1])
-            latents.append(TensorDict({NEXT: after}, batch_size=after.shape).unsqueeze(1))
-        predicted = decoder.get_dist(torch.cat(latents, 1)).mean
+        latents = _predict(self.model_loss.world_model, batch, seen)
+        predicted = self.model_loss.decoder[-1].get_dist(latents).mean
         real = batch.get((NEXT, "pixels"))
         return (real / 255 if real.dtype is torch.uint8 else real), predicted.reshape(real.shape)
+
+
+class _Centred(nn.Module):
+    """Pixels of an image around 0, as Dreamer encodes and predicts them."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels / 255 if pixels.dtype is torch.uint8 else pixels) - 0.5
+
+
+def dreamer_policy(config: Any, env: Env) -> LatentPolicy:
+    """Create the untrained policy of Dreamer, with encoder, prior and posterior.
+
+    Raises:
+        SpecError: If the action is no vector of bounded floats, or the observation is neither a vector nor an image of
+            64 x 64.
+    """
+    inputs = ModelInputs(env, config.observation_layout)
+    actions = UnitActions(env, config.recipe, discrete=False)
+    image, vector = inputs.image_shape, inputs.vector_dim
+    if (image is not None and (vector or image[1:] != (64, 64))) or not (image or vector):
+        raise SpecError(
+            f"{config.recipe} reads vectors, or an image of 64 x 64 alone; {type(env).__name__} has an image of {image}"
+            f" and {vector} other numbers: train dreamer-v3, or resize the image with a transform"
+        )
+    state, belief, cells = config.state_dim, config.belief_dim, config.num_cells
+    elu: Any = nn.ELU
+    encoder: nn.Module
+    if image is None:
+        encoder, width = MLP(vector, cells, depth=2, num_cells=cells, activation_class=elu), cells
+    else:
+        encoder, width = nn.Sequential(_Centred(), ObsEncoder(in_channels=image[0])), 1024
+    spec = Bounded(-1, 1, (actions.width,))
+    prior = RSSMPrior(spec, belief, belief, state, action_dim=actions.width)
+    posterior = RSSMPosterior(belief, state, rnn_hidden_dim=belief, obs_embed_dim=width)
+    net = DreamerActor(actions.width, depth=4, num_cells=cells)
+    net(torch.zeros(1, state), torch.zeros(1, belief))  # its first layer is as wide as its first input
+    actor = ProbabilisticActor(
+        TensorDictModule(net, ROOT, ["loc", "scale"]), ["loc", "scale"], distribution_class=TanhNormal
+    )
+    noise = config.exploration_noise
+    return LatentPolicy(inputs, actions, encoder, prior, posterior, actor, state, belief, noise).to(config.device)
+
+
+class DreamerLosses(nn.Module):
+    """Losses of Dreamer for collected steps ``[B, T + 1]``: model, actor and critic.
+
+    Args:
+        config: Settings: `horizon`, `gamma` and `num_cells`.
+        policy: Policy of `dreamer_policy`, whose networks are trained.
+    """
+
+    context, latents, random_start = 1, ("state", "belief"), False
+    outputs = {  # noqa: RUF012 - read, never written
+        "loss_model": "loss_model",
+        "loss_actor": "loss_actor",
+        "loss_critic": "loss_value",
+        "reconstruction": "part_loss_model_reco",
+        "reward_loss": "part_loss_model_reward",
+        "divergence": "part_loss_model_kl",
+        "imagined_return": "imagined_return",
+    }
+
+    def __init__(self, config: Any, policy: LatentPolicy) -> None:
+        super().__init__()
+        self.inputs, self.actions = policy.inputs, policy.actions
+        width, cells = policy.state_dim + policy.belief_dim, config.num_cells
+        (key,) = self.inputs.out_keys
+        self.key = key
+
+        def network(outputs: int, depth: int) -> _Joined:
+            return _Joined(MLP(width, outputs, depth=depth, num_cells=cells, activation_class=nn.ELU))
+
+        image = self.inputs.image_shape
+        decoder = (
+            network(self.inputs.vector_dim, 3) if image is None else ObsDecoder(latent_dim=width, out_channels=image[0])
+        )
+        encode = TensorDictModule(policy.encoder, [(NEXT, key)], [(NEXT, "encoded_latents")])
+        prior_out: list[Any] = [(NEXT, "prior_mean"), (NEXT, "prior_std"), "_", (NEXT, "belief")]
+        posterior_out: list[Any] = [(NEXT, "posterior_mean"), (NEXT, "posterior_std"), (NEXT, "state")]
+        rollout = RSSMRollout(
+            TensorDictModule(policy.prior, [*ROOT, "action"], prior_out),
+            TensorDictModule(policy.posterior, [(NEXT, "belief"), (NEXT, "encoded_latents")], posterior_out),
+            use_scan=True,
+        )
+        reward = TensorDictModule(network(1, 2), AFTER, [(NEXT, "reward")])
+        self.decoder = TensorDictModule(decoder, AFTER, [(NEXT, "reco")])
+        self.model_loss = DreamerModelLoss(TensorDictSequential(encode, rollout, self.decoder, reward))
+        self.model_loss.set_keys(pixels="target", reco_pixels="reco")
+        imagined_out: list[Any] = ["_", "_", (NEXT, "state"), (NEXT, "belief")]
+        imagined = WorldModel(encode, TensorDictModule(policy.prior, [*ROOT, "action"], imagined_out), reward)
+        value = TensorDictModule(network(1, 3), ROOT, ["state_value"])
+        self.actor_loss = DreamerActorLoss(
+            policy.actor, value, imagined, imagination_horizon=config.horizon, gamma=config.gamma
+        )
+        self.value_loss = DreamerValueLoss(value, gamma=config.gamma)
+        self.to(config.device)
+
+    def forward(self, rows: TensorDictBase) -> dict[str, Tensor]:
+        """Compute what is minimized, and metrics."""
+        batch = arrivals(rows, self.inputs, self.actions)
+        seen = batch.get((NEXT, self.key))
+        batch.set((NEXT, "target"), seen if self.key == "vector" else _Centred()(seen))
+        model, states = self.model_loss(batch)
+        actor, imagined = self.actor_loss(states.get(NEXT).select(*ROOT))
+        value, _ = self.value_loss(imagined)
+        parts = dict(model.items())
+        return {
+            **{name.replace("loss_", "part_loss_", 1): one.detach() for name, one in parts.items()},
+            "loss_model": torch.stack([*parts.values()]).sum(),
+            "imagined_return": imagined.get("lambda_target").mean(),
+            **dict(actor.items()),
+            **dict(value.items()),
+        }
+
+    def optimizers(self, config: Any) -> list[torch.optim.Optimizer]:
+        """Return an optimizer of the model, one of the actor and one of the critic."""
+        slow = config.behaviour_learning_rate
+        pairs = ((self.model_loss, config.learning_rate), (self.actor_loss, slow), (self.value_loss, slow))
+        return [torch.optim.Adam(part.parameters(), lr=rate, eps=1e-7, fused=True) for part, rate in pairs]
+
+    def moved(self) -> None:
+        """Do nothing: Dreamer has no target network."""
+
+    @torch.no_grad()
+    def imagined_images(self, rows: TensorDictBase, seen: int) -> tuple[Tensor, Tensor] | None:
+        """Return real and predicted images, see `DreamerV3Losses.imagined_images`."""
+        if self.inputs.image_shape is None:
+            return None
+        batch = arrivals(rows, self.inputs, self.actions)
+        latents = _predict(self.model_loss.world_model, batch, seen)
+        predicted = self.decoder(latents).get((NEXT, "reco"))
+        return _Centred()(batch.get((NEXT, "pixels"))) + 0.5, (predicted + 0.5).clamp(0, 1)
+
+
+class _Joined(nn.Module):
+    """A network that reads state and belief as one vector."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, *latent: Tensor) -> Tensor:
+        return self.net(torch.cat(latent, -1))
+
+
+def _predict(world_model: Any, batch: TensorDictBase, seen: int) -> TensorDictBase:
+    """Return the states ``[B, T]`` under ``next``: posterior ones of `seen` steps, then those of the prior alone."""
+    found = world_model(batch[:, :seen].copy())
+    latents = [found.select(*AFTER)]
+    state, belief = (found.get(key)[:, -1] for key in AFTER)
+    prior: Any = world_model[1].rssm_prior.module
+    for action in batch.get("action")[:, seen:].unbind(1):
+        state, belief = prior(state, belief, action)[-2:]
+        after = TensorDict({"state": state, "belief": belief}, batch_size=state.shape[:-1])
+        latents.append(TensorDict({NEXT: after}, batch_size=after.batch_size).unsqueeze(1))
+    return torch.cat(latents, 1)

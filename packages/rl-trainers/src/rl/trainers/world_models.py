@@ -205,9 +205,9 @@ def arrivals(rows: TensorDictBase, inputs: ModelInputs, actions: UnitActions) ->
     """Convert collected steps to the sequences that a world model learns from.
 
     A collected step has an observation and the action *after* it. In the result, row `t` has an observation and the
-    action *before* it, the reward and the flags of arriving there; the observation after the last step of an episode
-    has a row of its own, so that what terminates is seen. The first collected step is only context: its action and its
-    reward belong to the arrival at the second one.
+    action *before* it (0 at the first step of an episode), the reward and the flags of arriving there; the observation
+    after the last step of an episode has a row of its own, so that what terminates is seen. The first collected step is
+    only context: its action and its reward belong to the arrival at the second one.
 
     Args:
         rows: Collected steps ``[B, T + 1]``, with ``state`` and ``belief`` before each, and ``is_init``.
@@ -237,7 +237,7 @@ def arrivals(rows: TensorDictBase, inputs: ModelInputs, actions: UnitActions) ->
     never = torch.zeros_like(is_init)
     out = TensorDict(
         {
-            "action": pick(unit[:, :-1], unit[:, 1:]),
+            "action": pick(unit[:, :-1].masked_fill(is_init, 0), unit[:, 1:]),
             IS_INIT: pick(is_init, never),
             **{key: rows.get(key)[:, 1:2].float().expand(*size, -1) for key in ("state", "belief")},
         },
