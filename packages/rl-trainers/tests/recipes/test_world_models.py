@@ -20,7 +20,7 @@ from rl.trainers import (
     train_tdmpc2,
 )
 from rl.trainers.loggers import read_metrics
-from rl.trainers.world_models import ModelInputs, UnitActions, arrivals
+from rl.trainers.world_models import ModelInputs, UnitActions, arrivals, draw_imagination
 
 SMALL = {
     "num_envs": 2,
@@ -86,6 +86,8 @@ def test_a_resumed_run_goes_on_with_buffer_and_latent_state(train, config, tmp_p
     assert resumed.eval_return_mean == whole.eval_return_mean
     assert any(key.startswith(".collector") and key.endswith(("belief", "plan")) for key in ours)
     assert load_run(tmp_path / "half").policy.in_keys  # the policy of the folder is that of training
+    pictures = sorted(path.name for path in (tmp_path / "whole").glob("imagination/*.png"))
+    assert pictures == (["192.png", "96.png"] if config.env == "pixel-grid-world" else [])
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,50 @@ def test_vectors_indices_and_an_image_are_read():
     assert pixels(torch.zeros(5, 16, 32, 3, dtype=torch.uint8))[0].shape == (5, 3, 16, 32)
     index = ModelInputs(Env(Categorical(2), Categorical(4)))
     assert index(torch.tensor([3]))[0].tolist() == [[0, 0, 0, 1]]
+
+
+def test_the_picture_has_real_images_above_imagined_ones_and_their_difference(tmp_path):
+    from matplotlib.image import imread
+
+    real = torch.rand(2, 7, 3, 16, 16)
+    imagined = real.flip(-1)
+    draw_imagination(tmp_path / "a" / "1.png", real, imagined, seen=5)
+    found = torch.from_numpy(imread(tmp_path / "a" / "1.png"))[..., :3]
+    assert found.shape == (2 * 3 * 32, 7 * 32 + 2, 3)
+    assert found[:, 5 * 32 : 5 * 32 + 2].eq(1).all()
+    last = found[96:, -32:][::2, ::2].movedim(-1, 0)  # the last step of the second sequence
+    for place, expected in enumerate((real[1, 6], imagined[1, 6], (real[1, 6] - imagined[1, 6]).abs())):
+        torch.testing.assert_close(last[:, 16 * place : 16 * (place + 1)], expected, atol=3e-3, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["dreamer", "dreamer-v3"])
+def test_images_are_imagined_without_those_that_follow(kind):
+    from rl.trainers.algorithms.dreamer import DREAMER, DREAMER_V3, dreamer_loss, dreamer_v3_loss
+
+    env = Env(Bounded(-1, 1, (1,)), Bounded(0, 255, (3, 64, 64), dtype=torch.uint8))
+    config, algorithm, loss = (V1, DREAMER, dreamer_loss) if kind == "dreamer" else (V3, DREAMER_V3, dreamer_v3_loss)
+    policy = algorithm.make_policy(config, env)
+    losses = loss(config, env, policy)
+    rows = collected([False] * 8)
+    image = torch.randint(256, (1, 8, 3, 64, 64), dtype=torch.uint8)
+    rows["observation"] = image
+    rows["next", "observation"] = image.roll(-1, 1)
+    for name, width in (("state", policy.state_dim), ("belief", policy.belief_dim)):
+        rows[name] = torch.zeros(1, 8, width)
+    out = losses(rows)
+    assert all(value.isfinite().all() for value in out.values())
+
+    def imagined(rows):
+        torch.manual_seed(0)
+        return losses.imagined_images(rows, 3)
+
+    real, first = imagined(rows)
+    torch.testing.assert_close(real, image[:, 1:] / 255)
+    later, sooner = rows.clone(), rows.clone()
+    later["observation"][:, 4:] = 0
+    sooner["observation"][:, 3:] = 0
+    assert torch.equal(imagined(later)[1], first)
+    assert not torch.equal(imagined(sooner)[1], first)
 
 
 def test_the_size_of_a_model_is_named():

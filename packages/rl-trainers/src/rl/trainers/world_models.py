@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from rl.core.interfaces import Env
 from rl.core.keys import IS_INIT, NEXT, key_str
 from rl.core.mdp import ExplorationType, exploration_type
 from rl.core.specs import Bounded, OneHot
+from rl.trainers._storage import atomic_path
 from rl.trainers.actions import is_choice, mask_key
 from rl.trainers.networks import action_of, described, observations_of, readings_of
 
-__all__ = ["ACTION_BEFORE", "LatentPolicy", "ModelInputs", "UnitActions", "arrivals"]
+__all__ = ["ACTION_BEFORE", "LatentPolicy", "ModelInputs", "UnitActions", "arrivals", "draw_imagination"]
 
 ACTION_BEFORE = "action_before"
 """Key under which a policy carries the action of the step before, as the world model reads it."""
@@ -251,3 +253,28 @@ def arrivals(rows: TensorDictBase, inputs: ModelInputs, actions: UnitActions) ->
     following = inputs(*(rows.get((NEXT, key))[:, 1:] for key in inputs.keys)) if ends else own
     after |= {key: pick(a, b) for key, a, b in zip(inputs.out_keys, own, following, strict=True)}
     return out.set(NEXT, TensorDict(after, batch_size=size))
+
+
+def draw_imagination(path: Path, real: Tensor, imagined: Tensor, seen: int) -> None:
+    """Write a picture of real images above the imagined ones and their difference, time to the right.
+
+    A white line separates the steps whose images the model saw from those that it imagined.
+
+    Args:
+        path: The file, ``.png``.
+        real: Images ``[n, T, C, H, W]`` in [0, 1].
+        imagined: Images of the model, same shape.
+        seen: Number of steps that it saw.
+    """
+    from matplotlib.image import imsave
+
+    rows = torch.stack((real, imagined, (real - imagined).abs()), 1).flatten(0, 1).cpu()  # [3 n, T, C, H, W]
+    rows = rows[:, :, :3] if rows.shape[2] >= 3 else rows[:, :, :1].expand(-1, -1, 3, -1, -1)
+    scale = max(1, 32 // rows.shape[-1])  # so that images of a few pixels are seen
+    rows = rows.repeat_interleave(scale, -2).repeat_interleave(scale, -1)
+    line = torch.ones(*rows.shape[:1], *rows.shape[2:4], 2)
+    parts = [part.movedim(1, -2).flatten(-2) for part in (rows[:, :seen], rows[:, seen:])]
+    whole = torch.cat((parts[0], line, parts[1]), -1)  # [3 n, 3, H, T W + 2]
+    pixels = whole.movedim(1, -1).flatten(0, 1).mul(255).round().to(torch.uint8)
+    with atomic_path(path) as temporary:
+        imsave(temporary, pixels.numpy())

@@ -21,6 +21,7 @@ from rl.trainers.loops.q_learning import NEVER_DONE
 from rl.trainers.loops.updater import Updater
 from rl.trainers.networks import observations_of
 from rl.trainers.run import Run
+from rl.trainers.world_models import draw_imagination
 
 __all__ = ["WorldModelUpdater", "train"]
 
@@ -61,7 +62,7 @@ def train(
     buffer = sequences_buffer(config, losses)
     update = WorldModelUpdater(config, losses, buffer)
     parts = {"policy": actor, "loss": losses, "collector": collector, "buffer": buffer, "learner": update}
-    evaluator = Evaluator(run.make_env, actor)
+    evaluator = _DrawingEvaluator(run, actor, update)
     with (
         collector,
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
@@ -78,6 +79,28 @@ def train(
                 metrics = update(run.frames + batch.numel(), batch.numel())
             run.end_iteration(batch.numel(), metrics)
         return run.finish()
+
+
+#: sequences of a picture, and steps of each whose images the model sees
+DRAWN, SEEN = 4, 5
+
+
+class _DrawingEvaluator(Evaluator):
+    """Evaluator that also writes what the model imagines, into the folder ``imagination`` of the run."""
+
+    def __init__(self, run: Run, policy: Any, update: WorldModelUpdater) -> None:
+        super().__init__(run.make_env, policy)
+        self._run, self._update = run, update
+
+    def run(self, episodes: int, *, seed: int) -> Tensor:
+        """Play episodes, as `Evaluator.run` does; then draw the newest batch of sequences."""
+        returns = super().run(episodes, seed=seed)
+        rows, imagine = self._update.newest, getattr(self._update.loss, "imagined_images", None)
+        found = None if rows is None or imagine is None else imagine(rows[:DRAWN], SEEN)
+        if found is not None and self._run.folder is not None:
+            path = self._run.folder.path / "imagination" / f"{self._run.frames}.png"
+            draw_imagination(path, *found, SEEN)
+        return returns
 
 
 def stored_keys(env: Env, policy: Any, losses: Any) -> list[NestedKey]:
@@ -116,6 +139,9 @@ class WorldModelUpdater(Updater):
         config: Settings.
         losses: Losses of sampled steps, with `optimizers` and `moved`.
         buffer: The replay buffer.
+
+    Attributes:
+        newest: Batch of the last gradient step; None before the first.
     """
 
     def __init__(self, config: WorldModelConfig, losses: Any, buffer: ReplayBuffer) -> None:
@@ -124,6 +150,7 @@ class WorldModelUpdater(Updater):
         self._least = config.num_envs * (config.batch_length + losses.context)
         self._rate, self._due = config.replay_rates[0], 0.0
         self._random_start = losses.random_start
+        self.newest: TensorDictBase | None = None
 
     def __call__(self, frames: int, new: int) -> Callable[[], dict[str, float]]:
         """Take the gradient steps that new frames are worth; returns what gives their mean metrics.
@@ -144,7 +171,7 @@ class WorldModelUpdater(Updater):
         return lambda: self.means(seen)
 
     def _step(self) -> dict[str, Tensor]:
-        rows: TensorDictBase = self._buffer.sample()
+        self.newest = rows = self._buffer.sample()
         out = self.forward(self._losses, rows)
         self.step(out)
         self.loss.moved()
