@@ -71,7 +71,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize(("train", "config"), CASES)
-def test_a_resumed_run_goes_on_with_buffer_and_latent_state(train, config, tmp_path):
+def test_a_resumed_run_continues_with_buffer_and_latent_state(train, config, tmp_path):
     whole = train(config, out=tmp_path / "whole", display="none")
     half = train(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 100)
     assert half.interrupted

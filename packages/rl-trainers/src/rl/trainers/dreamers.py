@@ -57,7 +57,7 @@ from rl.trainers.world_models import LatentPolicy, ModelInputs, UnitActions, arr
 
 __all__ = ["DreamerLosses", "DreamerV3Losses", "dreamer_policy", "dreamer_v3_policy", "widths_of"]
 
-ROOT = ["state", "belief"]
+ROOT: list[Any] = ["state", "belief"]
 AFTER: list[Any] = [(NEXT, "state"), (NEXT, "belief")]
 CATEGORICALS = 32
 BINS = 255
@@ -198,7 +198,7 @@ class DreamerV3Losses(nn.Module):
         self.updater = SoftUpdate(self.value_loss, tau=0.02)
         self.to(config.device)
 
-    def forward(self, rows: TensorDictBase) -> dict[str, Tensor]:
+    def forward(self, rows: TensorDictBase) -> dict[str, Any]:
         """Compute what is minimized, and metrics, of steps ``[B, T + 1]``."""
         batch = arrivals(rows, self.inputs, self.actions)
         model, states = self.model_loss(batch)
@@ -237,7 +237,8 @@ class DreamerV3Losses(nn.Module):
             return None
         batch = arrivals(rows, self.inputs, self.actions)
         latents = _predict(self.model_loss.world_model, batch, seen)
-        predicted = self.model_loss.decoder[-1].get_dist(latents).mean
+        decoder: Any = self.model_loss.decoder[-1]
+        predicted = decoder.get_dist(latents).mean
         real = batch.get((NEXT, "pixels"))
         return (real / 255 if real.dtype is torch.uint8 else real), predicted.reshape(real.shape)
 
@@ -337,7 +338,7 @@ class DreamerLosses(nn.Module):
         self.value_loss = DreamerValueLoss(value, gamma=config.gamma)
         self.to(config.device)
 
-    def forward(self, rows: TensorDictBase) -> dict[str, Tensor]:
+    def forward(self, rows: TensorDictBase) -> dict[str, Any]:
         """Compute what is minimized, and metrics."""
         batch = arrivals(rows, self.inputs, self.actions)
         seen = batch.get((NEXT, self.key))
@@ -395,4 +396,4 @@ def _predict(world_model: Any, batch: TensorDictBase, seen: int) -> TensorDictBa
         state, belief = prior(state, belief, action)[-2:]
         after = TensorDict({"state": state, "belief": belief}, batch_size=state.shape[:-1])
         latents.append(TensorDict({NEXT: after}, batch_size=after.batch_size).unsqueeze(1))
-    return torch.cat(latents, 1)
+    return TensorDict.cat(latents, 1)

@@ -76,7 +76,8 @@ def tdmpc2_policy(config: Any, env: Env) -> PlanningPolicy:
     if inputs.image_shape is not None:
         raise SpecError(f"{config.recipe} reads vectors, and {type(env).__name__} has an image: train dreamer-v3")
     encoder_width, width, latent, layers, critics = SIZES[config.size]
-    both, cells = ["latent", UNIT], [width, width]
+    both: list[Any] = ["latent", UNIT]
+    cells = [width, width]
     inner = latent + actions.width
 
     def head(net: nn.Module, reads: list[Any], name: str, kind: Any) -> Any:

@@ -126,7 +126,8 @@ class UnitActions(nn.Module):
                 f" {described(spec)}"
             )
         self._hot, self._dtype = type(spec) is OneHot, spec.dtype
-        self.width = int(spec.n) if self.discrete else spec.shape[0]
+        choice: Any = spec
+        self.width = int(choice.n) if self.discrete else spec.shape[0]
         low, high = (torch.zeros(1), torch.ones(1)) if self.discrete else (spec.low, spec.high)
         self.register_buffer("low", low.clone(), persistent=False)
         self.register_buffer("reach", (high - low) / 2, persistent=False)

@@ -99,7 +99,8 @@ class _DrawingEvaluator(Evaluator):
         found = None if rows is None or imagine is None else imagine(rows[:DRAWN], SEEN)
         if found is not None and self._run.folder is not None:
             path = self._run.folder.path / "imagination" / f"{self._run.frames}.png"
-            draw_imagination(path, *found, SEEN)
+            real, imagined = found
+            draw_imagination(path, real, imagined, SEEN)
         return returns
 
 
