@@ -140,6 +140,36 @@ def test_pitfall_6_each_observation_is_stored_once(tmp_path):
     assert size / 64 < 1.3 * (image + latent)
 
 
+def test_stored_states_are_refreshed_by_an_update():
+    from rl.trainers.algorithms.dreamer import DREAMER_V3, dreamer_v3_loss
+    from rl.trainers.loops.world_model import WorldModelUpdater, sequences_buffer, stored_keys
+
+    env = make_env("pendulum", 1, seed=0)
+    policy = DREAMER_V3.make_policy(V3, env)
+    losses = dreamer_v3_loss(V3, env, policy)
+    buffer = sequences_buffer(V3, losses)
+    rows = env.rollout(16, break_when_any_done=False)
+    flag = torch.zeros_like(rows["next", "done"])
+    rows["state"], rows["belief"], rows["is_init"] = torch.zeros(1, 16, 128), torch.zeros(1, 16, 128), flag
+    rows = rows.select(*stored_keys(env, policy, losses))
+    for key in losses.latents:
+        rows[key] = rows[key].to(torch.bfloat16)
+    buffer.extend(rows.set(("next", "break"), flag))
+    update = WorldModelUpdater(V3, losses, buffer)
+    update(64, 10)
+    before, states = (losses.newest[key] for key in ("before", "belief"))
+    expected = {}
+    observations = update.newest["observation"]
+    for sequence, place in before.nonzero().tolist():
+        step = observations[sequence, before[sequence, place]]
+        expected.setdefault(tuple(step.tolist()), []).append(states[sequence, place].to(torch.bfloat16))
+    found = {tuple(row["observation"].tolist()): row["belief"] for row in buffer[:]}
+    assert len(expected) > 5
+    for step, beliefs in expected.items():
+        assert any(torch.equal(found[step], belief) for belief in beliefs)
+    assert not buffer[:]["belief"][0].any()  # nothing leads to the first step
+
+
 class Env:
     """Specs of an environment with one observation and one action."""
 
@@ -193,6 +223,13 @@ def test_pitfall_2_rows_are_arrivals_with_the_action_before_and_each_end_has_a_r
             assert row["action"].item() == pytest.approx(action)
         assert row["next", "reward"].item() == reward
         assert row["next", "done"].item() == row["next", "terminated"].item() == done
+    for t, row in enumerate(found):  # the step that begins in the state of a row is the next one of its episode
+        step = row["before"].item()
+        if step:
+            assert rows[0, step]["observation"][0].item() == row["next", "vector"][0].item() + 1
+            assert not rows[0, step]["is_init"]
+        else:
+            assert row["next", "done"] or t == len(found) - 1 or found[t + 1]["next", "done"]
     assert found["state"][0].eq(1).all()
     assert found["belief"][0].eq(1).all()
 

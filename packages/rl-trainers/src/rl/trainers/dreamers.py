@@ -126,6 +126,9 @@ class DreamerV3Losses(nn.Module):
     Args:
         config: Settings: `size`, `horizon` and `gamma`.
         policy: Policy of `dreamer_v3_policy`, whose networks are trained.
+
+    Attributes:
+        newest: States of the last call ``[B, T]``, and as ``before`` the steps that begin in them.
     """
 
     context = 1
@@ -202,6 +205,7 @@ class DreamerV3Losses(nn.Module):
         """Compute what is minimized, and metrics, of steps ``[B, T + 1]``."""
         batch = arrivals(rows, self.inputs, self.actions)
         model, states = self.model_loss(batch)
+        self.newest = batch.select("before").update(states.select(*ROOT).detach())
         actor, imagined = self.actor_loss(states)
         value, _ = self.value_loss(imagined)
         states.set("bootstrap", imagined.get("lambda_target")[:, 0].reshape(*batch.batch_size, 1))
@@ -344,6 +348,7 @@ class DreamerLosses(nn.Module):
         seen = batch.get((NEXT, self.key))
         batch.set((NEXT, "target"), seen if self.key == "vector" else _Centred()(seen))
         model, states = self.model_loss(batch)
+        self.newest = batch.select("before").update(states.get(NEXT).select(*ROOT))
         actor, imagined = self.actor_loss(states.get(NEXT).select(*ROOT))
         value, _ = self.value_loss(imagined)
         parts = dict(model.items())

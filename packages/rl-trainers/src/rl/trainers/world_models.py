@@ -218,8 +218,9 @@ def arrivals(rows: TensorDictBase, inputs: ModelInputs, actions: UnitActions) ->
         actions: Actions as the model reads them.
 
     Returns:
-        Sequences ``[B, T]``: ``state``, ``belief`` of the first row, ``action``, ``is_init``, and under ``next``
-        ``vector`` or ``pixels``, ``reward``, ``done`` and ``terminated``.
+        Sequences ``[B, T]``: ``state``, ``belief`` of the first row, ``action``, ``is_init``, ``before``, and under
+        ``next`` ``vector`` or ``pixels``, ``reward``, ``done`` and ``terminated``. ``before`` is the number of the
+        collected step that begins in the state of the row, 0 without one.
     """
     done: Tensor = rows.get((NEXT, "done"))[:, 1:, 0]
     size = done.shape
@@ -238,8 +239,10 @@ def arrivals(rows: TensorDictBase, inputs: ModelInputs, actions: UnitActions) ->
     unit = actions.to_unit(rows.get(actions.key))
     is_init, reward = rows.get(IS_INIT)[:, 1:], rows.get((NEXT, "reward"))
     never = torch.zeros_like(is_init)
+    goes_on = ~last & ~done[count, step] & (step + 2 < rows.shape[1])
     out = TensorDict(
         {
+            "before": torch.where(goes_on, step + 2, 0),
             "action": pick(unit[:, :-1].masked_fill(is_init, 0), unit[:, 1:]),
             IS_INIT: pick(is_init, never),
             **{key: rows.get(key)[:, 1:2].float().expand(*size, -1) for key in ("state", "belief")},

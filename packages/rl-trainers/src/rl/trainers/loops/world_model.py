@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, IS_INIT, NEXT, REWARD, TERMINATED, NestedKey, as_tuple
-from rl.replay import LazyTensorStorage, ReplayBuffer, SliceSampler
+from rl.replay import LazyTensorStorage, ReplayBuffer, RoundRobinWriter, SliceSampler
 from rl.trainers._checks import check_no_clash
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
@@ -129,6 +129,7 @@ def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
             truncated_key=None,
             init_key=None,
         ),
+        writer=RoundRobinWriter(track_generations=True),
         batch_size=config.batch_size * length,
     )
 
@@ -172,11 +173,26 @@ class WorldModelUpdater(Updater):
         return lambda: self.means(seen)
 
     def _step(self) -> dict[str, Tensor]:
-        self.newest = rows = self._buffer.sample()
+        rows, info = self._buffer.sample(return_info=True)
+        self.newest = rows
         out = self.forward(self._losses, rows)
         self.step(out)
         self.loss.moved()
+        if self.loss.latents:
+            self._refresh(info)
         return {name: value.detach() for name, value in out.items()}
+
+    def _refresh(self, info: dict[Any, Tensor]) -> None:
+        """Store the states that the model has inferred now, for sequences that begin there later."""
+        newest = self.loss.newest
+        before: Tensor = newest.get("before")
+        sequence, place = before.nonzero(as_tuple=True)
+        row = before[sequence, place]
+        self._buffer.update_if_present(
+            index=info["index"][sequence, row],
+            generation=info["index_generation"][sequence, row],
+            patch={key: newest.get(key)[sequence, place].to(torch.bfloat16) for key in self.loss.latents},
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """State of the optimizers, and the fraction of a gradient step that is left."""
