@@ -90,11 +90,14 @@ class _DrawingEvaluator(Evaluator):
 
     def __init__(self, run: Run, policy: Any, update: WorldModelUpdater) -> None:
         super().__init__(run.make_env, policy)
-        self._run, self._update = run, update
+        self._run, self._update, self._drawn = run, update, -1
 
     def run(self, episodes: int, *, seed: int) -> Tensor:
-        """Play episodes, as `Evaluator.run` does; then draw the newest batch of sequences."""
+        """Play episodes, as `Evaluator.run` does; then draw the newest batch of sequences, once for these frames."""
         returns = super().run(episodes, seed=seed)
+        if self._run.frames == self._drawn:  # the final evaluation may be that of an older policy
+            return returns
+        self._drawn = self._run.frames
         rows, imagine = self._update.newest, getattr(self._update.loss, "imagined_images", None)
         found = None if rows is None or imagine is None else imagine(rows[:DRAWN], SEEN)
         if found is not None and self._run.folder is not None:
