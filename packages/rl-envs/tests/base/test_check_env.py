@@ -16,6 +16,7 @@ from rl.envs import (
     GridWorldEnv,
     GymEnv,
     PendulumEnv,
+    PixelGridWorldEnv,
     SerialEnv,
     StepCounter,
     TicTacToeEnv,
@@ -362,6 +363,7 @@ def test_all_faults_are_in_one_error(capsys):
         AcrobotEnv,
         lambda: BanditEnv([2]),
         lambda: GridWorldEnv([2], slip=0.3),
+        lambda: PixelGridWorldEnv([2], slip=0.3),
         lambda: TicTacToeEnv([2]),
         lambda: CountingEnv(length=3, batch_size=(2,)),
         lambda: GymEnv("CartPole-v1", num_envs=2),
@@ -369,7 +371,21 @@ def test_all_faults_are_in_one_error(capsys):
         lambda: SerialEnv(2, lambda: GymEnv("CartPole-v1")).append_transform(StepCounter(max_steps=4)),
         lambda: GymEnv("CartPole-v1", num_envs=2, vectorization="native"),
     ],
-    ids=["walk", "one", "pendulum", "acrobot", "bandit", "grid", "game", "protocol", "gyms", "gym", "serial", "vector"],
+    ids=[
+        "walk",
+        "one",
+        "pendulum",
+        "acrobot",
+        "bandit",
+        "grid",
+        "pixels",
+        "game",
+        "protocol",
+        "gyms",
+        "gym",
+        "serial",
+        "vector",
+    ],
 )
 def test_right_environments_pass(make, capsys):
     check_env(make(), steps=60)

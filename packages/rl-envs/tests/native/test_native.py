@@ -12,6 +12,7 @@ from rl.envs import (
     CartPoleEnv,
     GridWorldEnv,
     MountainCarEnv,
+    PixelGridWorldEnv,
     StepCounter,
     TicTacToeEnv,
     TransformedEnv,
@@ -19,7 +20,7 @@ from rl.envs import (
 from rl.testing import check_env
 
 CLASSIC = [(CartPoleEnv, "CartPole-v1"), (MountainCarEnv, "MountainCar-v0"), (AcrobotEnv, "Acrobot-v1")]
-ALL = [AcrobotEnv, BanditEnv, CartPoleEnv, GridWorldEnv, MountainCarEnv, TicTacToeEnv]
+ALL = [AcrobotEnv, BanditEnv, CartPoleEnv, GridWorldEnv, MountainCarEnv, PixelGridWorldEnv, TicTacToeEnv]
 
 
 @pytest.mark.parametrize(("kind", "name"), CLASSIC)
@@ -95,6 +96,21 @@ def test_the_grid_is_walked_as_a_naive_loop_walks_it():
         assert row["observation"].nonzero().item() == row["cell"].item()
 
 
+def test_the_image_of_the_grid_shows_agent_goal_and_walls():
+    walls = [(0, 1)]
+    env = PixelGridWorldEnv([30], seed=0, size=(2, 3), walls=walls, scale=2, categorical_action_encoding=True)
+    data = TransformedEnv(env, StepCounter(20)).rollout(20, break_when_any_done=False)
+    for row in data.reshape(-1):
+        image = torch.zeros(3, 4, 6, dtype=torch.uint8)
+        image[:, 0:2, 2:4] = 128
+        image[1, 2:4, 4:6] = 255
+        down, right = divmod(row["cell"].item(), 3)
+        image[0, 2 * down : 2 * down + 2, 2 * right : 2 * right + 2] = 255
+        assert torch.equal(row["observation"], image)
+        assert row["next", "reward"].item() == row["next", "terminated"].item()
+    assert PixelGridWorldEnv().observation_spec["observation"].shape == (3, 16, 16)
+
+
 def test_slips_and_random_starts_of_the_grid():
     env = GridWorldEnv([20_000], seed=0, size=(3, 3), start=None, slip=0.4, categorical_action_encoding=True)
     root = env.reset()
@@ -158,6 +174,7 @@ def test_an_occupied_cell_loses():
     [
         (lambda: GridWorldEnv(size=(2, 2), goal=(2, 0)), r"goal has \(2, 0\), outside the 2 x 2 grid"),
         (lambda: GridWorldEnv(walls=[(0, 0)]), r"start \(0, 0\) is a wall"),
+        (lambda: PixelGridWorldEnv(scale=0), "scale must be at least 1"),
         (lambda: GridWorldEnv(slip=2), "slip must be at least 0 and at most 1"),
         (lambda: BanditEnv(arms=2, means=[1.0]), "arms=2 and 1 means"),
         (lambda: BanditEnv(std=-1), "std must be at least 0"),

@@ -100,7 +100,9 @@ def test_the_scan_is_the_loop_forward_and_backward(kind, size, resets):
     assert set(first.keys(True, True)) == set(second.keys(True, True))
     assert len(differentiable(first)) == len(differentiable(second)) >= 4
     torch.testing.assert_close(second, first, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(second_grads, first_grads, atol=1e-5, rtol=1e-5)
+    for one, other in zip(second_grads, first_grads, strict=True):
+        # of the largest element: small ones are sums of large numbers that cancel
+        torch.testing.assert_close(one, other, atol=1e-5 * max(1.0, float(other.abs().max())), rtol=1e-5)
 
 
 @every

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rl.envs.mujoco import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, MujocoEnv, Walker2dEnv
     from rl.envs.mujoco_playground import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
     from rl.envs.native._classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv, PendulumEnv
-    from rl.envs.native._games import BanditEnv, GridWorldEnv, TicTacToeEnv
+    from rl.envs.native._games import BanditEnv, GridWorldEnv, PixelGridWorldEnv, TicTacToeEnv
     from rl.envs.open_spiel import OpenSpielEnv, OpenSpielWrapper
     from rl.envs.pettingzoo import PettingZooEnv, PettingZooWrapper
     from rl.envs.safety_gymnasium import SafetyGymnasiumEnv, SafetyGymnasiumWrapper
@@ -199,6 +199,7 @@ __all__ = [
     "PettingZooEnv",
     "PettingZooWrapper",
     "PinMemoryTransform",
+    "PixelGridWorldEnv",
     "PolicyVersion",
     "ProcessorAsyncEnvPool",
     "RNDTransform",

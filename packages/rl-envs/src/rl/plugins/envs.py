@@ -135,6 +135,9 @@ def rl_components() -> Iterator[Component]:
     yield Component("env", "chess", "rl.envs:ChessEnv", summary="Chess, with masks of legal moves.", extra="chess")
     yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
+    yield Component(
+        "env", "pixel-grid-world", "rl.envs:PixelGridWorldEnv", summary="Maze of cells as an image in torch, batched."
+    )
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
     for name, target in {
         "ant": "AntEnv",

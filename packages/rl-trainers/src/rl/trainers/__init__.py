@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         train_qrdqn,
         train_rainbow,
     )
+    from rl.trainers.algorithms.dreamer import DreamerConfig, DreamerV3Config, train_dreamer, train_dreamer_v3
     from rl.trainers.algorithms.dt import DTConfig, train_dt
     from rl.trainers.algorithms.gail import GAILConfig, train_gail
     from rl.trainers.algorithms.impala import ImpalaConfig, train_impala
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     )
     from rl.trainers.algorithms.td3 import DDPGConfig, TD3Config, train_ddpg, train_td3
     from rl.trainers.algorithms.td3_bc import TD3BCConfig, train_td3_bc
+    from rl.trainers.algorithms.tdmpc2 import TDMPC2Config, train_tdmpc2
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         OnPolicyConfig,
         QLearningConfig,
         SoftConfig,
+        WorldModelConfig,
     )
     from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger
     from rl.trainers.run import Run
@@ -81,6 +84,8 @@ __all__ = [
     "DiffusionBCConfig",
     "DiscreteSACConfig",
     "EnsembleFields",
+    "DreamerConfig",
+    "DreamerV3Config",
     "Evaluator",
     "GAILConfig",
     "IPPOConfig",
@@ -109,11 +114,13 @@ __all__ = [
     "SoftConfig",
     "TD3BCConfig",
     "TD3Config",
+    "TDMPC2Config",
     "TQCConfig",
     "TensorBoardLogger",
     "TrainResult",
     "TrainedRun",
     "VDNConfig",
+    "WorldModelConfig",
     "__version__",
     "above",
     "at_least",
@@ -137,6 +144,8 @@ __all__ = [
     "train_diffusion_bc",
     "train_discrete_sac",
     "train_dqn",
+    "train_dreamer",
+    "train_dreamer_v3",
     "train_dt",
     "train_gail",
     "train_impala",
@@ -156,6 +165,7 @@ __all__ = [
     "train_sac",
     "train_td3",
     "train_td3_bc",
+    "train_tdmpc2",
     "train_tqc",
     "train_vdn",
     "where",

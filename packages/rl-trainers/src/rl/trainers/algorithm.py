@@ -17,7 +17,7 @@ from rl.trainers.config import RunConfig, with_new_names
 
 __all__ = ["Algorithm", "Recipe", "TrainResult"]
 
-LOOPS = ("on_policy", "off_policy", "q_learning", "offline", "model_based")
+LOOPS = ("on_policy", "off_policy", "q_learning", "offline", "model_based", "world_model")
 """The loops of `rl.trainers.loops`."""
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "OnPolicyConfig",
     "QLearningConfig",
     "SoftConfig",
+    "WorldModelConfig",
 ]
 
 _WHOLE_ROUNDS = where(lambda n, config: n > 0 and n % config.num_envs == 0, "a multiple of num_envs ({num_envs})")
@@ -446,3 +447,66 @@ class GroupFields:
     share_params: bool = True
     report_group: str = ""
     max_episode_steps: int = 100
+
+
+_FULL_BATCH = where(
+    lambda n, config: n >= config.batch_size * config.batch_length, "at least batch_size * batch_length"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldModelConfig(RunConfig):
+    """Learning of a model of the environment, from sequences of a replay buffer.
+
+    `updates_per_step` and `train_ratio` are two units of one number, of which one is given: a gradient step replays
+    ``batch_size * batch_length`` steps, so that ``train_ratio = updates_per_step * batch_size * batch_length``. A step
+    is one of the agent: repetitions of an action do not count.
+
+    Args:
+        frames_per_batch: Number of frames collected between two rounds of updates; `num_envs` divides it.
+        updates_per_step: Number of gradient steps for each collected frame; 0 derives it from train_ratio, and is 1
+            where neither is given.
+        train_ratio: Number of replayed steps for each collected frame, as in papers on DreamerV3; 0 derives it from
+            updates_per_step.
+        batch_size: Number of sequences of one gradient step.
+        batch_length: Number of steps of a sequence.
+        buffer_size: Number of steps that the replay buffer keeps.
+        learning_starts: Number of frames before the first update.
+        max_grad_norm: Norm to which the gradients of each optimizer are scaled down; 0 leaves them.
+
+    Raises:
+        ArgumentError: If a value is out of its range, or `updates_per_step` and `train_ratio` contradict each other.
+
+    Example:
+        >>> config = WorldModelConfig(batch_size=16, batch_length=64, train_ratio=512)
+        >>> config.replay_rates
+        (0.5, 512.0)
+    """
+
+    num_envs: int = 1
+    frames_per_batch: int = checked(16, _WHOLE_ROUNDS)
+    updates_per_step: float = at_least(0, 0.0)
+    train_ratio: float = at_least(
+        0,
+        0.0,
+        where(
+            lambda ratio, config: (
+                not ratio
+                or not config.updates_per_step
+                or abs(ratio - config.updates_per_step * config.batch_size * config.batch_length) <= 1e-6 * ratio
+            ),
+            "updates_per_step * batch_size * batch_length, or left out with updates_per_step",
+        ),
+    )
+    batch_size: int = above(0, 16)
+    batch_length: int = above(1, 64)
+    buffer_size: int = checked(100_000, _FULL_BATCH)
+    learning_starts: int = at_least(0, 1_000)
+    max_grad_norm: float = at_least(0, 0.0)
+
+    @property
+    def replay_rates(self) -> tuple[float, float]:
+        """Gradient steps and replayed steps for each collected frame."""
+        replayed = self.batch_size * self.batch_length
+        updates = self.updates_per_step or self.train_ratio / replayed or 1.0
+        return float(updates), float(self.train_ratio or updates * replayed)

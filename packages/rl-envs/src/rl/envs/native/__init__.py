@@ -6,7 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.envs.native._classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv, PendulumEnv
-    from rl.envs.native._games import BanditEnv, GridWorldEnv, TicTacToeEnv
+    from rl.envs.native._games import BanditEnv, GridWorldEnv, PixelGridWorldEnv, TicTacToeEnv
 
 __all__ = [
     "AcrobotEnv",
@@ -15,6 +15,7 @@ __all__ = [
     "GridWorldEnv",
     "MountainCarEnv",
     "PendulumEnv",
+    "PixelGridWorldEnv",
     "TicTacToeEnv",
 ]
 

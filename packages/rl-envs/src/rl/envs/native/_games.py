@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_number
+from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Binary, Bounded, Categorical, Composite, OneHot, Unbounded
@@ -187,6 +187,87 @@ class GridWorldEnv(NativeEnv):
     def _observe(self, cell: Tensor) -> Leaves:
         one_hot = torch.nn.functional.one_hot(cell, self.size[0] * self.size[1])
         return {"cell": cell, "observation": one_hot.bool()}
+
+
+class PixelGridWorldEnv(GridWorldEnv):
+    """`GridWorldEnv` seen from above: the agent is red, the goal green, walls are gray; a start is any free cell.
+
+    Writes ``observation``, an image of bytes ``[*B, 3, rows * scale, columns * scale]``, in place of the one-hot cell;
+    all else is as in `GridWorldEnv`. By default the image has 16 x 16 pixels, and only the goal has a reward.
+
+    Args:
+        batch_size: Number of copies in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of start cells and slips; nondeterministic if None.
+        size: Rows and columns.
+        start: Row and column of the start; a random free cell if None.
+        goal: Row and column of the goal; the last cell if None.
+        walls: Row and column of each wall.
+        slip: Probability that the move is a random one of the four.
+        rewards: Rewards of a step that does not reach the goal, and of the step that does.
+        scale: Height and width of a cell in pixels.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
+
+    Raises:
+        ArgumentError: If a cell lies outside the grid, start or goal is a wall, or `scale` is below 1.
+
+    Example:
+        >>> env = PixelGridWorldEnv(start=(0, 0))
+        >>> env.reset()["observation"][:, ::4, ::4].float().argmax(0)  # red where it is 0, green where it is 1
+        tensor([[0, 0, 0, 0],
+                [0, 0, 0, 0],
+                [0, 0, 0, 0],
+                [0, 0, 0, 1]])
+    """
+
+    #: the time limit that belongs to the task; nothing here enforces it
+    max_episode_steps = 50
+
+    def __init__(  # noqa: PLR0913 - those of the grid world, and the scale
+        self,
+        batch_size: Iterable[int] = (),
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+        *,
+        size: tuple[int, int] = (4, 4),
+        start: tuple[int, int] | None = None,
+        goal: tuple[int, int] | None = None,
+        walls: Sequence[tuple[int, int]] = ((1, 1), (2, 1)),
+        slip: float = 0.0,
+        rewards: tuple[float, float] = (0.0, 1.0),
+        scale: int = 4,
+        categorical_action_encoding: bool = False,
+    ) -> None:
+        scale = as_integer(scale, "PixelGridWorldEnv", "scale", least=1)
+        rows, columns = size
+        super().__init__(
+            batch_size,
+            device,
+            seed,
+            size=size,
+            start=start,
+            goal=goal,
+            walls=walls,
+            slip=slip,
+            rewards=rewards,
+            categorical_action_encoding=categorical_action_encoding,
+        )
+        # One image for each place of the agent, [cells, 3, height, width].
+        cells = torch.zeros(rows * columns, 3, rows * columns, dtype=torch.uint8)
+        for row, column in walls:
+            cells[:, :, row * columns + column] = 128
+        cells[:, 1, self._goal] = 255
+        cells[:, 0].fill_diagonal_(255)
+        images = cells.view(-1, 3, rows, columns).repeat_interleave(scale, 2).repeat_interleave(scale, 3)
+        self._images = images.to(self._starts.device)
+        spec = Bounded(0, 255, shape=tuple(images.shape[1:]), dtype=torch.uint8)
+        self.observation_spec = Composite(observation=spec, cell=Categorical(rows * columns))
+
+    def _observe(self, cell: Tensor) -> Leaves:
+        return {
+            "cell": cell,
+            "observation": self._images.index_select(0, cell.flatten()).view(*cell.shape, *self._images.shape[1:]),
+        }
 
 
 def _transitions(rows: int, columns: int, walls: set[tuple[int, int]]) -> list[list[int]]:

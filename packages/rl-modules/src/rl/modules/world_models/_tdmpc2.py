@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError
+from rl.modules.world_models._layers import softmax_of_groups
 
 Device = torch.device | str | None
 
@@ -41,7 +42,7 @@ class SimNorm(nn.Module):
         """Return the normalized features."""
         if x.shape[-1] % self.dim:
             raise ShapeError(f"SimNorm has groups of {self.dim}, got {x.shape[-1]} features: give a multiple")
-        return x.unflatten(-1, (-1, self.dim)).softmax(-1).flatten(-2)
+        return softmax_of_groups(x.unflatten(-1, (-1, self.dim))).flatten(-2)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

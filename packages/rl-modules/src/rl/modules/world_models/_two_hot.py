@@ -12,6 +12,7 @@ from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError, ShapeError
 from rl.modules.distributions._base import LeanDistribution, split_shape, sum_event
 from rl.modules.value_transforms import symexp, symlog
+from rl.modules.world_models._layers import softmax_of_groups
 
 NUM_BINS = 255
 """Bins of the reward and value heads of DreamerV3."""
@@ -319,7 +320,7 @@ def unimix_logits(logits: Tensor, unimix: float = 0.01) -> Tensor:
     unimix = as_number(unimix, "unimix_logits", "unimix", least=0, below=1)
     if not unimix:
         return logits.log_softmax(-1)
-    return ((1 - unimix) * logits.softmax(-1) + unimix / logits.shape[-1]).log()
+    return ((1 - unimix) * softmax_of_groups(logits) + unimix / logits.shape[-1]).log()
 
 
 def straight_through(log_probs: Tensor, noise: Tensor) -> Tensor:
@@ -342,6 +343,6 @@ def straight_through(log_probs: Tensor, noise: Tensor) -> Tensor:
     if noise.shape != log_probs.shape:
         raise ArgumentError(f"straight_through got noise {list(noise.shape)} for {list(log_probs.shape)}")
     probs = log_probs.exp()
-    index = (log_probs.detach() - noise.log()).argmax(-1, keepdim=True)
+    index = (log_probs.detach() - noise.log()).max(-1, keepdim=True).indices  # faster than argmax on a CPU
     hot = torch.zeros_like(probs).scatter_(-1, index, 1.0)
     return hot + (probs - probs.detach())  # exactly one-hot: what is added is exactly 0

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from rl.core.arguments import as_integer, as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, UnsupportedError
-from rl.core.keys import NestedKey, key_str, next_key, unwrap
+from rl.core.keys import NestedKey, key_str, leaf_keys, next_key, unwrap
 from rl.core.mdp import FLAGS, step_mdp
 from rl.objectives._agents import Entries
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
@@ -92,15 +92,23 @@ def entropy_of(dist: Distribution) -> Tensor:
         return -sum_log_probs(dist.log_prob(dist.rsample()))
 
 
-def imagine(start: TensorDictBase, policy: Any, env: Any, horizon: int) -> TensorDictBase:
-    """Return steps of a policy in a model of the environment, ``[N, horizon]``."""
+def imagine(start: TensorDictBase, policy: Any, env: Any, horizon: int) -> tuple[TensorDictBase, TensorDictBase]:
+    """Return steps of a policy in a model of the environment, ``[N, horizon]``, and the states, ``[N, horizon + 1]``.
+
+    The state after a step is that before the next one: both are views of one tensor.
+    """
     rows: list[TensorDictBase] = []
     td = start
     with set_interaction_type(InteractionType.RANDOM):
         for _ in range(horizon):
             rows.append(env.step(policy(td)))
             td = step_mdp(rows[-1], exclude_done=True, done_keys=[*FLAGS])  # all rows have the keys of the first one
-    return TensorDict.stack(rows, -1)
+    first, after = rows[0].exclude("next"), [row.get("next") for row in rows]
+    shared = [key for key in leaf_keys(after[0]) if first.get(key, None) is not None]
+    states = TensorDict.stack([first.select(*shared), *(one.select(*shared) for one in after)], 1)
+    steps = TensorDict.stack([row.exclude("next", *shared) for row in rows], 1).update(states[:, :-1])
+    outcome = TensorDict.stack([one.exclude(*shared) for one in after], 1).update(states[:, 1:])
+    return steps.set("next", outcome), states
 
 
 @contextmanager
@@ -355,7 +363,7 @@ class DreamerActorLoss(ImaginedActorLoss):
         start = start_states(tensordict, self._start_keys(), type(self).__name__)
         value_model, env = self._others
         with _held_out(value_model, env):
-            steps = imagine(start, self.actor_model, env, self.imagination_horizon)
+            steps, _ = imagine(start, self.actor_model, env, self.imagination_horizon)
             after = steps.get("next")
             value = value_model(after.select(*value_model.in_keys)).get(self._keys["value"])
         never = torch.zeros_like(value)

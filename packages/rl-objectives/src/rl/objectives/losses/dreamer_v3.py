@@ -299,13 +299,8 @@ class DreamerV3ActorLoss(ImaginedActorLoss):
     def _returns(self, start: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
         """Return imagined steps with returns and weights, and the values ``[N, T, 1]`` of their states."""
         _, env, _ = self._others
-        steps = imagine(start, self.actor_model, env, self.imagination_horizon)
+        steps, states = imagine(start, self.actor_model, env, self.imagination_horizon)
         after = steps.get("next")
-        keys: list[Any] = [*self._value.in_keys]
-        if self._continuation is not None:
-            keys += [key for key in self._continuation.in_keys if key not in keys]
-        # The states of all steps and the one after them, [N, T + 1].
-        states = TensorDict.cat([steps[:, :1].select(*keys), after.select(*keys)], 1)
         value: Tensor = head_of(self._value, states).mean
         if self._continuation is None:
             live = torch.full_like(value, float(self.gamma))
