@@ -22,6 +22,6 @@ def test_rewards_are_scaled():
     assert ScaleReward(0.5)(make_batch())["next", "reward"].flatten().tolist() == [0.5, -1.0]
 
 
-def test_a_factor_that_is_no_number_is_rejected():
+def test_a_text_as_factor_is_rejected():
     with pytest.raises(ArgumentError, match="ScaleReward: factor"):
         ScaleReward("much")

@@ -66,7 +66,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: Any) -> "LoopBackend | None":
-    """Return the back end if it is asked for by name."""
+    """Return the back end if its name is given."""
     del cell, device  # it supports all of them
     if name != "example/loop":
         return None

@@ -1,4 +1,4 @@
-"""``rl migrate``: code for TorchRL, Stable-Baselines3 or an older series of this toolkit, rewritten with LibCST.
+"""The engine of ``rl migrate``: code for another library or an older series of this toolkit, rewritten with LibCST.
 
 What a name or an argument becomes is said by a `Source`; see `rl.core._migrate_sources` and `rl.core._sb3`. What has no
 counterpart stays as it is, below a comment with what to use or to read.
@@ -7,17 +7,13 @@ counterpart stays as it is, below a comment with what to use or to read.
 from __future__ import annotations
 
 import ast
-import difflib
 import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from rl.core._migrate_sources import Renamed, Source, TorchRL
-from rl.core._output import Parser
-from rl.core.errors import ArgumentError, MissingExtraError, RLError
+from rl.core._migrate_sources import Source
+from rl.core.errors import ArgumentError, MissingExtraError
 
 try:
     import libcst as cst
@@ -191,7 +187,7 @@ class MigrateTransformer(cst.CSTTransformer):
             return self._leave_line(result)
         return self._commented(result)
 
-    def _leave_line(self, node: cst.SimpleStatementLine) -> Any:
+    def _leave_line(self, node: Any) -> Any:
         (first, *more) = node.body
         if more or not isinstance(first, cst.ImportFrom) or isinstance(first.names, cst.ImportStar):
             if isinstance(first, cst.ImportFrom) and self._module(first):
@@ -324,7 +320,7 @@ class _Imports(cst.CSTTransformer):
 
     def _bound(self, node: cst.Import | cst.ImportFrom, alias: cst.ImportAlias) -> str:
         """Return the dotted name by which the module of an import is used: ``a.b`` of ``import a.b``."""
-        return alias.asname.name.value if alias.asname is not None else code(alias.name)
+        return code(alias.name if alias.asname is None else alias.asname.name)
 
     def _is_replaced(self, node: cst.Import | cst.ImportFrom, alias: cst.ImportAlias) -> bool:
         """Whether an import is of a module of the library whose names, or some of them, were replaced."""
@@ -382,82 +378,3 @@ def literal(node: cst.BaseExpression) -> object:
         return ast.literal_eval(code(node))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return ...
-
-
-# ---------------------------------------------------------------------- command
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run ``rl migrate ARGUMENTS`` and return the exit status."""
-    parser = Parser(
-        "rl migrate",
-        description="Rewrite imports, names and keyword arguments; what has no counterpart gets a comment.",
-    )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="Python files, and folders that are searched for them")
-    parser.add_argument(
-        "--from", dest="source", metavar="SOURCE", default="torchrl", help="torchrl, sb3, or rl==0.2 (default: torchrl)"
-    )
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--diff", action="store_true", help="print the changes, and write nothing (default)")
-    mode.add_argument("--write", action="store_true", help="change the files")
-    mode.add_argument("--check", action="store_true", help="list the files that would change; status 1 if any")
-    options = parser.read(arguments)
-    source = find_source(options.source)
-    files = list(find_files(options.paths))
-    changed = notes = failed = 0
-    for file in files:
-        try:
-            text = file.read_bytes().decode()
-            result = migrate(text, [source])
-        except (ArgumentError, UnicodeDecodeError) as error:
-            sys.stderr.write(f"rl migrate: {file}: {error}; it was left as it is\n")
-            failed += 1
-            continue
-        notes += len(result.notes)
-        if result.text == text:
-            continue
-        changed += 1
-        if options.write:
-            file.write_bytes(result.text.encode())
-        if options.write or options.check:
-            sys.stdout.write(f"{file}\n")
-        else:
-            lines = (text.splitlines(keepends=True), result.text.splitlines(keepends=True))
-            sys.stdout.writelines(difflib.unified_diff(*lines, str(file), str(file)))
-    done = "changed" if options.write else "to change"
-    sys.stderr.write(f"{len(files)} files, {changed} {done}; {notes} comments `{MARK.strip()}` to read\n")
-    return int(failed > 0 or (options.check and changed > 0))
-
-
-def find_source(name: str) -> Source:
-    """Return the rules for the argument of ``--from``.
-
-    Raises:
-        ArgumentError: If there are none.
-    """
-    if name == "torchrl":
-        return TorchRL()
-    if name == "sb3":
-        from rl.core._sb3 import StableBaselines3
-
-        return StableBaselines3()
-    package, equal, version = name.partition("==")
-    if package == "rl" and equal:
-        return Renamed(version)
-    raise ArgumentError(f"rl migrate: --from must be torchrl, sb3, or a series such as rl==0.2, got {name!r}")
-
-
-def find_files(paths: Iterable[str]) -> Iterator[Path]:
-    """Yield the Python files; hidden folders are left out.
-
-    Raises:
-        RLError: If a path does not exist.
-    """
-    for path in map(Path, paths):
-        if path.is_dir():
-            found = sorted(path.rglob("*.py"))
-            yield from (one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts))
-        elif path.is_file():
-            yield path
-        else:
-            raise RLError(f"there is no file or folder {path}")

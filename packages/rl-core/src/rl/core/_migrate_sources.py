@@ -41,8 +41,10 @@ class Answer:
 class Source(Protocol):
     """Rules for the code of one library."""
 
-    roots: Sequence[str]
-    """Top-level modules of the library."""
+    @property
+    def roots(self) -> Sequence[str]:
+        """Top-level modules of the library."""
+        ...
 
     def name(self, old: str) -> Answer | None:
         """Return what becomes of a dotted name; None if it is none that the rules are about, such as a module."""
@@ -233,7 +235,7 @@ def _answer(target: Any, argument: str) -> tuple[str, tuple[object, ...], bool]:
         else [target]
     )
     for call in calls:  # a constructor passes on to that of its base what it does not know
-        answers = getattr(call, "answers", None)
+        answers: Any = getattr(call, "answers", None)
         if hasattr(type(answers), "keep"):  # an object may answer every name
             if argument in answers.needless:
                 why, *values = answers.needless[argument]

@@ -98,6 +98,12 @@ def _dispatch(arguments: list[str]) -> int:
         if name in _OWN:
             return _OWN[name][0](rest)
     registry, offered = _found()
+    first, *more = arguments
+    names = _OWN if first in offered else (*_OWN, *offered)  # a command of that name runs, unless the group is ours
+    grouped = any(name.startswith(f"{first}/") for name in names)
+    if grouped and (not more or more[0].startswith("-")):  # `rl new` and `rl new --help`
+        _write_help(sys.stdout, first)
+        return 0 if more else 2
     for name, rest in splits:
         if name in offered:
             registry.warn()  # before libraries are imported, which may fail for the same reason
@@ -124,11 +130,7 @@ def _found() -> tuple[Registry, dict[str, tuple[Command, PluginRecord]]]:
 
 def _unknown(arguments: list[str], known: list[str]) -> int:
     name = arguments[0]
-    members = [one for one in known if one.startswith(f"{name}/")]
-    if members and (not arguments[1:] or arguments[1].startswith("-")):  # `rl new` and `rl new --help`
-        _write_help(sys.stdout, name)
-        return 0 if arguments[1:] else 2
-    if members:
+    if any(one.startswith(f"{name}/") for one in known):
         name = "/".join(arguments[:2])
     if name in _ELSEWHERE and installed_version(_ELSEWHERE[name]) is None:
         sys.stderr.write(f"rl: `rl {_spoken(name)}` comes with {_ELSEWHERE[name]}: pip install {_ELSEWHERE[name]}\n")
@@ -152,7 +154,7 @@ def _write_help(out: TextIO, group: str = "") -> None:
     _, offered = _found()
     rows = [(name, summary, "") for name, (_, summary) in _OWN.items()]
     rows += [(name, command.summary, record.distribution) for name, (command, record) in offered.items()]
-    rows = [(_spoken(name), *rest) for name, *rest in rows if not group or name.startswith(f"{group}/")]
+    rows = [(_spoken(name), *rest) for name, *rest in rows if not group or f"{name}/".startswith(f"{group}/")]
     out.write("usage: rl [--help] [--version] SUBCOMMAND [ARGUMENTS]\n\nSubcommands:\n")
     out.writelines(f"  {line}\n" for line in table(rows))
     out.write("\n`rl SUBCOMMAND --help` explains one. RL_DEBUG=1 shows tracebacks.\n")
@@ -239,7 +241,7 @@ def _new_plugin(arguments: list[str]) -> int:
 
 
 def _migrate(arguments: list[str]) -> int:
-    from rl.core import _migrate as command
+    from rl.core import _migrate_command as command
 
     return command.main(arguments)
 

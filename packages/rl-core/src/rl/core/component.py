@@ -98,7 +98,7 @@ class Command:
     """A subcommand of ``rl``.
 
     Args:
-        name: Word after ``rl`` on the command line, or two with a slash: ``new/recipe`` is ``rl new recipe``.
+        name: Word after ``rl`` on the command line, or two with a slash: ``acme/map`` is ``rl acme map``.
         target: ``"module:function"``; called with the list of the remaining arguments, returns the exit
             status or None for 0.
         summary: One line for ``rl --help``.

@@ -207,7 +207,7 @@ def presets(argv: Sequence[str]) -> int:
 
 
 def new(argv: Sequence[str]) -> int:
-    """Run ``rl new recipe ARGUMENTS``, which is also ``rl new algorithm``.
+    """Run ``rl new recipe ARGUMENTS``; ``rl new algorithm`` is the same.
 
     Returns:
         The exit status: 0, or 2 if the arguments cannot be understood.
@@ -215,7 +215,8 @@ def new(argv: Sequence[str]) -> int:
     Raises:
         RLError: If the file exists, or cannot be a module.
     """
-    parser = _Parser("rl new recipe", description="Copy a recipe into one file to change: settings, policy, loss.")
+    parser = _Parser("rl new", description="Copy a recipe into one file to change: settings, policy, loss.")
+    parser.add_argument("what", choices=["recipe", "algorithm"], metavar="recipe", help="`algorithm` is the same")
     parser.add_argument("file", metavar="FILE", help="a new file, as my_td3.py")
     parser.add_argument(
         "--like", metavar="RECIPE", default="ppo", help="the algorithm that it begins as (default: ppo)"
@@ -225,7 +226,7 @@ def new(argv: Sequence[str]) -> int:
         options = parser.parse_args(list(argv))
         like = find_recipe(options.like)
     except UsageError as error:
-        sys.stderr.write(f"rl new recipe: {error}\n")
+        sys.stderr.write(f"rl new: {error}\n")
         return 2
     path = write_page(options.file, like)
     sys.stdout.write(f"{path} has all of {like.name}; to train with it: rl train {_as_path(path)} --env ID\n")
