@@ -13,7 +13,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from rl.core._torchrl import _INSTEAD
+from rl.core._torchrl import _INSTEAD, RENAMED
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
 BEGIN, END = "<!-- arguments: begin -->", "<!-- arguments: end -->"
@@ -51,6 +51,12 @@ def table() -> str:
 def test_the_page_lists_every_argument_that_is_answered():
     listed = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
     assert listed == table(), "paste what `python tests/test_coming_from_torchrl.py` prints"
+
+
+def test_the_page_lists_the_names_that_are_other_names_here():
+    listed = PAGE.read_text().partition("<!-- renamed: begin -->")[2].partition("<!-- renamed: end -->")[0].strip()
+    rows = [f"| `{old}` | `{new}` |" for old, new in sorted(RENAMED.items())]
+    assert listed.splitlines() == ["| there | here |", "|---|---|", *rows]
 
 
 def test_no_argument_is_answered_that_the_signature_has():

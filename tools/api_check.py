@@ -268,7 +268,7 @@ def build_changelog(package: Path, version: str) -> None:
     """Write the section of a version from the fragments, and remove them."""
     if any((package / "changes").glob("*.md")):
         command = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version]
-        subprocess.run([*command, "--config", ROOT / "towncrier.toml", "--dir", package], check=True)
+        subprocess.run([*command, "--config", ROOT / "towncrier.toml", "--dir", package], cwd=package, check=True)
 
 
 def check(package: Path, *, release: bool) -> bool:

@@ -44,6 +44,7 @@ class Plugin:
         yield Command("fail", "rlt_commands:fail_it")
         yield Command("crash", "rlt_commands:crash_it")
         yield Command("gone", "no_such_module_x:main")
+        yield Command("show/map", "rlt_commands:run_it", "Show the map.")
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +86,30 @@ def test_a_contributed_command_gets_the_remaining_arguments():
     assert cli.main(["play", "--seven", "x"]) == 7
     assert cli.main(["play"]) == 0
     assert calls == [["--seven", "x"], []]
+
+
+def test_a_command_of_two_words_gets_the_remaining_arguments(capsys):
+    assert cli.main(["show", "map", "--seven"]) == 7
+    assert calls == [["--seven"]]
+    assert cli.main(["show", "--help"]) == 0
+    assert cli.main(["show"]) == 2
+    out = capsys.readouterr().out
+    assert out.count("show map") == 2
+    assert "play" not in out
+    assert cli.main(["show", "mop"]) == 2
+    assert capsys.readouterr().err.startswith("rl: no subcommand 'show mop'. Did you mean `rl show map`?")
+
+
+def test_list_names_the_components_of_a_kind(capsys):
+    assert cli.main(["list", "loss"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["loss", "mine", "acme", "A", "loss."]
+    assert cli.main(["list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["target"], row["distribution"]) == ("m:A", "acme")
+    assert cli.main(["list", "env"]) == 0
+    assert capsys.readouterr().out == "No installed plugin offers a component of kind env.\n"
+    assert cli.main(["list", "lsos"]) == 1
+    assert "did you mean 'loss'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

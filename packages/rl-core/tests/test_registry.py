@@ -443,3 +443,24 @@ def test_a_declaration_that_is_slow_or_imports_torch_is_marked(module, good, mon
     assert record.import_seconds >= 0.06
     assert "ms and imports tensordict; only targets may import what is heavy" in record.slow
     assert state(registry, "rlt_good").imports == ()
+
+
+def test_make_calls_the_component_with_the_arguments():
+    registry = Registry()
+    registry.add(Component("sampler", "counter", "collections:Counter"))
+    with pytest.raises(PluginError, match="does not fit"):
+        registry.make("sampler", "counter")
+    registry.add(Component("loss", "text", "json:dumps"))
+    assert registry.make("loss", "text", {"b": 1, "a": 2}, sort_keys=True) == '{"a": 2, "b": 1}'
+    with pytest.raises(UnknownComponentError, match="did you mean 'text'"):
+        registry.make("loss", "texts")
+
+
+def test_an_object_is_not_called():
+    registry = Registry()
+    registry.add(Component("recipe", "mine", "rlt_recipe:RECIPE"))
+    module = ModuleType("rlt_recipe")
+    module.RECIPE = SimpleNamespace(name="mine", config=None, train=None, make_policy=None)
+    sys.modules["rlt_recipe"] = module
+    with pytest.raises(PluginError, match=r"use rl.core.load\('recipe', 'mine'\)"):
+        registry.make("recipe", "mine")

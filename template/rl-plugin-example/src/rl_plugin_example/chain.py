@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
-
-from rl.core.errors import RLError
+from rl.core.arguments import as_integer, as_number
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.mdp import FLAGS, StepMDP
 from rl.core.specs import Binary, Bounded, Categorical, Composite, Unbounded
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 __all__ = ["ChainEnv"]
 
@@ -27,16 +26,16 @@ class ChainEnv:
     that drive it without TensorDicts.
 
     Args:
-        num_envs: chains that run side by side; None for one without a batch dimension.
-        length: number of states, at least 2.
-        slip: probability of a slip, in [0, 0.5).
-        device: where tensors live; the CPU if None.
+        num_envs: Number of chains that run side by side; None for one without a batch dimension.
+        length: Number of states, at least 2.
+        slip: Probability of a slip, in [0, 0.5).
+        device: Device of the tensors; the CPU if None.
 
     Keys: writes ``observation`` float32 ``[*B, length]``, one-hot; reads ``action`` int64 ``[*B]`` in {0, 1}; writes
     under ``next`` the observation, ``reward`` float32 ``[*B, 1]`` and the done flags bool ``[*B, 1]``.
 
     Raises:
-        RLError: if an argument is out of range.
+        ArgumentError: If an argument is out of range.
 
     Example:
         >>> env = ChainEnv(length=2, slip=0.0)
@@ -54,13 +53,11 @@ class ChainEnv:
         slip: float = 0.1,
         device: torch.device | str | None = None,
     ) -> None:
-        if num_envs is not None and num_envs < 1:
-            raise RLError(f"ChainEnv got num_envs={num_envs}; give 1 or more, or None for no batch dimension")
-        if length < 2 or not 0 <= slip < 0.5:
-            raise RLError(f"ChainEnv got length={length} and slip={slip}; expected length >= 2 and 0 <= slip < 0.5")
-        self.length, self.slip, self.max_steps = length, slip, 4 * length
+        self.length = as_integer(length, "ChainEnv", "length", least=2)
+        self.slip = as_number(slip, "ChainEnv", "slip", least=0, below=0.5)
+        self.max_steps = 4 * self.length
         self.device = torch.device("cpu" if device is None else device)
-        batch = () if num_envs is None else (num_envs,)
+        batch = () if num_envs is None else (as_integer(num_envs, "ChainEnv", "num_envs", least=1),)
         self.batch_size = torch.Size(batch)
         on: dict[str, Any] = {"device": self.device}
         flag = Binary(shape=(*batch, 1), dtype=torch.bool, **on)

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl.core.arguments import as_number, same_shape
+from rl.core.contract import Contract, Key
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-
-from rl.core.arguments import same_shape
-from rl.core.contract import Contract, Key
-from rl.core.errors import RLError
 
 __all__ = ["ReinforceLoss", "policy_gradient"]
 
 
 def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
-    """Negated score times advantage, elementwise.
+    """Return the negated score times advantage, elementwise.
 
     Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", 1992.
 
     Args:
-        log_prob: of the action that was taken, ``[*B]``, nats.
-        advantage: of that action, ``[*B]``, units of return; not differentiated.
+        log_prob: Log-probability of the action that was taken, ``[*B]``, nats.
+        advantage: Advantage of that action, ``[*B]``, units of return; not differentiated.
 
     Returns:
         Loss per element, ``[*B]``.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: If the shapes differ.
     """
     same_shape(log_prob=log_prob, advantage=advantage)
     return -log_prob * advantage.detach()
@@ -37,22 +35,20 @@ class ReinforceLoss(nn.Module):
     """Loss of a batch of steps with advantages; minimize the sum of the entries that start with ``loss_``.
 
     Args:
-        actor: a probabilistic TensorDict module: has ``in_keys`` and ``get_dist(tensordict)``.
-        entropy_coeff: weight of the entropy bonus, at least 0, units of return per nat.
+        actor: Probabilistic TensorDict module, which has ``in_keys`` and ``get_dist(tensordict)``.
+        entropy_coeff: Weight of the entropy bonus, at least 0, units of return per nat.
 
     Keys: reads what the actor reads, ``action`` and ``advantage`` ``[*B, 1]``; returns ``loss_objective``,
     ``loss_entropy`` and ``entropy`` (nats, without gradient), all ``[]``.
 
     Raises:
-        RLError: if `entropy_coeff` is negative.
+        ArgumentError: If `entropy_coeff` is negative.
     """
 
     def __init__(self, actor: Any, entropy_coeff: float = 0.01) -> None:
         super().__init__()
-        if entropy_coeff < 0:
-            raise RLError(f"ReinforceLoss got entropy_coeff={entropy_coeff}; give 0 or more")
         self.actor = actor
-        self.entropy_coeff = entropy_coeff
+        self.entropy_coeff = as_number(entropy_coeff, "ReinforceLoss", "entropy_coeff", least=0)
         self.contract = Contract(
             reads=(
                 *(Key(key, doc="input of the actor") for key in actor.in_keys),
@@ -70,7 +66,7 @@ class ReinforceLoss(nn.Module):
         """Compute the losses.
 
         Raises:
-            ContractError: if a key that is read is absent.
+            ContractError: If a key that is read is absent.
         """
         *_, action, advantage = self.contract.read(tensordict, self)
         dist = self.actor.get_dist(tensordict.select(*self.actor.in_keys))

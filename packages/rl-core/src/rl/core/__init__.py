@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rl.core.mdp import ExplorationType, exploration_type, set_exploration_type, step_mdp
     from rl.core.profiling import profiled, profiling_enabled, set_profiling_enabled, timeit
     from rl.core.recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
-    from rl.core.registry import PluginRecord, Registry, components, default, load
+    from rl.core.registry import PluginRecord, Registry, components, default, load, make
     from rl.core.specs import (
         Binary,
         Bounded,
@@ -118,6 +118,7 @@ __all__ = [
     "lower",
     "lower_distribution",
     "lower_env",
+    "make",
     "profiled",
     "profiling_enabled",
     "recurrent_mode",

@@ -1,6 +1,84 @@
-"""Names of TorchRL that a package here does not have, and what to use or to read instead."""
+"""Names of TorchRL: what to use or to read instead of those that we do not have.
+
+One table for the messages at run time, for docs/coming-from-torchrl.md and for ``rl migrate``. Arguments are answered
+where their class is defined, by `rl.core.arguments.foreign_arguments`.
+"""
 
 from __future__ import annotations
+
+MODULES = {
+    "collectors": ("rl.collectors",),
+    "data": ("rl.core", "rl.core.specs", "rl.replay"),
+    "envs": ("rl.envs", "rl.core"),
+    "modules": ("rl.modules",),
+    "objectives": (
+        "rl.objectives",
+        "rl.objectives.value",
+        "rl.objectives.value.functional",
+        "rl.objectives.functional",
+    ),
+    "_utils": ("rl.core",),
+}
+"""Our modules by the package of TorchRL whose names they have."""
+
+RENAMED = {
+    "BinaryDiscreteTensorSpec": "rl.core.specs.Binary",
+    "BoundedTensorSpec": "rl.core.specs.Bounded",
+    "CompositeSpec": "rl.core.specs.Composite",
+    "DiscreteTensorSpec": "rl.core.specs.Categorical",
+    "LazyStackedTensorSpec": "rl.core.specs.Stacked",
+    "MultiDiscreteTensorSpec": "rl.core.specs.MultiCategorical",
+    "MultiOneHotDiscreteTensorSpec": "rl.core.specs.MultiOneHot",
+    "MultiSyncDataCollector": "rl.collectors.MultiSyncCollector",
+    "MultiaSyncDataCollector": "rl.collectors.MultiAsyncCollector",
+    "NonTensorSpec": "rl.core.specs.NonTensor",
+    "OneHotDiscreteTensorSpec": "rl.core.specs.OneHot",
+    "SyncDataCollector": "rl.collectors.Collector",
+    "UnboundedContinuousTensorSpec": "rl.core.specs.UnboundedContinuous",
+    "UnboundedDiscreteTensorSpec": "rl.core.specs.UnboundedDiscrete",
+    "env_creator": "rl.envs.EnvCreator",
+}
+"""Names of TorchRL, older ones among them, with another name here and the same meaning."""
+
+ANOTHER_MEANING = frozenset(
+    [
+        "ChessEnv",
+        "Evaluator",
+        "HERReplayBuffer",
+        "LazyStackStorage",
+        "Logger",
+        "MujocoEnv",
+        "PolicyAgeFilter",
+        "SuccessReward",
+        "load_checkpoint",
+    ]
+)
+"""Names that exist here with another meaning; docs/coming-from-torchrl.md has a table of them."""
+
+SAME_VALUES = frozenset(
+    [
+        "actor",
+        "centralised",
+        "critic",
+        "critic_coef",
+        "entropy_coef",
+        "loss_module",
+        "maximum",
+        "minimum",
+        "num_sub_threads",
+        "storage",
+        "unsqueeze_dim",
+        "use_shared_mem",
+    ]
+)
+"""Arguments with another name here and the same values, which `foreign_arguments` answers with ``use NAME=``."""
+
+SUBCLASSES = {
+    "EnvBase": "EnvBase: specs are written without the batch, and it is no nn.Module; see docs/howto/environment.md",
+    "LossModule": "LossModule: a loss has a contract in place of tensor_keys; see docs/howto/losses.md",
+    "Transform": "Transform: it has transform_specs and is no nn.Module; see docs/howto/transforms.md",
+}
+"""Classes that are used as there, but inherited from in another way."""
 
 _HOWTO = "docs/howto/"
 _NOT_YET = "it is not available; docs/coming-from-torchrl.md lists what is not"
@@ -21,7 +99,6 @@ _INSTEAD = {
     ),
     "use it from rl.envs": "RandomPolicy get_primers_from_module",
     "use rl.modules.TanhNormal, or the function safetanh": "SafeTanhTransform",
-    "use rl.envs.EnvCreator": "env_creator",
     "use rl.core.interfaces.Storage, or a class of rl.replay.storages": "Storage",
     "use rl.core.interfaces.Writer, or a class of rl.replay.writers": "Writer",
     "use rl.trainers.Logger, whose methods may differ; see docs/coming-from-torchrl.md": "Logger",
@@ -146,4 +223,6 @@ def instead_of(name: str) -> str | None:
         >>> instead_of("GymEnv") is None
         True
     """
+    if name in RENAMED:
+        return f"use {RENAMED[name]}"
     return next((remedy for remedy, names in _INSTEAD.items() if name in names.split()), None)

@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, TextIO
 
@@ -17,7 +18,7 @@ from rl.core.__about__ import __version__
 from rl.core._discovery import installed_version
 from rl.core._output import Parser, diverted_stdout, table
 from rl.core._plugins import PluginRecord, printable
-from rl.core.component import Command
+from rl.core.component import CONTRACTS, Command
 from rl.core.errors import BrokenPluginWarning, MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import settings
@@ -89,24 +90,35 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _write_help(sys.stdout)
         return 0
-    name, rest = arguments[0], arguments[1:]
-    if name in ("-V", "--version"):
+    if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"rl-core {__version__}\n")
         return 0
-    if name in _OWN:
-        return _OWN[name][0](rest)
+    splits = [("/".join(arguments[:words]), arguments[words:]) for words in (2, 1)]  # `rl new plugin` is new/plugin
+    for name, rest in splits:
+        if name in _OWN:
+            return _OWN[name][0](rest)
     registry, offered = _found()
-    if name in offered:
-        registry.warn()  # before libraries are imported, which may fail for the same reason
-        command, record = offered[name]
-        function = import_target(command.target, f"command {name!r}", record.distribution)
-        try:
-            return int(function(rest) or 0)
-        except ImportError as error:
-            if remedy := absent_package(error):
-                raise MissingExtraError(remedy) from error
-            raise
-    return _unknown(name, [*_OWN, *offered])
+    first, *more = arguments
+    names = _OWN if first in offered else (*_OWN, *offered)  # a command of that name runs, unless the group is ours
+    grouped = any(name.startswith(f"{first}/") for name in names)
+    if grouped and (not more or more[0].startswith("-")):  # `rl new` and `rl new --help`
+        _write_help(sys.stdout, first)
+        return 0 if more else 2
+    for name, rest in splits:
+        if name in offered:
+            registry.warn()  # before libraries are imported, which may fail for the same reason
+            return _run(*offered[name], rest)
+    return _unknown(arguments, [*_OWN, *offered])
+
+
+def _run(command: Command, record: PluginRecord, arguments: list[str]) -> int:
+    function = import_target(command.target, f"command {command.name!r}", record.distribution)
+    try:
+        return int(function(arguments) or 0)
+    except ImportError as error:
+        if remedy := absent_package(error):
+            raise MissingExtraError(remedy) from error
+        raise
 
 
 def _found() -> tuple[Registry, dict[str, tuple[Command, PluginRecord]]]:
@@ -116,23 +128,33 @@ def _found() -> tuple[Registry, dict[str, tuple[Command, PluginRecord]]]:
         return registry, registry.commands()
 
 
-def _unknown(name: str, known: list[str]) -> int:
+def _unknown(arguments: list[str], known: list[str]) -> int:
+    name = arguments[0]
+    if any(one.startswith(f"{name}/") for one in known):
+        name = "/".join(arguments[:2])
     if name in _ELSEWHERE and installed_version(_ELSEWHERE[name]) is None:
-        sys.stderr.write(f"rl: `rl {name}` comes with {_ELSEWHERE[name]}: pip install {_ELSEWHERE[name]}\n")
+        sys.stderr.write(f"rl: `rl {_spoken(name)}` comes with {_ELSEWHERE[name]}: pip install {_ELSEWHERE[name]}\n")
         return 2
     what = "option" if name.startswith("-") else "subcommand"
     close = get_close_matches(name, known, n=1)
-    hint = f" Did you mean `rl {close[0]}`?" if close else ""
+    hint = f" Did you mean `rl {_spoken(close[0])}`?" if close else ""
     left_out = discovered().left_out()
     more = f" {left_out[0].upper()}{left_out[1:]}." if left_out else ""
-    sys.stderr.write(f"rl: no {what} {name!r}.{hint}{more} `rl --help` lists what there is.\n")
+    sys.stderr.write(f"rl: no {what} {_spoken(name)!r}.{hint}{more} `rl --help` lists what there is.\n")
     return 2
 
 
-def _write_help(out: TextIO) -> None:
+def _spoken(name: str) -> str:
+    """Return the words on the command line: those of ``new/plugin`` are two."""
+    return name.replace("/", " ")
+
+
+def _write_help(out: TextIO, group: str = "") -> None:
+    """List all subcommands, or those that begin with the word `group`."""
     _, offered = _found()
     rows = [(name, summary, "") for name, (_, summary) in _OWN.items()]
     rows += [(name, command.summary, record.distribution) for name, (command, record) in offered.items()]
+    rows = [(_spoken(name), *rest) for name, *rest in rows if not group or f"{name}/".startswith(f"{group}/")]
     out.write("usage: rl [--help] [--version] SUBCOMMAND [ARGUMENTS]\n\nSubcommands:\n")
     out.writelines(f"  {line}\n" for line in table(rows))
     out.write("\n`rl SUBCOMMAND --help` explains one. RL_DEBUG=1 shows tracebacks.\n")
@@ -188,10 +210,54 @@ def _doctor(arguments: list[str]) -> int:
     return doctor.main(arguments)
 
 
-_ELSEWHERE = {"eval": "rl-trainers", "train": "rl-trainers"}
+def _list(arguments: list[str]) -> int:
+    parser = Parser("rl list", description="List the installed components of a kind, which are chosen by these names.")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(CONTRACTS)}; all if left out")
+    parser.add_argument("--json", action="store_true", help="as JSON, with targets and extras")
+    options = parser.read(arguments)
+    registry, _ = _found()
+    registry.warn()
+    found = registry.components(options.kind)
+    owners = [registry.owner_of(component) for component in found]
+    if options.json:
+        rows = [{**asdict(one), "distribution": owner} for one, owner in zip(found, owners, strict=True)]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    if not found:
+        sys.stdout.write(
+            f"No installed plugin offers a component{f' of kind {options.kind}' if options.kind else ''}.\n"
+        )
+        return 0
+    head = ("kind", "name", "distribution", "summary")
+    rows = [(one.kind, one.name, owner, printable(one.summary)) for one, owner in zip(found, owners, strict=True)]
+    sys.stdout.writelines(f"{line}\n" for line in table([head, *rows], head=True))
+    return 0
+
+
+def _new_plugin(arguments: list[str]) -> int:
+    from rl.core import _new
+
+    return _new.main(arguments)
+
+
+def _migrate(arguments: list[str]) -> int:
+    from rl.core import _migrate_command as command
+
+    return command.main(arguments)
+
+
+_ELSEWHERE = {
+    "eval": "rl-trainers",
+    "new/algorithm": "rl-trainers",
+    "new/recipe": "rl-trainers",
+    "train": "rl-trainers",
+}
 """Documented subcommands, and the distribution that provides each."""
 
 _OWN: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plugins": (_plugins, "List the plugins that are installed, usable or not."),
+    "list": (_list, "List the installed components of a kind, which are chosen by name."),
     "doctor": (_doctor, "Look for what is broken or slower than it need be, and say what to do."),
+    "migrate": (_migrate, "Rewrite code for TorchRL, Stable-Baselines3, or an older series of this toolkit."),
+    "new/plugin": (_new_plugin, "Write a project of a plugin, with tests and workflows."),
 }

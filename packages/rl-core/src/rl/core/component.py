@@ -31,7 +31,7 @@ CONTRACTS: dict[str, tuple[int, int]] = {
 }
 """Kind of component to the oldest and the current contract version that are served."""
 
-OWN_COMMANDS = ("doctor", "help", "plugins")
+OWN_COMMANDS = ("doctor", "help", "list", "migrate", "new/plugin", "plugins")
 """Subcommands of ``rl`` that no plugin can offer."""
 
 _NAME = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
@@ -98,7 +98,7 @@ class Command:
     """A subcommand of ``rl``.
 
     Args:
-        name: Word after ``rl`` on the command line.
+        name: Word after ``rl`` on the command line, or two with a slash: ``acme/map`` is ``rl acme map``.
         target: ``"module:function"``; called with the list of the remaining arguments, returns the exit
             status or None for 0.
         summary: One line for ``rl --help``.

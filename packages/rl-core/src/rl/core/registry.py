@@ -44,7 +44,7 @@ from rl.core.errors import (
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target
 
-__all__ = ["GROUP", "SLOW_IMPORT", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
+__all__ = ["GROUP", "SLOW_IMPORT", "Answer", "PluginRecord", "Registry", "components", "default", "load", "make"]
 
 GROUP = "rl.plugins"
 
@@ -196,6 +196,11 @@ class Registry:
         """
         return self._offer(kind, name)[1]
 
+    def owner_of(self, component: Component) -> str:
+        """Return the distribution that declared a component; an empty string if none did."""
+        offers = self._offers.get((component.kind, component.name), ())
+        return next((owner.distribution for one, owner in offers if one is component), "")
+
     def left_out(self) -> str:
         """Return the plugins that are not loaded and why, for the message about something that was not found.
 
@@ -247,6 +252,20 @@ class Registry:
             f"no installed plugin offers {kind} {name!r}{did_you_mean(name, known)}"
             f" (known: {', '.join(known) or 'none'}{f'; {more}' if more else ''})"
         )
+
+    def make(self, kind: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the component `name` with further arguments, see `rl.core.make`.
+
+        Example:
+            >>> registry = Registry()
+            >>> registry.add(Component("tree_backend", "toy", "rl.testing:ToyPriorityTree"))
+            >>> registry.make("tree_backend", "toy", capacity=4).capacity
+            4
+        """
+        target = self.load(kind, name)
+        if not callable(target):
+            raise PluginError(f"{kind} {name!r} is an object already: use rl.core.load({kind!r}, {name!r})")
+        return target(*args, **kwargs)
 
     # ------------------------------------------------------------------ hooks
 
@@ -414,3 +433,24 @@ def load(kind: str, name: str) -> Any:
         PluginError: If its module is broken, or it does not fit the protocol of its kind.
     """
     return default().load(kind, name)
+
+
+def make(kind: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Create what an installed component is: import it, and call it with the remaining arguments.
+
+    Args:
+        kind: Kind of the component.
+        name: Name of the component; ``distribution:name`` for one of several with that name.
+        args: Positional arguments of the class or function.
+        kwargs: Keyword arguments of the class or function.
+
+    Returns:
+        What the class or function returns. A recipe is an object already: use `load`.
+
+    Raises:
+        UnknownComponentError: If no plugin offers it; names the nearest one.
+        DuplicateComponentError: If several plugins offer it; says how to choose.
+        MissingExtraError: If a library that it needs is absent; holds the line that installs it.
+        PluginError: If its module is broken, it does not fit the protocol of its kind, or it cannot be called.
+    """
+    return default().make(kind, name, *args, **kwargs)

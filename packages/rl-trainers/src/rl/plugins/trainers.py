@@ -71,7 +71,7 @@ def rl_commands() -> Iterator[Command]:
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
     yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")
-    yield Command(name="new", target="rl.trainers.cli:new", summary="Write a page of an algorithm of your own.")
+    yield Command(name="new", target="rl.trainers.cli:new", summary="`rl new recipe FILE`: copy a recipe to change it.")
     yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
     yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; make a table.")
     yield Command(name="dataset", target="rl.trainers.cli:dataset", summary="Record or describe a data set.")

@@ -195,7 +195,7 @@ def algorithm_of_file(file: str) -> Algorithm:
     """
     path = Path(file)
     if not path.is_file():
-        raise UsageError(f"there is no file {file}: `rl new algorithm {file} --like td3` writes one")
+        raise UsageError(f"there is no file {file}: `rl new recipe {file} --like td3` writes one")
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,4 +1,4 @@
-"""``rl new algorithm``: a page of an algorithm in the folder of the user. Imports no torch."""
+"""``rl new recipe``: a page of an algorithm in the folder of the user. Imports no torch."""
 
 from __future__ import annotations
 

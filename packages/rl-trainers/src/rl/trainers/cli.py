@@ -207,7 +207,7 @@ def presets(argv: Sequence[str]) -> int:
 
 
 def new(argv: Sequence[str]) -> int:
-    """Run ``rl new ARGUMENTS``.
+    """Run ``rl new recipe ARGUMENTS``; ``rl new algorithm`` is the same.
 
     Returns:
         The exit status: 0, or 2 if the arguments cannot be understood.
@@ -215,8 +215,8 @@ def new(argv: Sequence[str]) -> int:
     Raises:
         RLError: If the file exists, or cannot be a module.
     """
-    parser = _Parser("rl new", description="Write a file to begin with.")
-    parser.add_argument("what", choices=["algorithm"], metavar="algorithm", help="a page of an algorithm")
+    parser = _Parser("rl new", description="Copy a recipe into one file to change: settings, policy, loss.")
+    parser.add_argument("what", choices=["recipe", "algorithm"], metavar="recipe", help="`algorithm` is the same")
     parser.add_argument("file", metavar="FILE", help="a new file, as my_td3.py")
     parser.add_argument(
         "--like", metavar="RECIPE", default="ppo", help="the algorithm that it begins as (default: ppo)"
