@@ -50,6 +50,7 @@ ANOTHER_MEANING = frozenset(
         "MujocoEnv",
         "PolicyAgeFilter",
         "SuccessReward",
+        "WorldModelEnv",
         "load_checkpoint",
     ]
 )
