@@ -39,6 +39,15 @@ _RECIPES = {
 }
 """Page and summary of each algorithm, by its name."""
 
+_LOGGERS = {
+    "csv": ("loggers:CSVLogger", "metrics.csv in the run folder.", None),
+    "tensorboard": ("loggers:TensorBoardLogger", "TensorBoard events in the run folder.", None),
+    "wandb": ("tracking:WandbLogger", "Weights & Biases.", "wandb"),
+    "mlflow": ("tracking:MLflowLogger", "MLflow, in mlflow.db beside the run folder or on a server.", "mlflow"),
+    "trackio": ("tracking:TrackioLogger", "Trackio, on this machine.", "trackio"),
+}
+"""Target, summary and extra of each logger, by its name."""
+
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
@@ -46,18 +55,8 @@ def rl_components() -> Iterator[Component]:
     for name, (page, summary) in _RECIPES.items():
         target = f"rl.trainers.algorithms.{page}:{name.replace('-', '_').upper()}"
         yield Component(kind="recipe", name=name, target=target, summary=summary)
-    yield Component(
-        kind="logger",
-        name="csv",
-        target="rl.trainers.loggers:CSVLogger",
-        summary="metrics.csv in the run folder.",
-    )
-    yield Component(
-        kind="logger",
-        name="tensorboard",
-        target="rl.trainers.loggers:TensorBoardLogger",
-        summary="TensorBoard events in the run folder.",
-    )
+    for name, (target, summary, extra) in _LOGGERS.items():
+        yield Component(kind="logger", name=name, target=f"rl.trainers.{target}", summary=summary, extra=extra)
 
 
 @hookimpl

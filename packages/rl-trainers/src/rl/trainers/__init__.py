@@ -58,8 +58,9 @@ if TYPE_CHECKING:
         QLearningConfig,
         SoftConfig,
     )
-    from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger
+    from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger, generate_exp_name, get_logger
     from rl.trainers.run import Run
+    from rl.trainers.tracking import MLflowLogger, TrackioLogger, WandbLogger
 
 __all__ = [
     "A2CConfig",
@@ -85,6 +86,7 @@ __all__ = [
     "Logger",
     "MADDPGConfig",
     "MAPPOConfig",
+    "MLflowLogger",
     "OffPolicyConfig",
     "OfflineConfig",
     "OnPolicyConfig",
@@ -105,14 +107,18 @@ __all__ = [
     "TD3Config",
     "TQCConfig",
     "TensorBoardLogger",
+    "TrackioLogger",
     "TrainResult",
     "TrainedRun",
     "VDNConfig",
+    "WandbLogger",
     "__version__",
     "above",
     "at_least",
     "checked",
     "evaluate",
+    "generate_exp_name",
+    "get_logger",
     "in_range",
     "load_checkpoint",
     "load_policy",

@@ -283,6 +283,7 @@ def _with_new_options(words: Sequence[str], config: type[RunConfig]) -> list[str
     warn_old_names(
         {old.replace("_", "-"): names[old].replace("_", "-") for old in dict.fromkeys(options) if old in names}
     )
+    names["--logger"] = "--loggers"
     return [names.get(option, option) + word[len(option) :] for option, word in zip(options, words, strict=True)]
 
 

@@ -481,7 +481,9 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-CHANGEABLE = frozenset({"total_frames", "device", "threads", "final_eval_episodes", "checkpoint_every", "loggers"})
+CHANGEABLE = frozenset(
+    {"total_frames", "device", "threads", "final_eval_episodes", "checkpoint_every", "loggers", "metric_names"}
+)
 """Settings that may differ when a run is resumed."""
 
 

@@ -360,7 +360,10 @@ class RunConfig(metaclass=_ConfigType):
             larger networks. Results are those without it up to rounding.
         precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
             optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
-        loggers: Loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
+        loggers: Loggers that get every row of metrics, as in csv,tensorboard or 'csv,wandb:{project: maze}'; names of
+            components or module:NAME.
+        metric_names: Names that metrics have in loggers other than csv: rl, or those of sb3 or cleanrl, for
+            dashboards that were made for these.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -456,6 +459,7 @@ class RunConfig(metaclass=_ConfigType):
     compile: bool = False
     precision: str = one_of(("fp32", "bf16"), "fp32")
     loggers: tuple[str, ...] = ("csv", "tensorboard")
+    metric_names: str = one_of(("rl", "sb3", "cleanrl"), "rl")
 
     if not TYPE_CHECKING:
 

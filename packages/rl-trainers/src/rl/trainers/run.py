@@ -115,7 +115,7 @@ class Run:
         self.episodes = EpisodeStats(config.num_envs)
         self._out, self._should_stop = out, should_stop
         self._display = make_display(display)
-        self._loggers = LoggerSet(config.loggers)
+        self._loggers = LoggerSet(config.loggers, config.metric_names)
         self._signals = StopSignals()
         self._times: dict[str, float] = {}
         self._seconds = 0.0
@@ -172,7 +172,8 @@ class Run:
             stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
-            self._loggers.open(folder.path, resume_step=resume_step)
+            settings = settings_of(self.recipe.reference, self.config)
+            self._loggers.open(folder.path, resume_step=resume_step, settings=settings)
             self._episodes = CSVLogger(folder.path, resume_step=resume_step, file=folder.episodes.name)
             stack.callback(self._episodes.close)
             folder.add_to_history(self.frames)
