@@ -61,10 +61,12 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_commands() -> Iterator[Command]:
-    """``rl train``, ``rl eval``, ``rl plot``, ``rl presets``, ``rl benchmark`` and ``rl dataset``."""
+    """``rl train``, ``rl eval``, ``rl runs``, ``rl plot``, ``rl compare`` and others."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
-    yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")
+    yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw learning curves of runs.")
+    yield Command(name="runs", target="rl.trainers.cli:runs", summary="List, describe and delete runs.")
+    yield Command(name="compare", target="rl.trainers.cli:compare", summary="Compare two groups of runs.")
     yield Command(name="new", target="rl.trainers.cli:new", summary="Write a page of an algorithm of your own.")
     yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
     yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; make a table.")

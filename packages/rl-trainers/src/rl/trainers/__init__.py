@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger, generate_exp_name, get_logger
     from rl.trainers.run import Run
+    from rl.trainers.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
     from rl.trainers.tracking import MLflowLogger, TrackioLogger, WandbLogger
 
 __all__ = [
@@ -115,16 +116,19 @@ __all__ = [
     "__version__",
     "above",
     "at_least",
+    "bootstrap_interval",
     "checked",
     "evaluate",
     "generate_exp_name",
     "get_logger",
     "in_range",
+    "interquartile_mean",
     "load_checkpoint",
     "load_policy",
     "load_run",
     "make_env",
     "one_of",
+    "probability_of_improvement",
     "save_checkpoint",
     "train_a2c",
     "train_act",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import inspect
 import json
 import re
 import sys
-from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentError as ParserError
@@ -32,6 +32,13 @@ class UsageError(RLError, ValueError):
     """The command line cannot be understood; exit status 2."""
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Parser that reports an error in one line, as `rl train` does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. More: {self.prog} --help")
+
+
 @dataclass(frozen=True)
 class TrainArguments:
     """Parsed arguments of ``rl train``.
@@ -47,6 +54,7 @@ class TrainArguments:
     display: Any
     preset: Preset | None = None
     seeds: tuple[int, ...] = ()
+    like: str | None = None
 
 
 _CONTROL = (
@@ -60,6 +68,7 @@ _CONTROL = (
         " and one summary of all. The same command with the same --out continues.",
     ),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
+    ConfigField("like", str | None, None, "an earlier run's folder, whose recipe and settings a new run gets"),
     ConfigField(
         "preset",
         str,
@@ -79,7 +88,7 @@ _CONTROL = (
 )
 
 
-_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset", "trust")
+_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "like", "preset", "trust")
 
 
 def usage() -> str:
@@ -110,6 +119,8 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         recipes = [word for word in words if word in known]  # rl train --help ppo
         return parse_train([recipes[0], "--help"]) if recipes else usage()
     given = _dashes_to_underscores(words[1:] if named else words)
+    like = _value_of("--like", given)
+    given = _with_settings_of(like, given)
     name = words[0] if named else _recipe_of_files(given)
     recipe = find_recipe(name)
     given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
@@ -133,7 +144,22 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         if preset is not None and str(error) != _error_without(preset, recipe, values):
             decided = f"; settings of the preset {preset.name} apply, --preset none leaves them out"
         raise UsageError(f"{error}{decided}") from error
-    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset, seeds)
+    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset, seeds, like)
+
+
+def _with_settings_of(like: str | None, given: Sequence[str]) -> list[str]:
+    """Words with the config file of the run that ``--like`` names.
+
+    Raises:
+        UsageError: If another option excludes it.
+        CheckpointError: If there is no such run.
+    """
+    if like is None:
+        return list(given)
+    for option in ("--config", "--resume"):
+        if _value_of(option, given) is not None:
+            raise UsageError(f"--like and {option} exclude each other: remove one")
+    return [*given, f"--config={RunFolder.open(like).config}"]
 
 
 def _error_without(preset: Preset, recipe: Algorithm, values: Mapping[str, Any]) -> str:
@@ -341,7 +367,7 @@ _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     names = {"metavar": _METAVARS.get(field.type, "VALUE")}
-    help_text = SUPPRESS if hidden else _escape(field.doc)
+    help_text = argparse.SUPPRESS if hidden else _escape(field.doc)
     # of values of any type jsonargparse imports what a key class_path names; of a plain dict it reads none
     kind = dict if get_origin(field.type) is Mapping else field.type
     group.add_argument(f"--{field.name}", type=kind, default=field.default, help=help_text, **names)
