@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from rl.trainers.algorithms.td3 import DDPGConfig, TD3Config, train_ddpg, train_td3
     from rl.trainers.algorithms.td3_bc import TD3BCConfig, train_td3_bc
+    from rl.trainers.callbacks import Callback, StopAtReturn, train
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         QLearningConfig,
         SoftConfig,
     )
+    from rl.trainers.inference import PolicyModule, Predictor
     from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger, generate_exp_name, get_logger
     from rl.trainers.run import Run
     from rl.trainers.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
@@ -71,6 +73,7 @@ __all__ = [
     "C51Config",
     "CQLConfig",
     "CSVLogger",
+    "Callback",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -93,6 +96,8 @@ __all__ = [
     "OnPolicyConfig",
     "PPOConfig",
     "PPORNDConfig",
+    "PolicyModule",
+    "Predictor",
     "QLearningConfig",
     "QMIXConfig",
     "QRDQNConfig",
@@ -104,6 +109,7 @@ __all__ = [
     "RunConfig",
     "SACConfig",
     "SoftConfig",
+    "StopAtReturn",
     "TD3BCConfig",
     "TD3Config",
     "TQCConfig",
@@ -130,6 +136,7 @@ __all__ = [
     "one_of",
     "probability_of_improvement",
     "save_checkpoint",
+    "train",
     "train_a2c",
     "train_act",
     "train_bc",

@@ -223,6 +223,19 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         CheckpointError: If the file cannot be read.
         RLError: If the picture cannot be written.
     """
+    _save(learning_curve(metrics, title), out, f"rl plot {metrics.parent}")
+
+
+def learning_curve(metrics: Path, title: str = "") -> Any:
+    """Return the figure of returns over frames.
+
+    Args:
+        metrics: A ``metrics.csv``.
+        title: Title above the picture.
+
+    Raises:
+        CheckpointError: If the file cannot be read.
+    """
     columns = read_metrics(metrics)
     figure, axes = _axes(title)
     labels = {"rollout/return_mean": "training episodes (mean of the last 100)", "eval/return_mean": "evaluation"}
@@ -232,7 +245,9 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         ]
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, label=labels[name])
-    _save(figure, axes, out, f"rl plot {metrics.parent}")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    return figure
 
 
 def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: float | None = None) -> None:
@@ -263,7 +278,9 @@ def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: f
         axes.fill_between(common, low, high, alpha=0.25, label="interquartile range")
     if reference is not None:
         axes.axhline(reference, color="gray", linestyle="--", label=f"reference {reference:g}")
-    _save(figure, axes, out, "repeat the command")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    _save(figure, out, "repeat the command")
 
 
 def _axes(title: str) -> tuple[Any, Any]:
@@ -278,9 +295,7 @@ def _axes(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, axes: Any, out: Path, again: str) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+def _save(figure: Any, out: Path, again: str) -> None:
     try:
         write_atomic(out, lambda path: figure.savefig(path, format="png", dpi=120))
     except OSError as error:

@@ -61,9 +61,9 @@ class Record:
     @property
     def status(self) -> str:
         """``done``, ``running`` or ``stopped``."""
-        frames = self.summary.get("frames", -1)
-        if frames >= self.settings.get("total_frames", 0):
-            return "done"
+        frames = self._last_row.get("frames", "")
+        if self.summary and self.summary.get("frames", 0) >= int(frames if frames.isdecimal() else 0):
+            return "done"  # and not continued since
         return "running" if self.folder.is_locked() else "stopped"
 
     @cached_property

@@ -222,6 +222,8 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
+_KEPT = re.compile(r"frames-(\d+)\.safetensors")
+
 #: ten times as fast where PyYAML has libyaml
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -277,6 +279,23 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    def checkpoint_at(self, frames: int) -> Path:
+        """Path of a last checkpoint that is kept."""
+        return self.last.with_name(f"frames-{frames}.safetensors")
+
+    def keep_last(self, frames: int, count: int) -> None:
+        """Keep the last checkpoint under the name of its frames, and the newest `count` of such files."""
+        path = self.checkpoint_at(frames)
+        path.unlink(missing_ok=True)
+        try:
+            os.link(self.last, path)  # the next last checkpoint is another file
+        except OSError:  # a file system without links
+            write_atomic(path, lambda to: shutil.copyfile(self.last, to))
+        kept = {int(name[1]): one for one in path.parent.iterdir() if (name := _KEPT.fullmatch(one.name))}
+        newest = sorted(step for step in kept if step <= frames)[-count:]
+        for step in kept.keys() - set(newest):  # also those of frames that are trained again
+            kept[step].unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Delete the folder of a run that has not begun."""
@@ -549,7 +568,18 @@ def package_versions() -> dict[str, str]:
 
 
 CHANGEABLE = frozenset(
-    {"total_frames", "device", "threads", "final_eval_episodes", "checkpoint_every", "loggers", "metric_names"}
+    {
+        "total_frames",
+        "stop_at_return",
+        "stop_after",
+        "device",
+        "threads",
+        "final_eval_episodes",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "loggers",
+        "metric_names",
+    }
 )
 """Settings that may differ when a run is resumed."""
 

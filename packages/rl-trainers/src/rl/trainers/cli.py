@@ -94,7 +94,8 @@ def _train(argv: Sequence[str]) -> int:
         from rl.trainers._benchmark import train_seeds
 
         recipe, config = arguments.recipe, arguments.config
-        done = train_seeds(recipe, config, arguments.seeds, out=arguments.out, display=arguments.display)
+        options: dict[str, Any] = {"out": arguments.out, "display": arguments.display, "jobs": arguments.jobs}
+        done = train_seeds(recipe, config, arguments.seeds, **options)
         return 130 if done is None else 0
     train = arguments.recipe.train
     result = train(arguments.config, out=arguments.out, resume=arguments.resume, display=arguments.display)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -351,6 +352,9 @@ class RunConfig(metaclass=_ConfigType):
             limit, if it has one.
         observation_indices: Entries of a vector observation that the policy may see, as in [0,2], which hides the
             velocities of CartPole-v1; an empty list for all.
+        stop_at_return: Mean return of an evaluation that ends the run before all frames are done; inf for never.
+        stop_after: Seconds of training after which the run ends; 0 for never. Both ends have a final evaluation.
+        keep_checkpoints: Number of the newest last checkpoints that are kept beside it, as frames-N.safetensors.
         log_every: Number of frames between two rows of metrics.
         checkpoint_every: Number of frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
@@ -453,6 +457,9 @@ class RunConfig(metaclass=_ConfigType):
             "different numbers of 0 or more",
         ),
     )
+    stop_at_return: float = math.inf
+    stop_after: float = at_least(0, 0.0)
+    keep_checkpoints: int = at_least(0, 0)
     log_every: int = above(0, 1_000)
     checkpoint_every: int = above(0, 50_000)
     threads: int = at_least(0, 1)
