@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
+    from rl.trainers.export import export_policy
     from rl.trainers.families import (
         DeterministicConfig,
         OfflineConfig,
@@ -125,6 +126,7 @@ __all__ = [
     "bootstrap_interval",
     "checked",
     "evaluate",
+    "export_policy",
     "generate_exp_name",
     "get_logger",
     "in_range",

@@ -223,7 +223,8 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         CheckpointError: If the file cannot be read.
         RLError: If the picture cannot be written.
     """
-    _save(learning_curve(metrics, title), out, f"rl plot {metrics.parent}")
+    figure = learning_curve(metrics, title)
+    _save(figure, figure.axes[0], out, f"rl plot {metrics.parent}")
 
 
 def learning_curve(metrics: Path, title: str = "") -> Any:
@@ -278,9 +279,7 @@ def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: f
         axes.fill_between(common, low, high, alpha=0.25, label="interquartile range")
     if reference is not None:
         axes.axhline(reference, color="gray", linestyle="--", label=f"reference {reference:g}")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend()
-    _save(figure, out, "repeat the command")
+    _save(figure, axes, out, "repeat the command")
 
 
 def _axes(title: str) -> tuple[Any, Any]:
@@ -295,7 +294,9 @@ def _axes(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, out: Path, again: str) -> None:
+def _save(figure: Any, axes: Any, out: Path, again: str) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
     try:
         write_atomic(out, lambda path: figure.savefig(path, format="png", dpi=120))
     except OSError as error:

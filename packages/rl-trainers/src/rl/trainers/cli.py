@@ -24,7 +24,7 @@ from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
 
-__all__ = ["benchmark", "compare", "dataset", "evaluate", "new", "plot", "presets", "runs", "train"]
+__all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train"]
 
 
 def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
@@ -209,6 +209,44 @@ def _with_usage(name: str, argv: Sequence[str]) -> int:
     except UsageError as error:
         sys.stderr.write(f"rl {name}: {error}\n")
         return 2
+
+
+@_notes
+def export(argv: Sequence[str]) -> int:
+    """Run ``rl export ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: If there is no such run, or its policy cannot be exported.
+    """
+    parser = OneLineParser(
+        "rl export",
+        description="Write a run's policy as files that run without rl, and compare them with it.",
+    )
+    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
+    parser.add_argument(
+        "--format",
+        default="pt2",
+        metavar="NAMES",
+        help="of pt2 (torch.export), onnx and aoti (compiled, needs a C++ compiler), as in pt2,onnx (default: pt2)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder of the files (default: export in the run folder)")
+    parser.add_argument("--checkpoint", choices=("best", "last"), default="best")
+    _add_trust(parser)
+    _search_current_folder()
+    try:
+        options = parser.parse_args(list(argv))
+    except UsageError as error:
+        sys.stderr.write(f"rl export: {error}\n")
+        return 2
+    from rl.trainers.export import export_policy
+
+    formats = [name.strip() for name in options.format.split(",") if name.strip()]
+    done = export_policy(options.run, options.out, formats=formats, checkpoint=options.checkpoint, trust=options.trust)
+    sys.stdout.write("".join(f"{path}: the same actions as the policy\n" for path in done.values()))
+    return 0
 
 
 @_notes

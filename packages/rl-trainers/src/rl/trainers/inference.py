@@ -82,15 +82,14 @@ class PolicyModule(nn.Module):
     def _frames(self, env: Any, first: tuple[int, ...]) -> list[State]:
         """Return the stacked frames, one state for each stack, ``[*frame]`` with `N` - 1 of them in front."""
         states: list[State] = []
-        for number, one in enumerate(self._before):
+        for one in self._before:
             if isinstance(one, CatFrames):
-                for index, (key, out) in enumerate(zip(one.in_keys, one.out_keys, strict=True)):
+                for out in one.out_keys:
                     whole = env.observation_spec[out]
                     whole = whole[first] if first else whole
                     shape = list(whole.shape)
                     shape[one.dim] //= one.N
-                    name = ("frames", f"{number}_{index}_{name_of(key)}")
-                    states.append(State(name, (one.N - 1, *shape), whole.dtype))
+                    states.append(State(("frames", name_of(out)), (one.N - 1, *shape), whole.dtype))
         return states
 
     @property
@@ -159,7 +158,7 @@ class PolicyModule(nn.Module):
                 loc, scale = getattr(self, f"loc_{number}_{index}"), getattr(self, f"scale_{number}_{index}")
                 entries[out] = ((value - loc) / scale).to(value.dtype)
             elif isinstance(one, CatFrames):
-                name = ("frames", f"{number}_{index}_{name_of(key)}")
+                name = ("frames", name_of(out))
                 fill = value if one.padding == "same" else torch.full_like(value, one.padding_value)
                 assert is_init is not None
                 begins = is_init.reshape(-1, *[1] * value.ndim)
@@ -181,6 +180,11 @@ def _chain(env: Any) -> tuple[list[Any], Any]:
         found = [*chain, *found]
         env = env.base_env
     return found, env
+
+
+def base_of(env: Any) -> Any:
+    """Return the environment below all transforms."""
+    return _chain(env)[1]
 
 
 def _check_plain(one: Any) -> None:
@@ -210,8 +214,7 @@ class Predictor:
 
     def __init__(self, policy: Any, env: Any) -> None:
         self.module = PolicyModule(policy, env)
-        simulator = getattr(_chain(env)[1], "gym_env", None)
-        self._gym = simulator[0] if isinstance(simulator, list | tuple) else simulator
+        self._starts = first_values(env)
         self._device = getattr(env, "device", None)
         self._carried: list[Tensor] = []
 
@@ -262,7 +265,7 @@ class Predictor:
         singles: set[bool] = set()
         for index, (key, spec) in enumerate(specs.items()):
             value = np.asarray(_entry(observation, key, index, len(specs)))
-            value = value - self._start("observation_space")
+            value = value - self._starts["observation"] if np.any(self._starts["observation"]) else value
             if isinstance(spec, OneHot) and value.shape[-1:] != spec.shape:
                 value = np.eye(int(spec.n))[value.astype(int)]
             shape = tuple(spec.shape)
@@ -275,15 +278,17 @@ class Predictor:
             raise ShapeError(f"entries have different batches: {[tuple(row.shape) for row in rows]}")
         return rows, singles.pop()
 
-    def _start(self, space: str) -> Any:
-        """Return the first value of a Discrete space of Gymnasium; specs begin at 0."""
-        return getattr(getattr(self._gym, space, None), "start", 0)
-
     def _as_numpy(self, value: Tensor) -> Any:
         found = value.numpy(force=True)
-        start = self._start("action_space")
-        found = found if np.ndim(start) == 0 and start == 0 else found + start
+        found = found + self._starts["action"] if np.any(self._starts["action"]) else found
         return found if found.ndim else found[()]
+
+
+def first_values(env: Any) -> dict[str, Any]:
+    """Return the first values of the Discrete spaces of a Gymnasium environment; those of specs are 0."""
+    simulator = getattr(_chain(env)[1], "gym_env", None)
+    simulator = simulator[0] if isinstance(simulator, list | tuple) else simulator
+    return {name: getattr(getattr(simulator, f"{name}_space", None), "start", 0) for name in ("observation", "action")}
 
 
 def _entry(observation: Any, key: NestedKey, index: int, count: int) -> Any:

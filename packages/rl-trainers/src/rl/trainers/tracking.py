@@ -87,7 +87,7 @@ class WandbLogger(_Tracker):
         self, folder: str | Path, *, resume_step: int | None = None, project: str | None = None, **options: Any
     ) -> None:
         super().__init__(folder, resume_step=resume_step)
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         self._wandb: Any = wandb
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -151,8 +151,11 @@ class MLflowLogger(_Tracker):
         project: str | None = None,
     ) -> None:
         super().__init__(folder, resume_step=resume_step)
-        from mlflow import MlflowClient, entities
-        from mlflow.environment_variables import MLFLOW_EXPERIMENT_NAME, MLFLOW_TRACKING_URI
+        from mlflow import MlflowClient, entities  # pyright: ignore[reportMissingImports]
+        from mlflow.environment_variables import (  # pyright: ignore[reportMissingImports]
+            MLFLOW_EXPERIMENT_NAME,
+            MLFLOW_TRACKING_URI,
+        )
 
         self._entities: Any = entities
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -220,7 +223,7 @@ class TrackioLogger(_Tracker):
         self, folder: str | Path, *, resume_step: int | None = None, project: str = "rl", **options: Any
     ) -> None:
         super().__init__(folder, resume_step=resume_step)
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]
 
         self._trackio: Any = trackio
         self.folder.mkdir(parents=True, exist_ok=True)
