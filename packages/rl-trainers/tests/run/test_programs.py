@@ -110,7 +110,7 @@ def test_callbacks_see_batches_updates_and_evaluations():
     assert [one["loss_actor"] for one in seen.metrics] == metrics["train/loss_actor"]
 
 
-def test_callbacks_change_no_number():
+def test_callbacks_leave_the_numbers_as_they_are():
     train("ppo", out="with", callbacks=[Recorded()], **SMALL, **PPO)
     train("ppo", out="without", **SMALL, **PPO)
     first, second = (read_metrics(Path(name) / "metrics.csv") for name in ("with", "without"))

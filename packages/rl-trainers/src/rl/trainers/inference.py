@@ -30,7 +30,7 @@ class PolicyModule(nn.Module):
 
     It reads observations as the environment of the run writes them before any transform, and returns actions that it
     reads. Where something is carried from step to step, recurrent states and stacked frames, that is an argument and a
-    result, beside ``is_init``, true at the first step of an episode, which begins all of them anew.
+    result, beside ``is_init``, true at the first step of an episode, which begins all of them again.
 
     Args:
         policy: The policy; it is not copied.
