@@ -253,9 +253,9 @@ def load_run(
             " changed, or the environment?"
         ) from error
     env.close()
-    run = TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
-    policy.predict = run.predict
-    return run
+    trained = TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
+    policy.predict = trained.predict
+    return trained
 
 
 def load_policy(

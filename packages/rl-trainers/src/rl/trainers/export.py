@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,7 +117,7 @@ def _check_installed(formats: Sequence[str]) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Leave out what exporters say about libraries and about their own code."""
     logger = logging.getLogger("torch")
     level = logger.level
@@ -179,7 +179,7 @@ def _write_aoti(program: Any, module: PolicyModule, arguments: Sequence[Tensor],
 def _write_onnx(program: Any, module: PolicyModule, arguments: Sequence[Tensor], path: Path) -> Callable[..., Any]:
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
-    names = {"input_names": module.input_names, "output_names": module.output_names}
+    names: dict[str, Any] = {"input_names": module.input_names, "output_names": module.output_names}
     try:
         written = torch.onnx.export(program, tuple(arguments), dynamo=True, verbose=False, **names)
     except Exception as error:  # of an operation that ONNX has not
