@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["MLflowLogger", "TrackioLogger", "WandbLogger"]
 
 
+#: seconds after which metrics that wait are written; a transaction of SQLite takes milliseconds
+FLUSH_SECONDS = 5.0
+
+#: metrics that MLflow takes at a time
+MOST_METRICS = 1000
+
+
 class _Tracker(Logger):
     """Logger of a library, whose run has an id that the run folder keeps in ``trackers.json``."""
 
@@ -124,7 +131,7 @@ class WandbLogger(_Tracker):
 
 
 class MLflowLogger(_Tracker):
-    """MLflow, by frames. Without a server, all runs beside each other share a SQLite file, ``mlflow.db``.
+    """MLflow, by frames, every few seconds. Without a server, runs of one folder share a SQLite file, ``mlflow.db``.
 
     Args:
         folder: The run folder.
@@ -168,11 +175,21 @@ class MLflowLogger(_Tracker):
         group = found.experiment_id if found else self.experiment.create_experiment(project, artifact_location=place)
         self._id = self._run_id(lambda: self.experiment.create_run(group, run_name=self.name).info.run_id)
         self.experiment.update_run(self._id, status="RUNNING")
+        self._waiting: list[Any] = []
+        self._sent = time.monotonic()
 
     def _log(self, values: Mapping[str, Any], step: int | None) -> None:
         now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(name, value, now, step or 0) for name, value in values.items()]
-        self.experiment.log_batch(self._id, metrics=metrics)
+        self._waiting += [self._entities.Metric(name, value, now, step or 0) for name, value in values.items()]
+        if time.monotonic() - self._sent > FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the metrics that wait, at most as many at a time as MLflow takes."""
+        while self._waiting:
+            self.experiment.log_batch(self._id, metrics=self._waiting[:MOST_METRICS])
+            del self._waiting[:MOST_METRICS]
+        self._sent = time.monotonic()
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Record a text, as an artifact."""
@@ -197,7 +214,8 @@ class MLflowLogger(_Tracker):
         self.experiment.log_artifact(self._id, str(path), "videos")
 
     def close(self) -> None:
-        """End the run. May be called twice."""
+        """Write what waits, and end the run. May be called twice."""
+        self._flush()
         self.experiment.set_terminated(self._id)
 
 
