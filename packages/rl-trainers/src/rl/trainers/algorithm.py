@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rl.core.errors import ArgumentError
 from rl.core.registry import components, default, load
+from rl.trainers._named import modules_of
 from rl.trainers._presets import Preset, read_presets
 from rl.trainers.config import RunConfig, with_new_names
-
-if TYPE_CHECKING:
-    from rl.trainers.callbacks import Callback
 
 __all__ = ["Algorithm", "Recipe", "TrainResult"]
 
@@ -57,9 +55,10 @@ class TrainResult:
             seed: Seed of the environments; one that training has not used if None.
             deterministic: Whether to take the deterministic action instead of sampling as in training.
         """
-        from rl.trainers.evaluation import evaluate
-
-        return evaluate(self._load(), episodes=episodes, seed=seed, deterministic=deterministic)
+        # by name, as the loops: these modules import this one
+        return import_module("rl.trainers.evaluation").evaluate(
+            self._load(), episodes=episodes, seed=seed, deterministic=deterministic
+        )
 
     def plot(self) -> Any:
         """Return the learning curve as a `matplotlib.figure.Figure`, which a notebook shows.
@@ -67,17 +66,12 @@ class TrainResult:
         Raises:
             CheckpointError: If the run has no metrics, as without the logger ``csv``.
         """
-        from rl.trainers._report import learning_curve
-
-        return learning_curve(self.folder / "metrics.csv", str(self.folder))
+        return import_module("rl.trainers._report").learning_curve(self.folder / "metrics.csv", str(self.folder))
 
     def _load(self) -> Any:
-        from rl.trainers._named import modules_of
-        from rl.trainers._storage import RunFolder
-        from rl.trainers.evaluation import load_run
-
-        # this process has trained it, with the code that it names
-        return load_run(self.folder, trust=modules_of(RunFolder(self.folder).read_config()))
+        settings = import_module("rl.trainers._storage").RunFolder(self.folder).read_config()
+        trust = modules_of(settings)  # this process has trained it, with the code that it names
+        return import_module("rl.trainers.evaluation").load_run(self.folder, trust=trust)
 
 
 class Algorithm:
@@ -162,7 +156,7 @@ class Algorithm:
         resume: str | Path | None = None,
         display: Literal["auto", "rich", "plain", "none"] = "auto",
         should_stop: Callable[[int], bool] | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Any] = (),
     ) -> TrainResult:
         """Train.
 
@@ -173,8 +167,8 @@ class Algorithm:
             display: Mode of the display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
             should_stop: Function that is called with the frames so far after each iteration; true ends the run as
                 Ctrl-C does.
-            callbacks: What is called during the run, see `Callback`; a loop of one's own gets them only if there are
-                any.
+            callbacks: What is called during the run, see `rl.trainers.Callback`; a loop of one's own gets them only if
+                there are any.
 
         Raises:
             UnknownComponentError: If there is no such environment.

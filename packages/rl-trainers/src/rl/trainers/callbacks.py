@@ -13,16 +13,14 @@ from rl.trainers.algorithm import Algorithm, TrainResult
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from rl.trainers.run import Run
-
 __all__ = ["Callback", "StopAtReturn", "train"]
 
 
 class Callback:
     """Base of callbacks: every method may be overridden, and does nothing here.
 
-    ``run.stop()`` ends a run early, with its final evaluation; `run.frames`, `run.config`, `run.folder` and `run.note`
-    are there in all of them.
+    `run` is a `rl.trainers.Run`. ``run.stop()`` ends it early, with its final evaluation; `run.frames`, `run.config`,
+    `run.folder` and `run.note` are there in all of them.
 
     Example:
         >>> class Printed(Callback):
@@ -37,22 +35,22 @@ class Callback:
         128
     """
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: Any) -> None:
         """Start of the run, or of its continuation; the folder is there."""
 
-    def on_batch(self, run: Run, batch: TensorDictBase) -> None:
+    def on_batch(self, run: Any, batch: TensorDictBase) -> None:
         """Look at a batch ``[num_envs, T]`` that was collected, before it is learned from; it must not be changed."""
 
-    def on_update(self, run: Run, metrics: Mapping[str, float]) -> None:
+    def on_update(self, run: Any, metrics: Mapping[str, float]) -> None:
         """Look at the metrics of an iteration, such as ``loss_actor``, after its gradient steps.
 
         Overriding it makes every iteration wait for the device.
         """
 
-    def on_evaluation(self, run: Run, return_mean: float) -> None:
+    def on_evaluation(self, run: Any, return_mean: float) -> None:
         """Look at the mean return of an evaluation."""
 
-    def on_end(self, run: Run) -> None:
+    def on_end(self, run: Any) -> None:
         """End of the run, after its final evaluation; also of one that was interrupted or raised."""
 
 
@@ -64,23 +62,23 @@ class CallbackSet(Callback):
         #: those that wait for the metrics of every iteration
         self.watching = [one for one in callbacks if type(one).on_update is not Callback.on_update]
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: Any) -> None:
         for one in self._callbacks:
             one.on_start(run)
 
-    def on_batch(self, run: Run, batch: TensorDictBase) -> None:
+    def on_batch(self, run: Any, batch: TensorDictBase) -> None:
         for one in self._callbacks:
             one.on_batch(run, batch)
 
-    def on_update(self, run: Run, metrics: Mapping[str, float]) -> None:
+    def on_update(self, run: Any, metrics: Mapping[str, float]) -> None:
         for one in self.watching:
             one.on_update(run, metrics)
 
-    def on_evaluation(self, run: Run, return_mean: float) -> None:
+    def on_evaluation(self, run: Any, return_mean: float) -> None:
         for one in self._callbacks:
             one.on_evaluation(run, return_mean)
 
-    def on_end(self, run: Run) -> None:
+    def on_end(self, run: Any) -> None:
         for one in self._callbacks:
             one.on_end(run)
 
@@ -104,7 +102,7 @@ class StopAtReturn(Callback):
     def __init__(self, value: float) -> None:
         self.value = float(value)
 
-    def on_evaluation(self, run: Run, return_mean: float) -> None:
+    def on_evaluation(self, run: Any, return_mean: float) -> None:
         """Stop if the return is reached."""
         if return_mean >= self.value:
             run.stop(f"the evaluation reached a mean return of {return_mean:.1f}")
