@@ -105,10 +105,9 @@ _INSTEAD = {
     "use rl.trainers.Logger, whose methods may differ; see docs/coming-from-torchrl.md": "Logger",
     "use rl.trainers.CSVLogger, or `rl train --loggers csv`": "CSVLogger",
     "use rl.trainers.TensorBoardLogger, or `rl train --loggers tensorboard`": "TensorboardLogger",
-    "make a logger with its class, such as rl.trainers.CSVLogger(folder)": "get_logger generate_exp_name",
-    "write a logger of your own, as docs/plugins.md shows": (
-        "WandbLogger MLFlowLogger TrackioLogger ProcessLogger RayLogger LoggerMonitor"
-    ),
+    "use it from rl.trainers": "get_logger generate_exp_name WandbLogger TrackioLogger",
+    "use rl.trainers.MLflowLogger, or `rl train --loggers mlflow`": "MLFlowLogger",
+    "write a logger of your own, as docs/plugins.md shows": "ProcessLogger RayLogger LoggerMonitor",
     f"use `rl eval RUN --video FILE`, or video_key= of rl.collectors.Evaluator; see {_HOWTO}training.md": (
         "VideoRecorder PixelRenderTransform TensorDictRecorder render_policy"
     ),

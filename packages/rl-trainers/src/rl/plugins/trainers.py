@@ -44,6 +44,15 @@ _RECIPES = {
 }
 """Page and summary of each algorithm, by its name."""
 
+_LOGGERS = {
+    "csv": ("loggers:CSVLogger", "metrics.csv in the run folder.", None),
+    "tensorboard": ("loggers:TensorBoardLogger", "TensorBoard events in the run folder.", None),
+    "wandb": ("tracking:WandbLogger", "Weights & Biases.", "wandb"),
+    "mlflow": ("tracking:MLflowLogger", "MLflow, in mlflow.db beside the run folder or on a server.", "mlflow"),
+    "trackio": ("tracking:TrackioLogger", "Trackio, on this machine.", "trackio"),
+}
+"""Target, summary and extra of each logger, by its name."""
+
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
@@ -51,26 +60,19 @@ def rl_components() -> Iterator[Component]:
     for name, (page, summary) in _RECIPES.items():
         target = f"rl.trainers.algorithms.{page}:{name.replace('-', '_').upper()}"
         yield Component(kind="recipe", name=name, target=target, summary=summary)
-    yield Component(
-        kind="logger",
-        name="csv",
-        target="rl.trainers.loggers:CSVLogger",
-        summary="metrics.csv in the run folder.",
-    )
-    yield Component(
-        kind="logger",
-        name="tensorboard",
-        target="rl.trainers.loggers:TensorBoardLogger",
-        summary="TensorBoard events in the run folder.",
-    )
+    for name, (target, summary, extra) in _LOGGERS.items():
+        yield Component(kind="logger", name=name, target=f"rl.trainers.{target}", summary=summary, extra=extra)
 
 
 @hookimpl
 def rl_commands() -> Iterator[Command]:
-    """``rl train``, ``rl eval``, ``rl plot``, ``rl presets``, ``rl benchmark`` and ``rl dataset``."""
+    """``rl train``, ``rl eval``, ``rl runs``, ``rl plot``, ``rl compare`` and others."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
-    yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")
+    yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw learning curves of runs.")
+    yield Command(name="runs", target="rl.trainers.cli:runs", summary="List, describe and delete runs.")
+    yield Command(name="export", target="rl.trainers.cli:export", summary="Write a policy as ONNX or torch.export.")
+    yield Command(name="compare", target="rl.trainers.cli:compare", summary="Compare two groups of runs.")
     yield Command(name="new", target="rl.trainers.cli:new", summary="`rl new recipe FILE`: copy a recipe to change it.")
     yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
     yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; make a table.")

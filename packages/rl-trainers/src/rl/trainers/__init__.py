@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from rl.trainers.algorithms.td3 import DDPGConfig, TD3Config, train_ddpg, train_td3
     from rl.trainers.algorithms.td3_bc import TD3BCConfig, train_td3_bc
     from rl.trainers.algorithms.tdmpc2 import TDMPC2Config, train_tdmpc2
+    from rl.trainers.callbacks import Callback, StopAtReturn, train
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
+    from rl.trainers.export import export_policy
     from rl.trainers.families import (
         DeterministicConfig,
         EnsembleFields,
@@ -64,8 +66,11 @@ if TYPE_CHECKING:
         SoftConfig,
         WorldModelConfig,
     )
-    from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger
+    from rl.trainers.inference import PolicyModule, Predictor
+    from rl.trainers.loggers import CSVLogger, Logger, TensorBoardLogger, generate_exp_name, get_logger
     from rl.trainers.run import Run
+    from rl.trainers.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
+    from rl.trainers.tracking import MLflowLogger, TrackioLogger, WandbLogger
 
 __all__ = [
     "A2CConfig",
@@ -76,6 +81,7 @@ __all__ = [
     "CEMMPCConfig",
     "CQLConfig",
     "CSVLogger",
+    "Callback",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -96,11 +102,14 @@ __all__ = [
     "MADDPGConfig",
     "MAPPOConfig",
     "MBPOConfig",
+    "MLflowLogger",
     "OffPolicyConfig",
     "OfflineConfig",
     "OnPolicyConfig",
     "PPOConfig",
     "PPORNDConfig",
+    "PolicyModule",
+    "Predictor",
     "QLearningConfig",
     "QMIXConfig",
     "QRDQNConfig",
@@ -112,27 +121,37 @@ __all__ = [
     "RunConfig",
     "SACConfig",
     "SoftConfig",
+    "StopAtReturn",
     "TD3BCConfig",
     "TD3Config",
     "TDMPC2Config",
     "TQCConfig",
     "TensorBoardLogger",
+    "TrackioLogger",
     "TrainResult",
     "TrainedRun",
     "VDNConfig",
     "WorldModelConfig",
+    "WandbLogger",
     "__version__",
     "above",
     "at_least",
+    "bootstrap_interval",
     "checked",
     "evaluate",
+    "export_policy",
+    "generate_exp_name",
+    "get_logger",
     "in_range",
+    "interquartile_mean",
     "load_checkpoint",
     "load_policy",
     "load_run",
     "make_env",
     "one_of",
+    "probability_of_improvement",
     "save_checkpoint",
+    "train",
     "train_a2c",
     "train_act",
     "train_bc",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import inspect
 import json
 import re
 import sys
-from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentError as ParserError
@@ -32,6 +32,13 @@ class UsageError(RLError, ValueError):
     """The command line cannot be understood; exit status 2."""
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Parser that reports an error in one line, as `rl train` does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. More: {self.prog} --help")
+
+
 @dataclass(frozen=True)
 class TrainArguments:
     """Parsed arguments of ``rl train``.
@@ -47,6 +54,8 @@ class TrainArguments:
     display: Any
     preset: Preset | None = None
     seeds: tuple[int, ...] = ()
+    like: str | None = None
+    jobs: int = 1
 
 
 _CONTROL = (
@@ -56,10 +65,12 @@ _CONTROL = (
         "seeds",
         str | None,
         None,
-        "several seeds, as in 0,1,2: runs one after the other, in folders seed-0, seed-1, ... of --out, with one plot"
-        " and one summary of all. The same command with the same --out continues.",
+        "several seeds, as in 0,1,2 or 0-4: runs in folders seed-0, seed-1, ... of --out, one after the other or --jobs"
+        " at a time, with one plot and one summary of all. The same command with the same --out continues.",
     ),
+    ConfigField("jobs", int, 1, "runs of --seeds that train at the same time, each in a process of its own"),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
+    ConfigField("like", str | None, None, "an earlier run's folder, whose recipe and settings a new run gets"),
     ConfigField(
         "preset",
         str,
@@ -79,7 +90,7 @@ _CONTROL = (
 )
 
 
-_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset", "trust")
+_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "jobs", "config", "like", "preset", "trust")
 
 
 def usage() -> str:
@@ -110,6 +121,8 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         recipes = [word for word in words if word in known]  # rl train --help ppo
         return parse_train([recipes[0], "--help"]) if recipes else usage()
     given = _dashes_to_underscores(words[1:] if named else words)
+    like = _value_of("--like", given)
+    given = _with_settings_of(like, given)
     name = words[0] if named else _recipe_of_files(given)
     recipe = find_recipe(name)
     given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
@@ -123,6 +136,9 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     if control["resume"] and control["out"]:
         raise UsageError("--resume continues in the folder that it names: remove --out")
     seeds = _seeds(control["seeds"], given)
+    jobs = control["jobs"]
+    if jobs < 1 or (jobs > 1 and not seeds):
+        raise UsageError(f"--jobs is the number of runs of --seeds at a time, 1 or more, got {jobs}")
     modes = get_args(DisplayMode)
     if control["display"] not in modes:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
@@ -133,7 +149,24 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         if preset is not None and str(error) != _error_without(preset, recipe, values):
             decided = f"; settings of the preset {preset.name} apply, --preset none leaves them out"
         raise UsageError(f"{error}{decided}") from error
-    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset, seeds)
+    return TrainArguments(
+        recipe, config, control["out"], control["resume"], control["display"], preset, seeds, like, jobs
+    )
+
+
+def _with_settings_of(like: str | None, given: Sequence[str]) -> list[str]:
+    """Words with the config file of the run that ``--like`` names.
+
+    Raises:
+        UsageError: If another option excludes it.
+        CheckpointError: If there is no such run.
+    """
+    if like is None:
+        return list(given)
+    for option in ("--config", "--resume"):
+        if _value_of(option, given) is not None:
+            raise UsageError(f"--like and {option} exclude each other: remove one")
+    return [*given, f"--config={RunFolder.open(like).config}"]
 
 
 def _error_without(preset: Preset, recipe: Algorithm, values: Mapping[str, Any]) -> str:
@@ -156,11 +189,23 @@ def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
     for option in ("--seed", "--resume"):
         if _value_of(option, given) is not None:
             raise UsageError(f"--seeds makes a run for each seed: remove {option}")
-    words = text.strip("[]").split(",")
-    seeds = tuple(int(word) for word in words if word.strip().isdecimal())
-    if len({*seeds}) != len(words) or max(seeds) >= 2**31:
-        raise UsageError(f"--seeds must be different integers from 0 to 2147483647, as in 0,1,2, got {text}")
-    return seeds
+    wrong = UsageError(f"--seeds must be different integers from 0 to 2147483647, as in 0,1,2 or 0-4, got {text}")
+    seeds: list[int] = []
+    for word in text.strip("[]").split(","):
+        match = re.fullmatch(r"\s*(\d{1,10})\s*(?:-\s*(\d{1,10})\s*)?", word)
+        if match is None:
+            raise wrong
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last >= 2**31 or last - first >= _MOST_SEEDS:
+            raise wrong
+        seeds += range(first, last + 1)
+    if not seeds or len({*seeds}) != len(seeds):
+        raise wrong
+    return tuple(seeds)
+
+
+#: seeds of one range; more is a mistake in typing
+_MOST_SEEDS = 10_000
 
 
 def find_recipe(name: str) -> Algorithm:
@@ -283,6 +328,7 @@ def _with_new_options(words: Sequence[str], config: type[RunConfig]) -> list[str
     warn_old_names(
         {old.replace("_", "-"): names[old].replace("_", "-") for old in dict.fromkeys(options) if old in names}
     )
+    names["--logger"] = "--loggers"
     return [names.get(option, option) + word[len(option) :] for option, word in zip(options, words, strict=True)]
 
 
@@ -303,7 +349,9 @@ def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[st
 
 
 def _in_brackets(text: str, kind: Any) -> str:
-    """Put brackets around a list that is typed without them."""
+    """Put brackets around a list that is typed without them, and write infinity as YAML does."""
+    if kind is float and text in ("inf", "-inf"):
+        return text.replace("inf", ".inf")
     if get_origin(kind) is not tuple or text.startswith("["):
         return text
     if get_args(kind)[0] is not str:
@@ -340,7 +388,7 @@ _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     names = {"metavar": _METAVARS.get(field.type, "VALUE")}
-    help_text = SUPPRESS if hidden else _escape(field.doc)
+    help_text = argparse.SUPPRESS if hidden else _escape(field.doc)
     # of values of any type jsonargparse imports what a key class_path names; of a plain dict it reads none
     kind = dict if get_origin(field.type) is Mapping else field.type
     group.add_argument(f"--{field.name}", type=kind, default=field.default, help=help_text, **names)
@@ -394,20 +442,30 @@ def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -
         return None
     if _value_of("--resume", given) is not None:
         raise UsageError("--resume continues with the settings of the run: remove --preset")
-    presets = recipe.load_presets()
-    if name == "auto":
-        preset = preset_for(presets, _value_of("--env", given) or recipe.config.env)
-    elif name in presets:
-        preset = presets[name]
-    else:
-        raise UsageError(
-            unknown(f"preset of {recipe.name} named", name, list(presets), more=f"rl presets {recipe.name}")
-        )
+    preset = find_preset(recipe, name, _value_of("--env", given) or recipe.config.env)
     if preset is None:
         return None
     typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
     left = {key: value for key, value in preset.settings.items() if key not in typed and key not in files}
     return replace(preset, settings=left) if left else None
+
+
+def find_preset(recipe: Algorithm, name: str, env: Any) -> Preset | None:
+    """Return the preset of a name, ``auto`` for that of an environment; None if there is none for it, or for ``none``.
+
+    Raises:
+        UsageError: If there is no preset of that name.
+    """
+    if name == "none":
+        return None
+    presets = recipe.load_presets()
+    if name == "auto":
+        return preset_for(presets, env) if isinstance(env, str) else None
+    if name not in presets:
+        raise UsageError(
+            unknown(f"preset of {recipe.name} named", name, list(presets), more=f"rl presets {recipe.name}")
+        )
+    return presets[name]
 
 
 def _file_values(

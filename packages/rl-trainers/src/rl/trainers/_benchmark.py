@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -14,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from rl.core.errors import RLError
-from rl.trainers._arguments import UsageError, parse_train, read_yaml
+from rl.trainers._arguments import UsageError, find_recipe, parse_train, read_yaml
 from rl.trainers._named import check_trusted
 from rl.trainers._report import DisplayMode, make_display, plot_seeds
 from rl.trainers._storage import (
@@ -26,7 +28,7 @@ from rl.trainers._storage import (
     settings_of,
     write_atomic,
 )
-from rl.trainers.algorithm import Algorithm
+from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.config import RunConfig, config_fields, with_new_names
 
 
@@ -134,6 +136,7 @@ def train_seeds(
     out: str | Path | None = None,
     display: DisplayMode = "auto",
     reference: float | None = None,
+    jobs: int = 1,
 ) -> dict[str, Any] | None:
     """Train once for each seed, in ``seed-0``, ``seed-1``, ... of one folder; runs there are continued, not repeated.
 
@@ -146,6 +149,7 @@ def train_seeds(
         out: The folder, which may contain some of the runs; a new one under ``runs/`` if None.
         display: Mode of the display, as of `Algorithm.train`.
         reference: Return at which the plot has a line.
+        jobs: Number of runs at a time; more than one are in processes of their own, without their displays.
 
     Returns:
         What ``summary.json`` contains; None if a run was interrupted.
@@ -156,13 +160,69 @@ def train_seeds(
     check_seeds(recipe, config, seeds, out)
     folder = new_folder_of_runs(recipe.name, config) if out is None else Path(out)
     try:
-        return _train_all(recipe, config, seeds, folder, display=display, reference=reference)
+        if not _train_missing(recipe, config, seeds, folder, display=display, jobs=jobs):
+            if display != "none":
+                sys.stdout.write(f"the same command with --out {folder} continues all seeds\n")
+            return None
+        return _summarize_seeds(recipe, config, seeds, folder, display=display, reference=reference)
     finally:
         with suppress(OSError):
             folder.rmdir()  # of a failed start; a folder with anything in it stays
 
 
-def _train_all(
+def _train_missing(
+    recipe: Algorithm, config: RunConfig, seeds: Sequence[int], folder: Path, *, display: DisplayMode, jobs: int
+) -> bool:
+    """Train what is not complete; returns whether all is."""
+    missing = [seed for seed in seeds if RunFolder(folder / f"seed-{seed}").read_summary() is None]
+    if jobs > 1:
+        return _train_side_by_side(recipe, config, missing, folder, display=display, jobs=jobs)
+    for seed in missing:
+        if display != "none":
+            sys.stdout.write(f"seed {seed} ({seeds.index(seed) + 1} of {len(seeds)})\n")
+        if recipe.train(replace(config, seed=seed), display=display, **_place(folder, seed)).interrupted:
+            return False
+    return True
+
+
+def _place(folder: Path, seed: int) -> dict[str, Any]:
+    run = RunFolder(folder / f"seed-{seed}")
+    return {"resume": run.path} if run.config.is_file() else {"out": run.path}
+
+
+def _train_side_by_side(
+    recipe: Algorithm, config: RunConfig, seeds: Sequence[int], folder: Path, *, display: DisplayMode, jobs: int
+) -> bool:
+    """Train in processes; after Ctrl-C, which they get as well, wait until they have saved."""
+    context = multiprocessing.get_context("spawn")  # a copy of this process would share its threads' locks
+    with ProcessPoolExecutor(min(jobs, len(seeds)) or 1, mp_context=context) as pool:
+        waiting = {
+            pool.submit(_train_one, recipe.reference, replace(config, seed=seed), _place(folder, seed)): seed
+            for seed in seeds
+        }
+        complete = True
+        try:
+            for count, done in enumerate(as_completed(waiting), start=1):
+                result = done.result()
+                complete = complete and not result.interrupted
+                if display != "none":
+                    found = "saved, not complete" if result.interrupted else f"return {result.eval_return_mean:.1f}"
+                    sys.stdout.write(f"seed {waiting[done]} ({count} of {len(seeds)}): {found}\n")
+                    sys.stdout.flush()
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            return False
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return complete
+
+
+def _train_one(recipe: str, config: RunConfig, place: Mapping[str, Any]) -> TrainResult:
+    return find_recipe(recipe).train(config, display="none", **place)
+
+
+def _summarize_seeds(
     recipe: Algorithm,
     config: RunConfig,
     seeds: Sequence[int],
@@ -170,19 +230,7 @@ def _train_all(
     *,
     display: DisplayMode,
     reference: float | None,
-) -> dict[str, Any] | None:
-    for count, seed in enumerate(seeds, start=1):
-        run = RunFolder(folder / f"seed-{seed}")
-        if run.read_summary() is not None:
-            continue
-        if display != "none":
-            sys.stdout.write(f"seed {seed} ({count} of {len(seeds)})\n")
-        there = run.config.is_file()
-        where: dict[str, Any] = {"resume": run.path} if there else {"out": run.path}
-        if recipe.train(replace(config, seed=seed), display=display, **where).interrupted:
-            if display != "none":
-                sys.stdout.write(f"the same command with --out {folder} continues all seeds\n")
-            return None
+) -> dict[str, Any]:
     runs = [RunFolder(folder / f"seed-{seed}") for seed in seeds]
     summary = _summary(recipe, config, seeds, [run.read_summary() or {} for run in runs])
     write_atomic(folder / "summary.json", json.dumps(summary, indent=2) + "\n")

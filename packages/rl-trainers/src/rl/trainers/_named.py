@@ -331,8 +331,17 @@ def trust_options(settings: Mapping[str, Any]) -> str:
         >>> trust_options({"env": "my_env:Maze"})
         ' --trust my_env'
     """
-    names = {name for setting, value in settings.items() for name, _ in _texts_of(setting, value)}
-    return "".join(f" --trust {shlex.quote(_printable(name))}" for name in sorted(names))
+    return "".join(f" --trust {shlex.quote(_printable(name))}" for name in modules_of(settings))
+
+
+def modules_of(settings: Mapping[str, Any]) -> list[str]:
+    """List the modules that settings name, whose code reading them runs.
+
+    Example:
+        >>> modules_of({"env": "my_env:Maze"})
+        ['my_env']
+    """
+    return sorted({name for setting, value in settings.items() for name, _ in _texts_of(setting, value)})
 
 
 def unimportable(settings: Mapping[str, Any]) -> list[str]:

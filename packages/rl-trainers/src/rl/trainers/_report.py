@@ -223,6 +223,20 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         CheckpointError: If the file cannot be read.
         RLError: If the picture cannot be written.
     """
+    figure = learning_curve(metrics, title)
+    _save(figure, figure.axes[0], out, f"rl plot {metrics.parent}")
+
+
+def learning_curve(metrics: Path, title: str = "") -> Any:
+    """Return the figure of returns over frames.
+
+    Args:
+        metrics: A ``metrics.csv``.
+        title: Title above the picture.
+
+    Raises:
+        CheckpointError: If the file cannot be read.
+    """
     columns = read_metrics(metrics)
     figure, axes = _axes(title)
     labels = {"rollout/return_mean": "training episodes (mean of the last 100)", "eval/return_mean": "evaluation"}
@@ -232,7 +246,9 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         ]
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, label=labels[name])
-    _save(figure, axes, out, f"rl plot {metrics.parent}")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    return figure
 
 
 def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: float | None = None) -> None:

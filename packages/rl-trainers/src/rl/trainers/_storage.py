@@ -180,12 +180,52 @@ def this_process() -> dict[str, str]:
 
 def _git_commit() -> str | None:
     """Return the commit that is checked out here; None if there is none, or no git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    found = _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return (found or "").strip() or None
+
+
+def _git(*command: str) -> str | None:
+    """Return what a git command prints; None if it fails, or there is no git."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(["git", *command], capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return done.stdout.decode("utf-8", errors="replace")
+
+
+def this_machine() -> dict[str, Any]:
+    """Host, operating system, processor and, where this process uses one, GPU.
+
+    Example:
+        >>> sorted(this_machine())[:3]
+        ['host', 'processor', 'processors']
+    """
+    found = {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    """Model of the processor; exact continuations need the same one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+_KEPT = re.compile(r"frames-(\d+)\.safetensors")
+
+#: ten times as fast where PyYAML has libyaml
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RunFolder:
@@ -215,7 +255,7 @@ class RunFolder:
         """
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self.path / ".lock", timeout=0)
+        lock = FileLock(self.path / ".lock", timeout=0.2)  # `is_locked` of another process may hold it for a moment
         try:
             lock.acquire()
         except Timeout as error:
@@ -239,6 +279,23 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    def checkpoint_at(self, frames: int) -> Path:
+        """Path of a last checkpoint that is kept."""
+        return self.last.with_name(f"frames-{frames}.safetensors")
+
+    def keep_last(self, frames: int, count: int) -> None:
+        """Keep the last checkpoint under the name of its frames, and the newest `count` of such files."""
+        path = self.checkpoint_at(frames)
+        path.unlink(missing_ok=True)
+        try:
+            os.link(self.last, path)  # the next last checkpoint is another file
+        except OSError:  # a file system without links
+            write_atomic(path, lambda to: shutil.copyfile(self.last, to))
+        kept = {int(name[1]): one for one in path.parent.iterdir() if (name := _KEPT.fullmatch(one.name))}
+        newest = sorted(step for step in kept if step <= frames)[-count:]
+        for step in kept.keys() - set(newest):  # also those of frames that are trained again
+            kept[step].unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Delete the folder of a run that has not begun."""
@@ -302,7 +359,7 @@ class RunFolder:
             CheckpointError: If it cannot be read.
         """
         try:
-            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+            values = yaml.load(self.config.read_text(encoding="utf-8"), Loader=_Loader)
         except OSError as error:
             raise CheckpointError(f"{self.config} cannot be read: {error.strerror}; change its permissions") from error
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
@@ -336,8 +393,19 @@ class RunFolder:
         """Write ``summary.json``."""
         write_atomic(self.summary, json.dumps(values, indent=2) + "\n")
 
+    def read_history(self) -> list[dict[str, Any]]:
+        """``history.json``: an entry for each start of the run; empty if there is none.
+
+        Raises:
+            CheckpointError: If the file is damaged.
+        """
+        try:
+            return json.loads(self.history.read_text(encoding="utf-8")) if self.history.is_file() else []
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.history} is damaged: {error}; delete it, and resume the run") from error
+
     def add_to_history(self, frames: int) -> None:
-        """Record the start of this process in ``history.json``.
+        """Record the start of this process in ``history.json``, and changes of the code in ``git-START.diff``.
 
         Args:
             frames: Number of frames that are done already.
@@ -345,11 +413,29 @@ class RunFolder:
         Raises:
             CheckpointError: If the file is damaged.
         """
+        before, now = self.read_history(), {"frames": frames, **this_process()}
+        if str(now.get("git_commit", "")).endswith("-dirty"):
+            changes = _git("diff", "HEAD", "--no-color", "--no-ext-diff")
+            if changes is not None:
+                now["git_diff"] = f"git-{len(before) + 1}.diff"
+                write_atomic(self.path / now["git_diff"], changes)
+        now |= {"machine": this_machine(), "versions": package_versions()}
+        write_atomic(self.history, json.dumps([*before, now], indent=2) + "\n")
+
+    def is_locked(self) -> bool:
+        """Whether a process trains in the folder."""
+        from filelock import FileLock, Timeout
+
+        path = self.path / ".lock"
+        if not path.exists():
+            return False
         try:
-            before = json.loads(self.history.read_text(encoding="utf-8")) if self.history.is_file() else []
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.history} is damaged: {error}; delete it, and resume the run") from error
-        write_atomic(self.history, json.dumps([*before, {"frames": frames, **this_process()}], indent=2) + "\n")
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:  # of another user, whose lock this process may not take
+            return False
 
 
 def check_name(out: str | Path) -> None:
@@ -481,7 +567,20 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-CHANGEABLE = frozenset({"total_frames", "device", "threads", "final_eval_episodes", "checkpoint_every", "loggers"})
+CHANGEABLE = frozenset(
+    {
+        "total_frames",
+        "stop_at_return",
+        "stop_after",
+        "device",
+        "threads",
+        "final_eval_episodes",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "loggers",
+        "metric_names",
+    }
+)
 """Settings that may differ when a run is resumed."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rl.core.errors import ArgumentError
 from rl.core.registry import components, default, load
+from rl.trainers._named import modules_of
 from rl.trainers._presets import Preset, read_presets
 from rl.trainers.config import RunConfig, with_new_names
 
@@ -40,6 +41,37 @@ class TrainResult:
     eval_return_mean: float = math.nan
     eval_return_std: float = math.nan
     interrupted: bool = False
+
+    @property
+    def policy(self) -> Any:
+        """The best policy, see `load_policy`; ``result.policy.predict(observation)`` takes and returns NumPy arrays."""
+        return self._load().policy
+
+    def evaluate(self, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True) -> Any:
+        """Play fresh episodes with the best policy, and return their returns ``[episodes]``.
+
+        Args:
+            episodes: Number of episodes.
+            seed: Seed of the environments; one that training has not used if None.
+            deterministic: Whether to take the deterministic action instead of sampling as in training.
+        """
+        # by name, as the loops: these modules import this one
+        return import_module("rl.trainers.evaluation").evaluate(
+            self._load(), episodes=episodes, seed=seed, deterministic=deterministic
+        )
+
+    def plot(self) -> Any:
+        """Return the learning curve as a `matplotlib.figure.Figure`, which a notebook shows.
+
+        Raises:
+            CheckpointError: If the run has no metrics, as without the logger ``csv``.
+        """
+        return import_module("rl.trainers._report").learning_curve(self.folder / "metrics.csv", str(self.folder))
+
+    def _load(self) -> Any:
+        settings = import_module("rl.trainers._storage").RunFolder(self.folder).read_config()
+        trust = modules_of(settings)  # this process has trained it, with the code that it names
+        return import_module("rl.trainers.evaluation").load_run(self.folder, trust=trust)
 
 
 class Algorithm:
@@ -124,6 +156,7 @@ class Algorithm:
         resume: str | Path | None = None,
         display: Literal["auto", "rich", "plain", "none"] = "auto",
         should_stop: Callable[[int], bool] | None = None,
+        callbacks: Sequence[Any] = (),
     ) -> TrainResult:
         """Train.
 
@@ -134,6 +167,8 @@ class Algorithm:
             display: Mode of the display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
             should_stop: Function that is called with the frames so far after each iteration; true ends the run as
                 Ctrl-C does.
+            callbacks: What is called during the run, see `rl.trainers.Callback`; a loop of one's own gets them only if
+                there are any.
 
         Raises:
             UnknownComponentError: If there is no such environment.
@@ -152,7 +187,8 @@ class Algorithm:
         """
         loop = self._loop
         run = import_module(f"rl.trainers.loops.{loop}").train if isinstance(loop, str) else loop
-        options = {"out": out, "resume": resume, "display": display, "should_stop": should_stop}
+        options: dict[str, Any] = {"out": out, "resume": resume, "display": display, "should_stop": should_stop}
+        options |= {"callbacks": tuple(callbacks)} if callbacks else {}
         return run(self, config, policy=self._policy, **self._parts, **options)
 
     def make_policy(self, config: Any, env: Any) -> Any:

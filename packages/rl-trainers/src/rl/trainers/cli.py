@@ -1,4 +1,4 @@
-"""The commands ``rl train``, ``rl eval``, ``rl plot``, ``rl presets``, ``rl benchmark`` and ``rl dataset``."""
+"""The commands ``rl train``, ``rl eval``, ``rl runs``, ``rl plot``, ``rl compare`` and others."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from rl.core.errors import RLError
 from rl.core.registry import components, load
-from rl.trainers._arguments import UsageError, find_recipe, parse_train, unknown
+from rl.trainers._arguments import OneLineParser, UsageError, find_recipe, parse_train, unknown
 from rl.trainers._benchmark import choose_cases, read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import describe_preset, presets_page
 from rl.trainers._report import DisplayMode
 from rl.trainers._signals import SavedInterrupt
-from rl.trainers._storage import RunFolder, runs_in
+from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
 
-__all__ = ["benchmark", "dataset", "evaluate", "new", "plot", "presets", "train"]
+__all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train"]
 
 
 def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
@@ -87,16 +87,28 @@ def _train(argv: Sequence[str]) -> int:
         sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
         if arguments.preset is not None:
             sys.stdout.write(f"{describe_preset(arguments.preset)}\n")
+        if arguments.like is not None:
+            sys.stdout.write("".join(f"note: {line}\n" for line in _other_versions(arguments.like)))
         sys.stdout.flush()
     if arguments.seeds:
         from rl.trainers._benchmark import train_seeds
 
         recipe, config = arguments.recipe, arguments.config
-        done = train_seeds(recipe, config, arguments.seeds, out=arguments.out, display=arguments.display)
+        options: dict[str, Any] = {"out": arguments.out, "display": arguments.display, "jobs": arguments.jobs}
+        done = train_seeds(recipe, config, arguments.seeds, **options)
         return 130 if done is None else 0
     train = arguments.recipe.train
     result = train(arguments.config, out=arguments.out, resume=arguments.resume, display=arguments.display)
     return 130 if result.interrupted else 0
+
+
+def _other_versions(run: str) -> list[str]:
+    """Say which versions and which commit are not those of an earlier run, so that its numbers may differ."""
+    history = RunFolder(run).read_history()
+    then = history[-1] if history else {}
+    now = {**package_versions(), "git_commit": this_process().get("git_commit")}
+    before = {**then.get("versions", now), "git_commit": then.get("git_commit")}
+    return [f"{name} is {now.get(name)}; {run} had {value}" for name, value in before.items() if now.get(name) != value]
 
 
 def _search_current_folder() -> None:
@@ -162,26 +174,78 @@ def plot(argv: Sequence[str]) -> int:
     Raises:
         RLError: If there is no such run, its metrics cannot be read, or the picture cannot be written.
     """
-    parser = _Parser("rl plot", description="Draw learning_curve.png of a run again, from its metrics.csv.")
-    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed, or the one of --seeds")
+    return _with_usage("plot", argv)
+
+
+def runs(argv: Sequence[str]) -> int:
+    """Run ``rl runs ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: If there is no such run.
+    """
+    return _with_usage("runs", argv)
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Run ``rl compare ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: If there are no such runs, or they cannot be compared.
+    """
+    return _with_usage("compare", argv)
+
+
+def _with_usage(name: str, argv: Sequence[str]) -> int:
+    from rl.trainers import _runs_command
+
+    try:
+        return getattr(_runs_command, f"run_{name}")(argv)
+    except UsageError as error:
+        sys.stderr.write(f"rl {name}: {error}\n")
+        return 2
+
+
+@_notes
+def export(argv: Sequence[str]) -> int:
+    """Run ``rl export ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: If there is no such run, or its policy cannot be exported.
+    """
+    parser = OneLineParser(
+        "rl export",
+        description="Write a run's policy as files that run without rl, and compare them with it.",
+    )
+    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
+    parser.add_argument(
+        "--format",
+        default="pt2",
+        metavar="NAMES",
+        help="of pt2 (torch.export), onnx and aoti (compiled, needs a C++ compiler), as in pt2,onnx (default: pt2)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder of the files (default: export in the run folder)")
+    parser.add_argument("--checkpoint", choices=("best", "last"), default="best")
+    _add_trust(parser)
+    _search_current_folder()
     try:
         options = parser.parse_args(list(argv))
     except UsageError as error:
-        sys.stderr.write(f"rl plot: {error}\n")
+        sys.stderr.write(f"rl export: {error}\n")
         return 2
+    from rl.trainers.export import export_policy
 
-    from rl.trainers._report import plot_learning_curve, plot_seeds
-
-    runs = runs_in(options.run)
-    configs = [run.read_config() for run in runs]
-    title = f"{configs[0]['recipe']} on {configs[0].get('env')}"
-    for run, config in zip(runs, configs, strict=True):
-        plot_learning_curve(run.metrics, run.curve, f"{title}, seed {config.get('seed')}")
-        sys.stdout.write(f"{run.curve}\n")
-    if len(runs) > 1:
-        curve = RunFolder(options.run).curve
-        plot_seeds([run.metrics for run in runs], curve, f"{title}, {len(runs)} seeds")
-        sys.stdout.write(f"{curve}\n")
+    formats = [name.strip() for name in options.format.split(",") if name.strip()]
+    done = export_policy(options.run, options.out, formats=formats, checkpoint=options.checkpoint, trust=options.trust)
+    sys.stdout.write("".join(f"{path}: the same actions as the policy\n" for path in done.values()))
     return 0
 
 
@@ -192,7 +256,7 @@ def presets(argv: Sequence[str]) -> int:
     Returns:
         The exit status: 0, or 2 if the arguments cannot be understood.
     """
-    parser = _Parser("rl presets", description="List the presets of recipes, and the returns measured with them.")
+    parser = OneLineParser("rl presets", description="List the presets of recipes, and the returns measured with them.")
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all settings of its presets")
     _search_current_folder()
     try:
@@ -215,7 +279,7 @@ def new(argv: Sequence[str]) -> int:
     Raises:
         RLError: If the file exists, or cannot be a module.
     """
-    parser = _Parser("rl new", description="Copy a recipe into one file to change: settings, policy, loss.")
+    parser = OneLineParser("rl new", description="Copy a recipe into one file to change: settings, policy, loss.")
     parser.add_argument("what", choices=["recipe", "algorithm"], metavar="recipe", help="`algorithm` is the same")
     parser.add_argument("file", metavar="FILE", help="a new file, as my_td3.py")
     parser.add_argument(
@@ -248,7 +312,7 @@ def benchmark(argv: Sequence[str]) -> int:
         RLError: If a run fails, or the folder contains runs with other settings.
     """
     _search_current_folder()
-    parser = _Parser(
+    parser = OneLineParser(
         "rl benchmark",
         description="Train all cases of a YAML file with all their seeds; write results.json, results.md and pictures."
         " Runs that are complete are not repeated.",
@@ -320,13 +384,6 @@ def evaluate(argv: Sequence[str]) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Report an error in one line, as `rl train` does."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. More: {self.prog} --help")
-
-
 def _parse_eval(argv: Sequence[str]) -> argparse.Namespace:
     parser = _eval_parser()
     known = [name.removeprefix("--") for name in parser._option_string_actions if name.startswith("--")]  # noqa: SLF001
@@ -343,7 +400,7 @@ def _parse_eval(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _eval_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneLineParser(
         "rl eval",
         description="Play episodes with the best policy of a run; print mean and deviation of returns.",
         allow_abbrev=False,

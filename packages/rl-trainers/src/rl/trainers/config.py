@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -351,6 +352,9 @@ class RunConfig(metaclass=_ConfigType):
             limit, if it has one.
         observation_indices: Entries of a vector observation that the policy may see, as in [0,2], which hides the
             velocities of CartPole-v1; an empty list for all.
+        stop_at_return: Mean return of an evaluation that ends the run before all frames are done; inf for never.
+        stop_after: Seconds of training after which the run ends; 0 for never. Both ends have a final evaluation.
+        keep_checkpoints: Number of the newest last checkpoints that are kept beside it, as frames-N.safetensors.
         log_every: Number of frames between two rows of metrics.
         checkpoint_every: Number of frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
@@ -360,7 +364,10 @@ class RunConfig(metaclass=_ConfigType):
             larger networks. Results are those without it up to rounding.
         precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
             optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
-        loggers: Loggers that get every row of metrics, as in csv,tensorboard; names of components or module:NAME.
+        loggers: Loggers that get every row of metrics, as in csv,tensorboard or 'csv,wandb:{project: maze}'; names of
+            components or module:NAME.
+        metric_names: Names that metrics have in loggers other than csv: rl, or those of sb3 or cleanrl, for
+            dashboards that were made for these.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -450,12 +457,16 @@ class RunConfig(metaclass=_ConfigType):
             "different numbers of 0 or more",
         ),
     )
+    stop_at_return: float = math.inf
+    stop_after: float = at_least(0, 0.0)
+    keep_checkpoints: int = at_least(0, 0)
     log_every: int = above(0, 1_000)
     checkpoint_every: int = above(0, 50_000)
     threads: int = at_least(0, 1)
     compile: bool = False
     precision: str = one_of(("fp32", "bf16"), "fp32")
     loggers: tuple[str, ...] = ("csv", "tensorboard")
+    metric_names: str = one_of(("rl", "sb3", "cleanrl"), "rl")
 
     if not TYPE_CHECKING:
 

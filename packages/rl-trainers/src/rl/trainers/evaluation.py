@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from rl.trainers._storage import RunFolder, load_checkpoint
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_env
+
+if TYPE_CHECKING:
+    from rl.trainers.inference import Predictor
 
 __all__ = ["Evaluator", "TrainedRun", "evaluate", "load_config", "load_policy", "load_run"]
 
@@ -120,7 +124,7 @@ class TrainedRun:
         config: Settings of the run.
         policy: Policy with the weights of the checkpoint, on ``config.device``.
         frames: Frames that the policy was trained for.
-        checkpoint: Origin of the weights, ``best`` or ``last``.
+        checkpoint: Origin of the weights, ``best``, ``last``, or frames.
         statistics: Statistics of normalized observations, from the same checkpoint.
     """
 
@@ -128,7 +132,7 @@ class TrainedRun:
     config: RunConfig
     policy: Any
     frames: int
-    checkpoint: Literal["best", "last"]
+    checkpoint: Literal["best", "last"] | int
     statistics: Sequence[Any] = ()
 
     def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
@@ -140,6 +144,34 @@ class TrainedRun:
         env = _evaluation_env(self.config, num_envs, seed, **options)
         set_statistics(env, self.statistics)
         return env
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """What `predict` calls; `Predictor.reset` begins new episodes.
+
+        Raises:
+            RLError: If the policy reads what only its environment can compute.
+        """
+        from rl.trainers.inference import Predictor
+
+        with preserved_rng():
+            env = self.make_env(1, 0)
+        env.close()
+        return Predictor(self.policy, env)
+
+    def predict(self, observation: Any, *, is_init: Any = None, deterministic: bool = True) -> Any:
+        """Return the action for an observation, both as NumPy arrays, see `Predictor`.
+
+        Args:
+            observation: An observation as the environment gives it, or a batch of them.
+            is_init: Whether each observation is the first of an episode, for recurrent policies and stacked frames.
+            deterministic: Whether to take the deterministic action instead of sampling as in training.
+
+        Raises:
+            ShapeError: If an observation has another shape.
+            RLError: If the policy reads what only its environment can compute.
+        """
+        return self.predictor(observation, is_init=is_init, deterministic=deterministic)
 
 
 def _evaluation_env(config: RunConfig, num_envs: int, seed: int, **options: Any) -> Env:
@@ -177,7 +209,7 @@ def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Algor
 
 def load_run(
     run: str | Path,
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Literal["best", "last"] | int = "best",
     device: str | None = None,
     *,
     trust: str | Sequence[str] = (),
@@ -187,7 +219,8 @@ def load_run(
     Args:
         run: The run folder.
         checkpoint: Checkpoint, ``best`` or ``last``; a run that was stopped before its first evaluation has only the
-            last one, and the result's ``checkpoint`` names it.
+            last one, and the result's ``checkpoint`` names it. A number of frames for one that `keep_checkpoints` has
+            kept.
         device: Device instead of the one that it was trained on.
         trust: Modules that the run may name, as in ``("my_env",)`` for a run on ``my_env:Maze``. A run folder is data:
             of what it names only installed components and these modules are imported.
@@ -203,7 +236,8 @@ def load_run(
     folder = RunFolder(run)
     if checkpoint == "best" and not folder.best.is_file():
         checkpoint = "last"
-    path = folder.best if checkpoint == "best" else folder.last
+    files = {"best": folder.best, "last": folder.last}
+    path = folder.checkpoint_at(checkpoint) if isinstance(checkpoint, int) else files[checkpoint]
     state = load_checkpoint(path)
     with preserved_rng():
         env = _evaluation_env(config, 1, 0)
@@ -219,23 +253,27 @@ def load_run(
             " changed, or the environment?"
         ) from error
     env.close()
-    return TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
+    trained = TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
+    policy.predict = trained.predict
+    return trained
 
 
 def load_policy(
     run: str | Path,
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Literal["best", "last"] | int = "best",
     device: str | None = None,
     *,
     trust: str | Sequence[str] = (),
 ) -> Any:
     """Load the trained policy of a run folder: reads observations from a TensorDict, writes actions.
 
-    It reads the observations of ``load_run(run).make_env(...)``, normalized and stacked as in training.
+    It reads the observations of ``load_run(run).make_env(...)``, normalized and stacked as in training. Its method
+    ``predict(observation)`` takes and returns NumPy arrays, see `TrainedRun.predict`: observations as the environment
+    gives them, single or with a batch in front.
 
     Args:
         run: The run folder.
-        checkpoint: Checkpoint, ``best`` or ``last``.
+        checkpoint: Checkpoint, ``best``, ``last``, or frames, as for `load_run`.
         device: Device instead of the one that it was trained on.
         trust: Modules that the run may name, as for `load_run`.
 
@@ -250,8 +288,11 @@ def load_policy(
         ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     run = train_ppo(config, out=f"{folder}/run", display="none").folder
-        ...     load_policy(run).out_keys[-2:]
+        ...     policy = load_policy(run)
+        >>> policy.out_keys[-2:]
         ['action', 'action_log_prob']
+        >>> policy.predict([0.0, 0.1, 0.0, -0.1]) in (0, 1)
+        True
     """
     return load_run(run, checkpoint, device, trust=trust).policy
 

@@ -6,13 +6,15 @@ import csv
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from uuid import uuid4
 
 import yaml
 
-from rl.core.errors import CheckpointError, RLError
-from rl.trainers._named import find
+from rl.core.errors import ArgumentError, CheckpointError, RLError
+from rl.trainers._named import find, find_call
 from rl.trainers._storage import atomic_path, video_library, write_atomic
 
 if TYPE_CHECKING:
@@ -21,7 +23,18 @@ if TYPE_CHECKING:
 
     from rl.core import interfaces
 
-__all__ = ["CSVLogger", "Logger", "LoggerSet", "TensorBoardLogger", "read_metrics"]
+__all__ = [
+    "CSVLogger",
+    "Logger",
+    "LoggerSet",
+    "TensorBoardLogger",
+    "generate_exp_name",
+    "get_logger",
+    "histogram_of",
+    "plain_settings",
+    "read_metrics",
+    "video_file",
+]
 
 
 class Logger(ABC):
@@ -49,6 +62,15 @@ class Logger(ABC):
 
     def __init__(self, folder: str | Path, *, resume_step: int | None = None) -> None:
         self.folder, self.resume_step = Path(folder), resume_step
+
+    @classmethod
+    def check_installed(cls) -> None:
+        """Raise if the library that the logger needs is missing; a run calls it before it writes anything.
+
+        Raises:
+            MissingExtraError: If so.
+        """
+        return
 
     @abstractmethod
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
@@ -107,6 +129,20 @@ class Logger(ABC):
         """
         self._cannot("videos", "log_video")
 
+    def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:  # noqa: ARG002 - of the interface
+        """Record the distribution of numbers.
+
+        Args:
+            name: Name of the distribution.
+            data: Numbers: a tensor, an array or a list, of any shape.
+            step: Frames so far.
+            bins: Number of bins, or their edges, as of `numpy.histogram`.
+
+        Raises:
+            RLError: If the logger records none.
+        """
+        self._cannot("histograms", "log_histogram")
+
     def close(self) -> None:  # noqa: B027 - nothing to flush is usual
         """Flush. May be called twice."""
 
@@ -118,8 +154,8 @@ class CSVLogger(Logger):
     r"""``metrics.csv``: one line for each row of metrics, first column ``frames``.
 
     The first row decides the columns; a value that a later row lacks stays empty. Numbers of `log_scalar` are lines
-    ``step,value`` of ``scalars/NAME.csv``, texts ``texts/NAME-STEP.txt``, settings ``hparams.yaml``, and videos
-    ``videos/NAME-STEP.mp4``.
+    ``step,value`` of ``scalars/NAME.csv``, texts ``texts/NAME-STEP.txt``, settings ``hparams.yaml``, histograms lines
+    ``low,high,count`` of ``histograms/NAME-STEP.csv``, and videos ``videos/NAME-STEP.mp4``.
 
     Args:
         folder: The run folder.
@@ -168,17 +204,17 @@ class CSVLogger(Logger):
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Append a line to the file of one metric."""
-        path = self._path("scalars", name, None, ".csv")
+        path = _file_of(self.folder, "scalars", name, None, ".csv")
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{'' if step is None else step},{_cell(float(value))}\n")
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Write a text into a file of its own."""
-        write_atomic(self._path("texts", name, step, ".txt"), value)
+        write_atomic(_file_of(self.folder, "texts", name, step, ".txt"), value)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Write the settings into one file."""
-        write_atomic(self._path("", "hparams", None, ".yaml"), _yaml(cfg))
+        write_atomic(_file_of(self.folder, "", "hparams", None, ".yaml"), _yaml(cfg))
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Write pictures as a video; of several videos side by side.
@@ -186,15 +222,14 @@ class CSVLogger(Logger):
         Raises:
             MissingExtraError: If imageio is not installed.
         """
-        imageio = video_library()
-        path = self._path("videos", name, step, ".mp4")
-        with atomic_path(path) as made:
-            imageio.imwrite(made, pictures_of(video), fps=kwargs.get("fps", 30), macro_block_size=2)
+        video_file(self.folder, name, video, step, kwargs.get("fps", 30))
 
-    def _path(self, kind: str, name: str, step: int | None, ending: str) -> Path:
-        path = self.folder / kind / f"{name}{'' if step is None else f'-{step}'}{ending}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+    def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:
+        """Write the bins of a histogram into a file of its own."""
+        counts, edges = histogram_of(data, bins)
+        lines = zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
+        text = "low,high,count\n" + "".join(f"{low},{high},{count}\n" for low, high, count in lines)
+        write_atomic(_file_of(self.folder, "histograms", name, step, ".csv"), text)
 
     def _open(self, columns: list[str]) -> TextIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -243,9 +278,108 @@ class TensorBoardLogger(Logger):
         batch = video if video.ndim == BATCH_OF_VIDEOS else video.unsqueeze(0)
         self._writer.add_video(name, batch, step, **kwargs)
 
+    def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:
+        """Write a histogram."""
+        self._writer.add_histogram(name, _numbers(data), step, bins=bins)
+
     def close(self) -> None:
         """Flush. May be called twice."""
         self._writer.close()
+
+
+def get_logger(logger_type: str, logger_name: str | Path, experiment_name: str = "", **options: Any) -> Any:
+    r"""Create a logger by name, for a loop of one's own.
+
+    Args:
+        logger_type: A component of kind ``logger``, such as ``csv``, ``tensorboard``, ``wandb``, ``mlflow`` or
+            ``trackio``, or ``module:attribute``; empty for none.
+        logger_name: Folder of the runs.
+        experiment_name: Name of the run's folder in it; see `generate_exp_name`.
+        options: Further arguments of the logger, such as ``resume_step=1000`` or ``project="maze"``.
+
+    Returns:
+        The logger; None for an empty `logger_type`.
+
+    Raises:
+        UnknownComponentError: If there is no such logger.
+        MissingExtraError: If it needs a library that is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     logger = get_logger("csv", folder, "first")
+        ...     logger.log_scalar("loss", 0.5, step=10)
+        ...     (Path(folder) / "first" / "scalars" / "loss.csv").read_text()
+        '10,0.5\n'
+    """
+    if not logger_type:
+        return None
+    return _kind(find("logger", logger_type))(Path(logger_name) / experiment_name, **options)
+
+
+def generate_exp_name(model_name: str, experiment_name: str) -> str:
+    """Return a name that no other run has: both names, random letters, and the time.
+
+    Example:
+        >>> generate_exp_name("ppo", "maze")  # doctest: +SKIP
+        'ppo_maze_3f2a91bc_26_11_27-14_30_05'
+    """
+    time = datetime.now().strftime("%y_%m_%d-%H_%M_%S")
+    return f"{model_name}_{experiment_name}_{uuid4().hex[:8]}_{time}"
+
+
+def _kind(kind: Any) -> Any:
+    """Return the class of a logger, whose library is installed."""
+    getattr(kind, "check_installed", lambda: None)()
+    return kind
+
+
+def _numbers(data: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(data.detach().cpu() if hasattr(data, "detach") else data, dtype=float).ravel()
+
+
+def histogram_of(data: Any, bins: Any = 64) -> tuple[Any, Any]:
+    """Return counts and edges of the bins, as `numpy.histogram` does, of a tensor, an array or a list.
+
+    Example:
+        >>> counts, edges = histogram_of([0.0, 1.0, 1.0, 2.0], bins=2)
+        >>> counts.tolist(), edges.tolist()
+        ([1, 3], [0.0, 1.0, 2.0])
+    """
+    import numpy as np
+
+    return np.histogram(_numbers(data), bins=bins)
+
+
+def _file_of(folder: Path, kind: str, name: str, step: int | None, ending: str) -> Path:
+    path = folder / kind / f"{name}{'' if step is None else f'-{step}'}{ending}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def video_file(folder: Path, name: str, video: Tensor, step: int | None = None, fps: float = 30) -> Path:
+    """Write pictures as ``videos/NAME-STEP.mp4`` of a folder, which is replaced; several videos stand side by side.
+
+    Args:
+        folder: The run folder.
+        name: Name of the video.
+        video: Pictures, uint8 ``[T, C, H, W]`` or ``[N, T, C, H, W]``.
+        step: Frames so far.
+        fps: Pictures per second.
+
+    Returns:
+        The file.
+
+    Raises:
+        MissingExtraError: If imageio is not installed.
+    """
+    imageio = video_library()
+    path = _file_of(folder, "videos", name, step, ".mp4")
+    with atomic_path(path) as made:
+        imageio.imwrite(made, pictures_of(video), fps=fps, macro_block_size=2)
+    return path
 
 
 #: dimensions of several videos
@@ -323,6 +457,16 @@ class _Settings(yaml.SafeDumper):
 _Settings.add_multi_representer(object, lambda dumper, value: dumper.represent_str(str(value)))
 
 
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as plain values; what YAML has no form for, such as a path, as its text.
+
+    Example:
+        >>> plain_settings({"out": Path("runs"), "num_cells": (64, 64)})
+        {'out': 'runs', 'num_cells': [64, 64]}
+    """
+    return yaml.safe_load(_yaml(settings))
+
+
 def _yaml(settings: Mapping[str, Any]) -> str:
     return yaml.dump(dict(settings), Dumper=_Settings, sort_keys=False)
 
@@ -362,33 +506,87 @@ def _truncate_scalars(path: Path, step: int) -> None:
         write_atomic(path, "".join(kept))
 
 
+#: names of other projects for our metrics; the others keep ours
+METRIC_NAMES: Mapping[str, Mapping[str, str]] = {
+    "rl": {},
+    "sb3": {
+        "rollout/return_mean": "rollout/ep_rew_mean",
+        "rollout/length_mean": "rollout/ep_len_mean",
+        "eval/return_mean": "eval/mean_reward",
+        "time/seconds": "time/time_elapsed",
+        "train/loss_actor": "train/policy_gradient_loss",
+        "train/loss_critic": "train/value_loss",
+        "train/entropy": "train/entropy",
+        "train/kl": "train/approx_kl",
+        "train/alpha": "train/ent_coef",
+        "train/epsilon": "rollout/exploration_rate",
+    },
+    "cleanrl": {
+        "rollout/return_mean": "charts/episodic_return",
+        "rollout/length_mean": "charts/episodic_length",
+        "eval/return_mean": "eval/episodic_return",
+        "time/fps": "charts/SPS",
+        "train/learning_rate": "charts/learning_rate",
+        "train/epsilon": "charts/epsilon",
+        "train/loss_actor": "losses/policy_loss",
+        "train/loss_critic": "losses/value_loss",
+        "train/entropy": "losses/entropy",
+        "train/kl": "losses/approx_kl",
+        "train/clip_fraction": "losses/clipfrac",
+        "train/explained_variance": "losses/explained_variance",
+        "train/q_value": "losses/q_values",
+        "train/alpha": "losses/alpha",
+    },
+}
+
+
 class LoggerSet:
     """Hands each row to several loggers.
 
     Args:
-        names: Logger components, for example csv, or ``module:attribute``. Nothing is written before `open`.
+        names: Logger components, for example csv, or ``module:attribute``, with arguments as in
+            ``wandb:{project: maze}``. Nothing is written before `open`.
+        metric_names: A name in `METRIC_NAMES`, by whose table metrics are renamed for all but `CSVLogger`, from whose
+            file plots and resumed runs read.
 
     Raises:
         UnknownComponentError: If there is no such logger.
+        MissingExtraError: If one needs a library that is not installed.
+        ArgumentError: If a logger does not take its arguments.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._kinds = [find("logger", name) for name in names]
+    def __init__(self, names: Sequence[str], metric_names: str = "rl") -> None:
+        found = [find_call("logger", name) for name in names]
+        self._kinds = [(_kind(kind), options) for kind, options in found]
+        self._names = METRIC_NAMES[metric_names]
         self._loggers: list[interfaces.Logger] = []
 
-    def open(self, folder: Path, *, resume_step: int | None = None) -> None:
+    def open(self, folder: Path, *, resume_step: int | None = None, settings: Mapping[str, Any] | None = None) -> None:
         """Begin to write.
 
         Args:
             folder: The run folder.
             resume_step: Frames from which a resumed run continues; None for a new run.
+            settings: Settings of the run, which loggers with `Logger.log_hparams` get; not `CSVLogger`, beside whose
+                file stands ``config.yaml``.
         """
-        self._loggers = [kind(folder, resume_step=resume_step) for kind in self._kinds]
+        for kind, options in self._kinds:
+            try:
+                logger = kind(folder, resume_step=resume_step, **options)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"the logger {kind.__name__} was not created: {error}; see its arguments"
+                ) from error
+            self._loggers.append(logger)
+            own = isinstance(logger, Logger) and type(logger).log_hparams is not Logger.log_hparams
+            if settings is not None and own and not isinstance(logger, CSVLogger):
+                logger.log_hparams(settings)
 
     def log_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Record values at `step` everywhere."""
+        renamed = {self._names.get(name, name): value for name, value in values.items()} if self._names else values
         for logger in self._loggers:
-            logger.log_scalars(values, step)
+            logger.log_scalars(values if isinstance(logger, CSVLogger) else renamed, step)
 
     def close(self) -> None:
         """Close all. May be called twice."""

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,6 +46,7 @@ from rl.trainers._storage import (
 )
 from rl.trainers.actions import check_mask
 from rl.trainers.algorithm import Algorithm, TrainResult
+from rl.trainers.callbacks import Callback, CallbackSet, StopAtReturn
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_collector, make_env
 from rl.trainers.evaluation import Evaluator
@@ -82,6 +84,7 @@ class Run:
         display: Mode of the display, as of `Algorithm.train`.
         should_stop: Function that is called with the frames so far after each iteration; true ends the run as Ctrl-C
             does.
+        callbacks: What is called during the run.
 
     Raises:
         RLError: If the folder exists already, there is nothing to resume, another process trains in the folder, or
@@ -94,6 +97,8 @@ class Run:
     """
 
     find_bad: Callable[[], str] | None = None
+    _enough = False  # whether it ends before all frames are done
+    _large = ""  # sentence of `check_batch`
 
     def __init__(
         self,
@@ -104,6 +109,7 @@ class Run:
         resume: str | Path | None = None,
         display: DisplayMode = "auto",
         should_stop: Callable[[int], bool] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         if out is not None and resume is not None:
             raise ArgumentError("out and resume exclude each other: a resumed run continues in its own folder")
@@ -113,9 +119,10 @@ class Run:
         self.seeds = seeds_of(config.seed)
         self.frames = 0
         self.episodes = EpisodeStats(config.num_envs)
-        self._out, self._should_stop = out, should_stop
+        goal = [StopAtReturn(config.stop_at_return)] if math.isfinite(config.stop_at_return) else []
+        self._out, self._should_stop, self._callbacks = out, should_stop, CallbackSet([*callbacks, *goal])
         self._display = make_display(display)
-        self._loggers = LoggerSet(config.loggers)
+        self._loggers = LoggerSet(config.loggers, config.metric_names)
         self._signals = StopSignals()
         self._times: dict[str, float] = {}
         self._seconds = 0.0
@@ -130,7 +137,6 @@ class Run:
         self._saved: dict[str, Any] | None = None
         self._saved_at: int | None = None
         self._latest_metrics: Callable[[], Mapping[str, float]] = dict
-        self._large = ""  # sentence of `check_batch`
         self._logged: set[str] = set()
         self._shown: dict[str, float] = {}
         self._env: Env | None = None
@@ -172,7 +178,8 @@ class Run:
             stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
-            self._loggers.open(folder.path, resume_step=resume_step)
+            settings = settings_of(self.recipe.reference, self.config)
+            self._loggers.open(folder.path, resume_step=resume_step, settings=settings)
             self._episodes = CSVLogger(folder.path, resume_step=resume_step, file=folder.episodes.name)
             stack.callback(self._episodes.close)
             folder.add_to_history(self.frames)
@@ -189,6 +196,8 @@ class Run:
                 self.note(line)
             stack.enter_context(self._signals)
             self._since, self._cpu_since = time.perf_counter(), time.process_time()
+            stack.callback(self._callbacks.on_end, self)
+            self._callbacks.on_start(self)
             yield self
 
     def _leave_no_failed_start(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -287,6 +296,17 @@ class Run:
         for step, episode_return, length in self.episodes.update(reward, batch[NEXT, DONE]):
             values = {"return": episode_return, "length": length, "seconds": seconds}
             self._episodes.log_scalars(values, self.frames + step * self.config.num_envs)
+        self._callbacks.on_batch(self, batch)
+
+    def stop(self, why: str = "") -> None:
+        """End the run after this iteration as if all frames were done: with the final evaluation.
+
+        Args:
+            why: Reason, which is shown.
+        """
+        if not self._enough and self.frames < self.config.total_frames:
+            self.note(f"stopped after {self.frames} frames{': ' * bool(why)}{why}")
+        self._enough = True
 
     @property
     def progress(self) -> float:
@@ -296,7 +316,7 @@ class Run:
     @property
     def going(self) -> bool:
         """Whether another iteration follows."""
-        return self.frames < self.config.total_frames and not self._signals.stop
+        return self.frames < self.config.total_frames and not self._signals.stop and not self._enough
 
     @contextmanager
     def timed(self, name: str) -> Generator[None]:
@@ -317,8 +337,14 @@ class Run:
             RLError: If a loss or the mean return of an evaluation is not finite.
         """
         self.frames += frames
-        self._latest_metrics = values
-        last = self.frames >= self.config.total_frames  # an interrupted run does no more than an uninterrupted one
+        self._latest_metrics = values = cache(values)
+        if self._callbacks.watching:
+            self._callbacks.on_update(self, values())
+        if 0 < self.config.stop_after <= self._elapsed():
+            self.stop(f"{self.config.stop_after:g} seconds are over")
+        last = (
+            self.frames >= self.config.total_frames or self._enough
+        )  # an interrupted run does no more than an uninterrupted one
         log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
         if log or evaluate:
             self._write_row(evaluate=evaluate)
@@ -340,7 +366,7 @@ class Run:
         assert self.folder is not None
         self._save_last()
         seconds = self._elapsed()
-        if self.frames < self.config.total_frames:
+        if self.frames < self.config.total_frames and not self._enough:
             self._display.stop()
             self._display.note(
                 f"stopped after {self.frames} frames; everything is saved. "
@@ -483,6 +509,7 @@ class Run:
                 "statistics": statistics,
             }
             save_checkpoint(self.folder.best, self._best)
+        self._callbacks.on_evaluation(self, mean)
         return mean
 
     def _save_last(self) -> None:
@@ -508,6 +535,8 @@ class Run:
         }
         save_checkpoint(self.folder.last, state)
         self._saved_at = self.frames
+        if self.config.keep_checkpoints:
+            self.folder.keep_last(self.frames, self.config.keep_checkpoints)
 
     def _restore(self, saved: Mapping[str, Any]) -> int:
         """Put the saved state into every part; returns the frames at which it was saved.
