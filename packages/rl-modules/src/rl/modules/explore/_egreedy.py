@@ -20,7 +20,7 @@ from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import check_mask
-from rl.modules.policy._fit import action_leaf, action_shape, action_space, spec_by_key
+from rl.modules.policy._fit import action_leaf, action_shape, action_space, group_sizes, spec_by_key
 
 
 class LinearSchedule(nn.Module):
@@ -144,7 +144,7 @@ class EGreedyModule(TensorDictModuleBase):
         annealing_num_steps: Number of frames in between.
         action_key: Key of the action.
         action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical
-            actions.
+            actions, and for several of them, whose classes are listed one choice after the other.
 
     Raises:
         ArgumentError: if the probabilities are outside [0, 1] or rise.
@@ -190,8 +190,10 @@ class EGreedyModule(TensorDictModuleBase):
         """
         leaf = action_leaf(spec, self.out_keys[0], "EGreedyModule")
         space = action_space(leaf)
-        if len(self.in_keys) > 1 and space not in {"one-hot", "categorical"}:
+        several = space in {"multi-one-hot", "multi-categorical"}
+        if len(self.in_keys) > 1 and not several and space not in {"one-hot", "categorical"}:
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
+        self._sizes = group_sizes(leaf) if several else None
         self._spec, self._leaf = spec_by_key(spec, self.out_keys[0]), leaf
         self._space = space
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
@@ -261,6 +263,14 @@ class EGreedyModule(TensorDictModuleBase):
     def _draw(self, action: Tensor, mask: Tensor | None) -> Tensor:
         spec, device = self._leaf, action.device
         one_hot = self._space == "one-hot"
+        if mask is not None and self._sizes is not None:
+            check_mask(mask, "EGreedyModule", self._sizes)
+            parts = mask.split(self._sizes, -1)
+            codes = [torch.where(part, torch.rand(part.shape, device=device), -1.0).argmax(-1) for part in parts]
+            if self._space == "multi-categorical":
+                return torch.stack(codes, -1).to(action.dtype)
+            hot = [nn.functional.one_hot(code, size) for code, size in zip(codes, self._sizes, strict=True)]
+            return torch.cat(hot, -1).to(action.dtype)
         if mask is not None:
             check_mask(mask, "EGreedyModule")
             index = torch.where(mask, torch.rand(mask.shape, device=device), -1.0).argmax(-1)
