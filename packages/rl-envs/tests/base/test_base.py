@@ -87,6 +87,12 @@ def test_rollout_from_nothing_says_what_to_pass(counter):
         counter([2]).rollout(2, auto_reset=False)
 
 
+@pytest.mark.parametrize("policy", [[0, 1], torch.zeros(3), RandomPolicy])
+def test_rollout_refuses_a_policy_that_is_no_function(counter, policy):
+    with pytest.raises(ArgumentError, match=r"policy is a function .*known actions as rollout\(n, actions=\.\.\.\)"):
+        counter([3]).rollout(2, policy)
+
+
 def test_rollout_refuses_a_policy_that_returns_no_tensordict(counter):
     with pytest.raises(SpecError, match="TensorDictModule"):
         counter([2]).rollout(2, policy=lambda td: torch.zeros(1))
