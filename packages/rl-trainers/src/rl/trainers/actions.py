@@ -232,7 +232,7 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
     | action | distribution |
     |---|---|
     | `Categorical`, `OneHot` | categorical, of the legal actions where the environment writes ``action_mask`` |
-    | `MultiCategorical` ``[k]`` | `IndependentCategorical`, likewise |
+    | `MultiCategorical` ``[k]`` | `IndependentCategorical`, of the legal classes where there is a mask |
     | `Binary` ``[n]`` | `IndependentBernoulli` |
     | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
     | `Unbounded` ``[n]``, float32 or float64 | normal |
