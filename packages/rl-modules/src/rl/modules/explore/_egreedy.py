@@ -15,7 +15,7 @@ from rl.core.arguments import fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
-from rl.core.specs import Composite, TensorSpec
+from rl.core.specs import Composite, MultiCategorical, MultiOneHot, TensorSpec
 from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
@@ -190,9 +190,9 @@ class EGreedyModule(TensorDictModuleBase):
         """
         leaf = action_leaf(spec, self.out_keys[0], "EGreedyModule")
         space = action_space(leaf)
-        several = space in {"multi-one-hot", "multi-categorical"}
-        if len(self.in_keys) > 1 and not several and space not in {"one-hot", "categorical"}:
+        if len(self.in_keys) > 1 and space is None:
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
+        several = len(self.in_keys) > 1 and isinstance(leaf, MultiOneHot | MultiCategorical)
         self._sizes = group_sizes(leaf) if several else None
         self._spec, self._leaf = spec_by_key(spec, self.out_keys[0]), leaf
         self._space = space
