@@ -192,8 +192,8 @@ class EGreedyModule(TensorDictModuleBase):
         space = action_space(leaf)
         if len(self.in_keys) > 1 and space is None:
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
-        several = len(self.in_keys) > 1 and isinstance(leaf, MultiOneHot | MultiCategorical)
-        self._sizes = group_sizes(leaf) if several else None
+        masked = len(self.in_keys) > 1
+        self._sizes = group_sizes(leaf) if masked and isinstance(leaf, MultiOneHot | MultiCategorical) else None
         self._spec, self._leaf = spec_by_key(spec, self.out_keys[0]), leaf
         self._space = space
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
