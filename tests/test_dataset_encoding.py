@@ -19,6 +19,13 @@ SPACES = {
     "box": S.Box(-1, 1, (2,)),
     "image": S.Box(0, 255, (2, 3), np.uint8),
     "wide": S.Box(0, 60_000, (2,), np.uint16),
+    "wider": S.Box(0, 2**32 - 1, (2,), np.uint32),
+    "half": S.Box(-1, 1, (2,), np.float16),
+    "number": S.Box(-1, 1, ()),
+    "bits": S.MultiBinary((2, 3)),
+    "table": S.MultiDiscrete(np.array([[2, 3], [4, 5]])),
+    "constant": S.Box(np.array([1.0, 0.0]), np.array([1.0, 2.0]), dtype=np.float64),
+    "dots": S.Dict({"a.b": S.Discrete(2, start=3), "ü": S.Box(-1, 1, (1,))}),
     "dict": S.Dict(a=S.Discrete(3, start=1), b=S.Dict(c=S.MultiDiscrete([2, 2], start=[1, 1]))),
     "tuple": S.Tuple((S.Discrete(3, start=1), S.Box(-1, 1, (1,)))),
 }

@@ -148,3 +148,19 @@ def test_faults_are_raised_here():
         Evaluator(CountingEnv, policy(), backend="ray")
     with pytest.raises(ArgumentError, match="a policy or a policy_factory"):
         Evaluator(CountingEnv)
+
+
+def test_assigned_settings_are_followed_or_refused():
+    seen = []
+    with Evaluator(CountingEnv, policy(), num_trajectories=2, backend="foreground") as evaluator:
+        evaluator.log_prefix, evaluator.on_result = "test", seen.append
+        evaluator.metrics_fn = lambda returns, lengths: {"best": float(returns.max())}
+        assert evaluator.evaluate()["test/best"] == 3
+        assert seen[0]["test/num_episodes"] == 2
+        with pytest.raises(ArgumentError, match="busy_policy"):
+            evaluator.busy_policy = "sleep"
+        for name in ("num_trajectories", "max_steps", "env", "exploration_type", "reward_key", "video_key", "backend"):
+            before = getattr(evaluator, name)
+            with pytest.raises(AttributeError, match=rf"Evaluator\.{name} is set by the constructor"):
+                setattr(evaluator, name, 3)
+            assert getattr(evaluator, name) is before

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl.core.arguments import check_arguments, foreign_arguments
+from rl.core.arguments import check_arguments, fixed, foreign_arguments
 from rl.core.errors import ArgumentError, RLError
 
 
@@ -93,3 +93,44 @@ def test_objects_are_copied_and_pickled():
 def test_a_function_that_builds_modules_compiles_whole():
     compiled = torch.compile(lambda x: Layer(3, bias=False)(x) * count_up(count=1), fullgraph=True, backend="eager")
     assert compiled(torch.ones(2)).tolist() == [6, 6]
+
+
+class Scaled(nn.Module):
+    factor = fixed("_factor")
+    name = fixed("_name", "Call rename(name)")
+
+    def __init__(self, factor, name="a") -> None:
+        super().__init__()
+        self._factor, self._name = factor, name
+
+    def forward(self, x):
+        return x * self.factor
+
+
+class Renamed(Scaled):
+    name = "b"
+
+
+def test_a_fixed_setting_can_be_read_and_not_assigned():
+    module = Scaled(3)
+    assert (module.factor, module.name) == (3, "a")
+    with pytest.raises(AttributeError, match=r"Scaled\.factor is set by the constructor, .*\. Make a new Scaled$"):
+        module.factor = 4
+    with pytest.raises(AttributeError, match=r"Scaled\.name .*\. Call rename\(name\)$"):
+        module.name = "b"
+    with pytest.raises(AttributeError):
+        del module.factor
+    assert module.factor == copy.deepcopy(module).factor == pickle.loads(pickle.dumps(module)).factor == 3
+
+
+def test_a_subclass_names_the_object_that_refuses_or_takes_the_name():
+    module = Renamed(3)
+    with pytest.raises(AttributeError, match=r"Renamed\.factor .*Make a new Renamed"):
+        module.factor = 4
+    module.name = "c"
+    assert module.name == "c"
+
+
+def test_a_fixed_setting_is_read_by_compiled_code():
+    compiled = torch.compile(Scaled(3), fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [3, 3]

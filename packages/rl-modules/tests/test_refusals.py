@@ -14,6 +14,7 @@ from rl.modules import (
     ConvNet,
     EGreedyModule,
     NormalParamExtractor,
+    OrnsteinUhlenbeckProcessModule,
     QValueModule,
     TanhNormal,
 )
@@ -79,3 +80,65 @@ def test_exploration_does_not_go_back(explore):
         explore.step(-50)
     assert torch.equal(explore.schedule.value, before)
     assert explore.schedule.done == 100
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (lambda: EGreedyModule(OneHot(3), 1.0, 0.0, 10), ("eps_init", "eps_end", "eps")),
+        (lambda: AdditiveGaussianModule(Bounded(-1, 1, (2,)), 1.0, 0.0, 10), ("sigma_init", "sigma_end", "sigma")),
+        (
+            lambda: OrnsteinUhlenbeckProcessModule(Bounded(-1, 1, (2,)), 1.0, 0.0, 10),
+            ("eps_init", "eps_end", "eps"),
+        ),
+    ],
+)
+def test_the_schedule_of_exploration_follows_assignments(module, names):
+    explore, (start, end, now) = module(), names
+    setattr(explore, start, 0.5)
+    assert_close(getattr(explore, now), torch.tensor(0.5))
+    explore.step(5)
+    assert_close(getattr(explore, now), torch.tensor(0.25))
+    setattr(explore, end, 0.1)
+    assert_close(getattr(explore, now), torch.tensor(0.3))
+    explore.annealing_num_steps = 20
+    assert_close(getattr(explore, now), torch.tensor(0.4))
+    assert (getattr(explore, start), getattr(explore, end), explore.annealing_num_steps) == (0.5, 0.1, 20)
+    with pytest.raises(ArgumentError, match="start >= end"):
+        setattr(explore, start, 0.01)
+    assert getattr(explore, start) == 0.5
+
+
+def test_each_dimension_of_a_scale_follows_assignments():
+    explore = AdditiveGaussianModule(Bounded(-1, 1, (2,)), torch.tensor([1.0, 2.0]), 0.0, 10)
+    explore.sigma_init = torch.tensor([3.0, 4.0])
+    explore.step(5)
+    assert_close(explore.sigma, torch.tensor([1.5, 2.0]))
+    explore.sigma_init = 1.0
+    assert_close(explore.sigma, torch.tensor([0.5, 0.5]))
+
+
+def test_a_probability_of_exploration_is_at_most_one():
+    explore = EGreedyModule(OneHot(3))
+    with pytest.raises(ArgumentError, match=r"EGreedyModule starts at a probability, at most 1, got 1\.5"):
+        explore.eps_init = 1.5
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "message"),
+    [
+        (lambda: EGreedyModule(OneHot(3)), "action_key", "Make a new EGreedyModule"),
+        (lambda: EGreedyModule(OneHot(3)), "spec", r"Call set_spec\(spec\)"),
+        (lambda: EGreedyModule(OneHot(3)), "eps", "eps"),
+        (lambda: AdditiveGaussianModule(Bounded(-1, 1, (2,))), "spec", r"Call set_spec\(spec\)"),
+        (lambda: OrnsteinUhlenbeckProcessModule(Bounded(-1, 1, (2,))), "spec", r"Call set_spec\(spec\)"),
+        (lambda: MLP(3, 4), "out_features", "Make a new MLP"),
+        (lambda: MLP(3, 4), "in_features", "Make a new MLP"),
+    ],
+)
+def test_settings_that_cannot_be_followed_are_refused(make, name, message):
+    module = make()
+    before = getattr(module, name)
+    with pytest.raises(AttributeError, match=message):
+        setattr(module, name, 7)
+    assert getattr(module, name) is before

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, OneHot, Unbounded
-from rl.envs import EnvBase, PendulumEnv, RandomPolicy, check_env_specs
+from rl.envs import EnvBase, PendulumEnv, RandomPolicy, SerialEnv, check_env_specs
 from rl.testing import check_env
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
@@ -85,6 +85,36 @@ def test_rollout_goes_on_from_where_it_is(counter):
 def test_rollout_from_nothing_says_what_to_pass(counter):
     with pytest.raises(RLError, match=r"tensordict=env\.reset\(\)"):
         counter([2]).rollout(2, auto_reset=False)
+
+
+class Converting(PendulumEnv):
+    """Another dtype of the observation from the third step on."""
+
+    def __init__(self, dtype, *, leaf):
+        super().__init__()
+        self.dtype, self.count, self.leaf = dtype, 0, leaf
+
+    def _step_leaves(self, root):
+        self.count += 1
+        out = super()._step_leaves(root)
+        return {**out, "observation": out["observation"].to(self.dtype)} if self.count > 2 else out
+
+    def lowered(self):
+        return super().lowered() if self.leaf else None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bool])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_rollout_refuses_an_entry_that_changes_its_dtype(dtype, leaf):
+    for env in (Converting(dtype, leaf=leaf), SerialEnv(1, lambda: Converting(dtype, leaf=leaf))):
+        with pytest.raises(SpecError, match="'observation': expected float32"):
+            env.rollout(5)
+
+
+@pytest.mark.parametrize("policy", [[0, 1], torch.zeros(3), RandomPolicy])
+def test_rollout_refuses_a_policy_that_is_no_function(counter, policy):
+    with pytest.raises(ArgumentError, match=r"policy is a function .*known actions as rollout\(n, actions=\.\.\.\)"):
+        counter([3]).rollout(2, policy)
 
 
 def test_rollout_refuses_a_policy_that_returns_no_tensordict(counter):

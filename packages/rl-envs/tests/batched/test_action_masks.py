@@ -5,7 +5,7 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from rl.core.errors import SpecError
-from rl.core.specs import Binary, Categorical, Composite, MultiCategorical, OneHot, Unbounded
+from rl.core.specs import Binary, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from rl.envs import (
     ActionMask,
     AsyncEnvPool,
@@ -161,3 +161,43 @@ def test_environments_with_and_without_a_mask_are_one_batch():
         assert legal[1].all()
         assert 0 < legal[0].mean() < 0.5
         env.close()
+
+
+class Levers(LeafEnvBase):
+    """Two choices; the mask of the second one allows nothing at every other step."""
+
+    def __init__(self, one_hot):
+        super().__init__()
+        self.action_spec = MultiOneHot([2, 3]) if one_hot else MultiCategorical([2, 3])
+        self.observation_spec = Composite(action_mask=Binary(5, dtype=torch.bool))
+
+    def _look(self):
+        mask = torch.tensor([self.count % 2, 1 - self.count % 2, *[0] * 3], dtype=torch.bool)
+        mask[2 + self.count % 3] = self.count % 2 == 0
+        return {"action_mask": mask}
+
+    def _reset_leaves(self, mask):
+        self.count = 0
+        return self._look()
+
+    def _step_leaves(self, root):
+        self.count += 1
+        return {**self._look(), "reward": torch.zeros(1), "terminated": torch.tensor([False])}
+
+    def _set_seed(self, seed):
+        pass
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_choice_without_a_legal_class_leaves_the_mask_of_the_others(one_hot, batched):
+    torch.manual_seed(0)
+    env = SerialEnv(2, lambda: Levers(one_hot)) if batched else Levers(one_hot)
+    env = TransformedEnv(env, ActionMask())
+    data = env.rollout(60)
+    action = data["action"] if one_hot else MultiCategorical([2, 3]).to_one_hot(data["action"])
+    taken = action.reshape(-1, 60, 5)
+    mask = data["action_mask"].reshape(-1, 60, 5)
+    mask[..., 2:] |= ~mask[..., 2:].any(-1, keepdim=True)
+    assert not (taken.bool() & ~mask).any()
+    assert (taken[:, 1::2, 2:].sum((0, 1)) > 0).all()  # all classes, where none is legal

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from tensordict import NonTensorStack
 
 from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import (
@@ -444,3 +445,26 @@ def compare(td, observation):
 def test_arguments_are_checked(make, message):
     with pytest.raises(RLError, match=message):
         make()
+
+
+class Spelling(gym.Env):
+    """Takes the number of letters as reward."""
+
+    observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Text(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), float(len(action)), False, False, {}
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_actions_of_text_are_given_to_the_simulator(count):
+    env = GymWrapper(Spelling() if count is None else [Spelling() for _ in range(count)])
+    words = "abc" if count is None else NonTensorStack("abc", "a")
+    rewards = env.step(env.reset().set("action", words))["next", "reward"].flatten().tolist()
+    assert rewards == ([3.0] if count is None else [3.0, 1.0])
+    with pytest.raises(SpecError, match="an action of text has no random values"):
+        env.rollout(2)

@@ -213,6 +213,31 @@ def test_legal_actions_may_be_reported_in_info():
     assert masked.rollout(10)["a", "action"].tolist() == [[0, 0], [1, 1]]
 
 
+def test_masks_of_several_choices_list_the_classes_one_choice_after_the_other():
+    class Levers(Race):
+        def action_space(self, agent):
+            return gym.spaces.MultiDiscrete([2, 3])
+
+        def _infos(self):
+            mask = [*(np.arange(2) == self.count % 2), *(np.arange(3) == self.count)]
+            return {agent: {"action_mask": np.array(mask)} for agent in self.possible_agents}
+
+        def reset(self, seed=None, options=None):
+            seen, _ = super().reset(seed)
+            return seen, self._infos()
+
+        def step(self, actions):
+            for agent, action in actions.items():
+                assert self._infos()[agent]["action_mask"][[action[0], 2 + action[1]]].all()
+            return *super().step({agent: action[0] for agent, action in actions.items()})[:4], self._infos()
+
+    base = PettingZooWrapper(Levers(), categorical_actions=True)
+    env = TransformedEnv(base, ActionMask(("a", "action"), ("a", "action_mask")))
+    data = env.rollout(2)
+    assert data["a", "action_mask"][:, 0].int().tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 1, 0]]
+    assert data["a", "action"].tolist() == [[[0, 0], [0, 0]], [[1, 1], [1, 1]]]
+
+
 @pytest.mark.parametrize("lacking", ["speed", "action_mask"])
 def test_an_observation_of_an_agent_that_lacks_an_entry_of_its_space_is_refused_by_key(lacking):
     class Parts(Race):

@@ -23,6 +23,7 @@ from rl.envs import (
     GymEnv,
     GymWrapper,
     InitTracker,
+    LeafEnvBase,
     ObservationIndices,
     PendulumEnv,
     RenameTransform,
@@ -31,6 +32,7 @@ from rl.envs import (
     SqueezeTransform,
     Stack,
     StepCounter,
+    SuccessReward,
     TargetReturn,
     TeamReward,
     TicTacToeEnv,
@@ -704,3 +706,36 @@ def test_the_reward_of_a_team_needs_rewards_of_agents():
         TeamReward([])
     with pytest.raises(SpecError, match=r"reads rewards \[n_agents, 1\], and \('a', 'reward'\) is \[1\]"):
         TransformedEnv(Pair(), TeamReward([("a", "reward")]))
+
+
+class Reporting(LeafEnvBase):
+    """Success as a simulator reports it, at the third step."""
+
+    def __init__(self, success, rewards=1):
+        super().__init__()
+        self.success = success
+        self.observation_spec = Composite(success=Unbounded(success.shape, dtype=success.dtype))
+        self.action_spec, self.reward_spec = Bounded(-1, 1, (1,)), Unbounded((rewards,))
+
+    def _reset_leaves(self, mask):
+        self.count = 0
+        return {"success": torch.zeros_like(self.success)}
+
+    def _step_leaves(self, root):
+        self.count += 1
+        success = self.success if self.count == 3 else torch.zeros_like(self.success)
+        return {"success": success, "reward": -torch.ones(self.full_reward_spec["reward"].shape)}
+
+    def _set_seed(self, seed):
+        pass
+
+
+@pytest.mark.parametrize("success", [torch.tensor([True]), torch.tensor([1]), torch.tensor(1.0)])
+def test_a_success_is_reported_as_a_flag_or_a_number(success):
+    env = TransformedEnv(Reporting(success), SuccessReward())
+    assert env.rollout(4)["next", "reward"].flatten().tolist() == [0, 0, 1, 0]
+
+
+def test_one_flag_for_several_rewards_is_refused():
+    with pytest.raises(SpecError, match=r"one flag for each reward; 'success' is \[1\], 'reward' \[2\]"):
+        TransformedEnv(Reporting(torch.tensor([True]), 2), SuccessReward()).rollout(2)

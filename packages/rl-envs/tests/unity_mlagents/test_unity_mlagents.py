@@ -181,3 +181,21 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlagents_envs.environment", None)
     with pytest.raises(MissingExtraError, match=r'pip install "rl-envs\[unity-mlagents\]"'):
         UnityMLAgentsEnv("balls.x86_64")
+
+
+def test_masks_of_several_branches_are_one_after_the_other():
+    class Panels(Balls):
+        def __init__(self):
+            super().__init__()
+            self.behavior_specs["Judge?team=0"].action_spec.discrete_branches = (3, 2)
+
+        def get_steps(self, behavior):
+            deciding, ended = super().get_steps(behavior)
+            if behavior.startswith("Judge"):
+                rows = len(deciding.agent_id)
+                deciding.action_mask.append(np.array([[True, False]] * rows, bool).reshape(-1, 2))
+            return deciding, ended
+
+    env = UnityMLAgentsWrapper(Panels(), categorical_actions=True)
+    assert env.reset()["Judge", "action_mask"].tolist() == [[True, False, True, False, True]]
+    assert env.full_action_spec["Judge", "action"].shape == (1, 2)

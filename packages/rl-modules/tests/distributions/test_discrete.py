@@ -230,3 +230,45 @@ def test_independent_bits_agree_with_a_bernoulli_distribution_each():
     assert_close(dist.entropy(), other.entropy().sum(-1))
     assert torch.equal(dist.deterministic_sample, (logits > 0).to(torch.int8))
     assert IndependentBernoulli(logits, torch.bool).deterministic_sample.dtype is torch.bool
+
+
+CLASSES = torch.tensor([[True, True, False], [True, True, True]])  # choices of 2 and of 3 classes
+
+
+def test_choices_are_those_that_the_action_mask_allows():
+    torch.manual_seed(0)
+    logits = torch.randn(64, 6, requires_grad=True)
+    allowed = torch.rand(64, 5) < 0.5
+    allowed[:, 0], allowed[:, 4] = ~allowed[:, 1], ~allowed[:, 2:4].any(-1)
+    dist = IndependentCategorical(logits, CLASSES, allowed)
+    one = MaskedCategorical(logits=logits[:, :2], mask=allowed[:, :2])
+    two = MaskedCategorical(logits=logits[:, 3:], mask=allowed[:, 2:])
+    action = dist.sample()
+    assert allowed.gather(-1, action + torch.tensor([0, 2])).all()
+    torch.testing.assert_close(dist.log_prob(action), one.log_prob(action[:, 0]) + two.log_prob(action[:, 1]))
+    torch.testing.assert_close(dist.entropy(), one.entropy() + two.entropy())
+    assert torch.equal(dist.deterministic_sample, torch.stack([one.mode, two.mode], -1))
+    dist.log_prob(action).sum().backward()
+    assert logits.grad.isfinite().all()
+    assert not logits.grad[:, 2].any()
+
+
+def test_an_action_mask_that_allows_all_changes_nothing():
+    logits = torch.randn(4, 6)
+    action = torch.tensor([[0, 2], [1, 0], [1, 1], [0, 0]])
+    free = IndependentCategorical(logits, CLASSES)
+    masked = IndependentCategorical(logits, CLASSES, torch.ones(4, 5, dtype=torch.bool))
+    assert torch.equal(free.log_prob(action), masked.log_prob(action))
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (torch.ones(4, 6, dtype=torch.bool), ShapeError, r"has 5 classes in all, and got a mask of shape \(4, 6\)"),
+        (torch.tensor([[True, False, False, False, False]]), ArgumentError, "a row that allows no action"),
+        (torch.ones(4, 5), ArgumentError, "must be bool"),
+    ],
+)
+def test_an_action_mask_of_choices_that_does_not_fit_is_refused(mask, error, message):
+    with pytest.raises(error, match=message):
+        IndependentCategorical(torch.zeros(4, 6), CLASSES, mask)

@@ -207,3 +207,19 @@ def test_the_spec_of_a_batch_is_refused_with_the_remedy():
 def test_a_module_is_made_on_a_device(make):
     module = make(Bounded(-1.0, 1.0, (2,)), device="meta")
     assert {one.device.type for one in module.buffers()} == {"meta"}
+
+
+@pytest.mark.parametrize("kind", [MultiCategorical, MultiOneHot])
+def test_random_actions_of_several_choices_are_allowed_and_uniform(kind):
+    torch.manual_seed(0)
+    spec = kind([2, 3])
+    mask = torch.tensor([True, False, True, False, True]).expand(4000, 5)
+    action = spec.zero((4000,))
+    explore = EGreedyModule(spec, 1.0, 1.0, action_mask_key="mask")
+    out = explore(TensorDict(action=action, mask=mask, batch_size=[4000]))["action"]
+    taken = (out if kind is MultiOneHot else spec.to_one_hot(out)).float().mean(0)
+    assert out.dtype == spec.dtype
+    assert_close(taken[[0, 1, 3]], torch.tensor([1.0, 0.0, 0.0]))
+    assert_close(taken[[2, 4]], torch.tensor([0.5, 0.5]), atol=0.03, rtol=0)
+    with pytest.raises(ArgumentError, match="a row that allows no action"):
+        explore(TensorDict(action=action, mask=mask & (torch.arange(5) != 0), batch_size=[4000]))

@@ -60,6 +60,40 @@ class Reporting(Rooms):
     where = "info"
 
 
+class Panel(Rooms):
+    """A lever with two positions and one with three, of which one or two are legal, and none of the second at times."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+    seen = spaces.Box(0, 1, (5,), np.float32)
+
+    def __init__(self):
+        super().__init__()
+        if self.where == "observation":
+            self.observation_space = spaces.Dict({"observation": self.seen, "action_mask": spaces.MultiBinary(5)})
+
+    def _look(self):
+        one, two = self.np_random.integers(2), self.np_random.integers(4)
+        first = np.eye(2, dtype=np.int8)[one]
+        second = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1], [0, 0, 0]], np.int8)[two]
+        self.legal = np.concatenate([first, second]) * (self.t < STEPS)
+        seen = self.legal.astype(np.float32)
+        if self.where == "info":
+            return seen, {"action_mask": self.legal}
+        return {"observation": seen, "action_mask": self.legal}, {}
+
+    def step(self, action):
+        first, second = self.legal[:2], self.legal[2:]
+        assert first[action[0]], f"{action} is illegal among {self.legal}"
+        assert second[action[1]] or not second.any(), f"{action} is illegal among {self.legal}"
+        self.t += 1
+        seen, info = self._look()
+        return seen, float(action[1] == 2), self.t == STEPS, False, info
+
+
+class ReportingPanel(Panel):
+    where = "info"
+
+
 SMALL = {
     "num_envs": 2,
     "total_frames": 192,
@@ -103,6 +137,30 @@ def run_of(case, out, env=Rooms, **changes):
 @pytest.mark.parametrize("case", CASES)
 def test_no_illegal_action_is_taken_in_training_and_evaluation(case, tmp_path):
     assert run_of(case, tmp_path / "run").train_frames == SMALL["total_frames"]
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo, gru", "a2c", "reinforce", "impala"])
+def test_no_illegal_action_of_several_choices_is_taken(case, tmp_path):
+    assert run_of(case, tmp_path / "run", Panel).train_frames == SMALL["total_frames"]
+
+
+@pytest.mark.parametrize("changes", [{"env": ReportingPanel}, {"env": Panel, "workers": 2}], ids=["info", "workers"])
+def test_masks_of_several_choices_in_info_and_of_workers_count_too(changes, tmp_path):
+    assert run_of("ppo", tmp_path / "run", **changes).train_frames == SMALL["total_frames"]
+
+
+def test_a_mask_of_several_choices_has_an_entry_for_each_class(tmp_path):
+    class Short(Panel):
+        def __init__(self):
+            self.observation_space = spaces.Dict({"observation": self.seen, "action_mask": spaces.MultiBinary(3)})
+
+    with pytest.raises(SpecError, match=r"the n classes of a choice, or of several choices in all, .*action_mask"):
+        run_of("ppo", tmp_path / "run", Short)
+
+
+def test_a_recipe_of_one_choice_refuses_several(tmp_path):
+    with pytest.raises(SpecError, match=r"dqn trains one choice"):
+        run_of("dqn", tmp_path / "run", Panel)
 
 
 @pytest.mark.parametrize("case", ["ppo", "dqn", "discrete-sac"])
@@ -235,7 +293,7 @@ def shifted(loss, action, name):
 
 def test_a_mask_that_fits_no_choice_is_rejected_by_name(tmp_path):
     class Two(Rooms):
-        action_space = spaces.MultiDiscrete([2, 2])
+        action_space = spaces.MultiDiscrete([2, 3])
 
     class Short(Rooms):
         action_space = spaces.Discrete(3)
@@ -244,20 +302,28 @@ def test_a_mask_that_fits_no_choice_is_rejected_by_name(tmp_path):
         action_space = spaces.Box(-1, 1, (2,), np.float32)
 
     for env in (Two, Short):
-        with pytest.raises(SpecError, match=r"ppo masks one choice of n actions .*excluded_keys: .action_mask"):
+        with pytest.raises(SpecError, match=r"ppo masks the n classes of a choice.*excluded_keys: .action_mask"):
             run_of("ppo", tmp_path / "run", env=env)
-    with pytest.raises(SpecError, match="sac masks one choice"):
+    with pytest.raises(SpecError, match="sac masks the n classes of a choice"):
         train_sac(SACConfig(env=Floats), out=tmp_path / "run", display="none")
     assert not (tmp_path / "run").exists()
 
 
-def masked_rows(name, batch_size):
-    rows = steps(make_env(Rooms, 1, seed=0), 128)
+def masked_rows(name, batch_size, env=Rooms):
+    rows = steps(make_env(env, 1, seed=0), 128)
     for key in ("action_mask", ("next", "action_mask")):
         rows[key] = rows[key].to(torch.int8)  # as data sets store MultiBinary
     if name == "bare":
         rows = rows.exclude("action_mask", ("next", "action_mask"))
     return ReplayBuffer(storage=TensorStorage(rows), batch_size=batch_size)
+
+
+def test_several_choices_of_a_data_set_are_masked_too(tmp_path):
+    register_dataset("panel", lambda name, batch_size: masked_rows(name, batch_size, Panel), replace=True)
+    recipe = load("recipe", "bc")
+    small = {**SMALL, "env": Panel, "total_frames": 20, "batch_size": 16}
+    small.pop("num_envs")
+    recipe.train(recipe.config(**small, dataset="panel:all"), out=tmp_path / "run", display="none")
 
 
 @pytest.mark.parametrize("name", OFFLINE)

@@ -19,7 +19,7 @@ from rl.collectors import _foreign
 from rl.collectors._pipeline import make_env
 from rl.collectors.weights import load_weights, weights_of
 from rl.core import set_recurrent_mode
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, fixed, one_of
 from rl.core.errors import ArgumentError, RLError, WorkerError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey, as_tuple
@@ -167,18 +167,21 @@ class Evaluator:
         mp_start_method: str | None = None,
     ) -> None:
         one_of(backend, "Evaluator", "backend", BACKENDS)
-        one_of(busy_policy, "Evaluator", "busy_policy", BUSY)
         if (policy is None) == (policy_factory is None):
             raise ArgumentError("Evaluator takes a policy or a policy_factory: it evaluates one of them")
+        self.busy_policy = busy_policy
+        self._num_trajectories = as_integer(num_trajectories, "Evaluator", "num_trajectories", 1)
+        self._max_steps = None if max_steps is None else as_integer(max_steps, "Evaluator", "max_steps", 1)
+        self._reward_key, self._exploration_type, self._video_key = reward_key, exploration_type, video_key
         settings = {
-            "episodes": as_integer(num_trajectories, "Evaluator", "num_trajectories", 1),
-            "max_steps": None if max_steps is None else as_integer(max_steps, "Evaluator", "max_steps", 1),
+            "episodes": self._num_trajectories,
+            "max_steps": self._max_steps,
             "reward_key": reward_key,
             "exploration_type": exploration_type,
             "video_key": video_key,
         }
-        self.policy, self._busy, self._on_result = policy, busy_policy, on_result
-        self._metrics, self._prefix = metrics_fn, log_prefix
+        self.policy, self.on_result, self.metrics_fn, self.log_prefix = policy, on_result, metrics_fn, log_prefix
+        self._env, self._backend = env, backend
         made = partial(_Evaluation, env, policy_factory or partial(_same, _copy_policy(policy)), settings)
         if backend == "process":
             self._side: Any = _Process(made, mp_start_method)
@@ -186,6 +189,30 @@ class Evaluator:
             thread = ThreadPoolExecutor(1, thread_name_prefix="rl evaluator") if backend == "thread" else None
             self._side = _Local(made, thread)
         self._closed = False
+
+    env: Any = fixed("_env")
+    """Environment, or function that makes it."""
+    backend: str = fixed("_backend")
+    """Place of the computation."""
+    num_trajectories: int = fixed("_num_trajectories")
+    """Number of episodes."""
+    max_steps: int | None = fixed("_max_steps")
+    """Steps after which an episode ends; None for no limit."""
+    reward_key: NestedKey = fixed("_reward_key")
+    """Key of the reward under ``next``."""
+    exploration_type: InteractionType = fixed("_exploration_type")
+    """Exploration type of the policy."""
+    video_key: NestedKey | None = fixed("_video_key")
+    """Root entry whose frames in the first episode are returned."""
+
+    @property
+    def busy_policy(self) -> str:
+        """Behavior of `trigger_eval` while an evaluation is running; it may be assigned."""
+        return self._busy
+
+    @busy_policy.setter
+    def busy_policy(self, value: str) -> None:
+        self._busy = one_of(value, "Evaluator", "busy_policy", BUSY)
 
     def evaluate(self, weights: Any = None, *, step: int | None = None) -> dict[str, Any]:
         """Evaluate and return the result; waits for an evaluation that is running.
@@ -265,11 +292,11 @@ class Evaluator:
             figures["step"] = self._step
         if "video" in found:
             figures["video"] = found["video"]
-        if self._metrics is not None:
-            figures.update(self._metrics(returns, lengths))
-        result = {f"{self._prefix}/{name}": value for name, value in figures.items()}
-        if self._on_result is not None:
-            self._on_result(result)
+        if self.metrics_fn is not None:
+            figures.update(self.metrics_fn(returns, lengths))
+        result = {f"{self.log_prefix}/{name}": value for name, value in figures.items()}
+        if self.on_result is not None:
+            self.on_result(result)
         return result
 
     def __enter__(self) -> Self:

@@ -22,6 +22,7 @@ __all__ = [
     "as_integer",
     "as_number",
     "check_arguments",
+    "fixed",
     "foreign_arguments",
     "module_arguments",
     "one_of",
@@ -161,6 +162,47 @@ def same_shape(**tensors: Tensor) -> None:
         raise ShapeError(
             f"expected one shape, got {listed}: they would broadcast; per-step scalars keep a"
             " trailing dimension of 1, log-probabilities do not"
+        )
+
+
+def fixed(stored: str, remedy: str = "") -> Any:
+    """Create a property for a setting that is read once: an assignment, which would change nothing, raises.
+
+    Args:
+        stored: Name of the attribute that the constructor sets.
+        remedy: Sentence about what to do in place of the assignment; to make a new object if empty.
+
+    Raises:
+        AttributeError: Where the setting is assigned.
+
+    Example:
+        >>> class Repeat:
+        ...     times = fixed("_times")
+        ...     def __init__(self, times):
+        ...         self._times, self.text = times, "ab" * times
+        >>> Repeat(2).times
+        2
+        >>> Repeat(2).times = 3
+        Traceback (most recent call last):
+        ...
+        AttributeError: Repeat.times is set by the constructor, and assigning it would change nothing. Make a new Repeat
+    """
+    return _Fixed(stored, remedy)
+
+
+class _Fixed(property):
+    def __init__(self, stored: str, remedy: str) -> None:
+        super().__init__(lambda self: getattr(self, stored))
+        self._remedy = remedy
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        kind = type(instance).__name__
+        raise AttributeError(
+            f"{kind}.{self._name} is set by the constructor, and assigning it would change nothing."
+            f" {self._remedy or f'Make a new {kind}'}"
         )
 
 

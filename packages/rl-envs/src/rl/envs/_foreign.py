@@ -88,6 +88,7 @@ serial_env = foreign_arguments(
         "pin_memory": (_PROCESS, False),
         "share_individual_td": (_PROCESS, None, True, False),
         "shared_memory": (_PROCESS, True, False),
+        "use_shared_mem": (_PROCESS, ...),
         "memmap": (_PROCESS, False, True),
         "device": ("use the device of the environments inside", None),
         "num_threads": ("use torch.set_num_threads", None),
@@ -108,7 +109,7 @@ parallel_env = foreign_arguments(
         "memmap": ("needless: shared memory is a nameless file", ...),
         "num_sub_threads": ("use num_threads=", 1),
         "use_buffers": ("needless: shared_memory= says where data is exchanged", ...),
-        "use_shared_mem": ("use shared_memory=", True),
+        "use_shared_mem": ("use shared_memory=", True, None),
         "metadata_from_workers": ("needless: specs are those of the workers", ...),
         "consolidate": ("needless: results are in shared memory", ...),
     }

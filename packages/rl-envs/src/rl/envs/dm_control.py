@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, fixed
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
@@ -233,6 +233,9 @@ class DMControlWrapper(SimulatorEnv):
 
     _rename = "rename it with a wrapper of the simulator"
 
+    frame_skip: int = fixed("_frame_skip")
+    """Number of times each action is repeated."""
+
     def __init__(
         self,
         env: Any,
@@ -255,7 +258,7 @@ class DMControlWrapper(SimulatorEnv):
         if pixels_only and not from_pixels:
             raise ArgumentError(f"{owner}: pixels_only=True needs from_pixels=True")
         super().__init__(device=device)
-        self._env = env
+        self._env, self._frame_skip = env, skip
         encoding = {"categorical": categorical_action_encoding}
         seen = array_places(env.observation_spec(), "observation", **encoding, action=False)
         acts = array_places(env.action_spec(), "action", **encoding, action=True)
@@ -359,7 +362,10 @@ class DMControlEnv(DMControlWrapper):
             camera_id=camera_id,
             render_kwargs=render_kwargs,
         )
-        self.env_name = name
+        self._env_name = name
+
+    env_name: str = fixed("_env_name")
+    """Domain and task, such as ``"cheetah-run"``."""
 
     def _label(self) -> str:
-        return self.env_name
+        return self._env_name

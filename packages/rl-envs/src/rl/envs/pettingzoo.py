@@ -434,7 +434,8 @@ class _Group:
         if self._in_observation:
             seen = spaces.Dict({name: part for name, part in seen.spaces.items() if name != "action_mask"})
         masked = self._in_observation or "action_mask" in infos.get(first, {})
-        self.choices = int(acts.n) if masked and isinstance(acts, spaces.Discrete) else 0
+        classes = getattr(acts, "n", 0) if isinstance(acts, spaces.Discrete) else getattr(acts, "nvec", 0)
+        self.choices = int(np.sum(classes)) if masked else 0
 
         def moved(space: Any, name: str, *, under_name: bool) -> list[Any]:
             found = places(space, name, categorical=categorical, under_name=under_name)

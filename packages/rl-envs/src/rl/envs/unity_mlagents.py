@@ -141,8 +141,9 @@ class Scene(ParallelGame):
                 if name is not None:
                     self._receive(behavior, steps, row, name)
                     self.acting.append(name)
-                    if len(steps.action_mask or ()) == 1:
-                        self.infos = {**self.infos, name: {"action_mask": ~steps.action_mask[0][row]}}
+                    if steps.action_mask:
+                        mask = np.concatenate([~branch[row] for branch in steps.action_mask])
+                        self.infos = {**self.infos, name: {"action_mask": mask}}
 
     def _receive(self, behavior: str, steps: Any, row: int, name: str) -> None:
         sensors = self._specs[behavior].observation_specs

@@ -174,10 +174,29 @@ class SoftUpdate(_Update):
     def __init__(self, loss: nn.Module, *, eps: float | None = None, tau: float | None = None) -> None:
         if (eps is None) == (tau is None):
             raise ArgumentError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
-        name, value = ("eps", eps) if tau is None else ("tau", tau)
-        share = as_number(value, "SoftUpdate", name, least=0, most=1)
-        self.tau = 1 - share if tau is None else share
+        if tau is None:
+            self.eps = eps
+        else:
+            self.tau = tau
         super().__init__(loss)
+
+    @property
+    def tau(self) -> float:
+        """Share of the trained network; it may be assigned."""
+        return self._tau
+
+    @tau.setter
+    def tau(self, value: float) -> None:
+        self._tau = as_number(value, "SoftUpdate", "tau", least=0, most=1)
+
+    @property
+    def eps(self) -> float:
+        """Share of the target network, ``1 - tau``; it may be assigned."""
+        return 1 - self._tau
+
+    @eps.setter
+    def eps(self, value: float | None) -> None:
+        self._tau = 1 - as_number(value, "SoftUpdate", "eps", least=0, most=1)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -185,7 +204,7 @@ class SoftUpdate(_Update):
         targets, followed = self._tensors()
         floats = [i for i, t in enumerate(targets) if t.is_floating_point() or t.is_complex()]
         moved, towards = [targets[i] for i in floats], [followed[i] for i in floats]
-        torch._foreach_lerp_(moved, towards, self.tau)  # pyright: ignore[reportPrivateImportUsage] - no public name
+        torch._foreach_lerp_(moved, towards, self._tau)  # pyright: ignore[reportPrivateImportUsage] - no public name
         if len(floats) < len(targets):
             for target, source in zip(targets, followed, strict=True):
                 if not (target.is_floating_point() or target.is_complex()):
@@ -217,11 +236,18 @@ class HardUpdate(_Update):
     """
 
     def __init__(self, loss: nn.Module, *, value_network_update_interval: int = 1000) -> None:
-        self.value_network_update_interval = as_integer(
-            value_network_update_interval, "HardUpdate", "value_network_update_interval", least=1
-        )
+        self.value_network_update_interval = value_network_update_interval
         self._calls = 0
         super().__init__(loss)
+
+    @property
+    def value_network_update_interval(self) -> int:
+        """Number of calls of `step` from one copy to the next; it may be assigned."""
+        return self._interval
+
+    @value_network_update_interval.setter
+    def value_network_update_interval(self, value: int) -> None:
+        self._interval = as_integer(value, "HardUpdate", "value_network_update_interval", least=1)
 
     @torch.no_grad()
     def step(self) -> None:

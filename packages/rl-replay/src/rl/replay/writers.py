@@ -47,6 +47,10 @@ class WriterBase(Stateful):
     def attach(self, storage: Storage) -> None:
         """Read the rows of the storage of the buffer, which may have been written before."""
 
+    def register_storage(self, storage: Storage) -> None:
+        """Call `attach`, as TorchRL calls it; a buffer does so itself."""
+        self.attach(storage)
+
     def select(self, storage: Storage, data: Any) -> Tensor | None:  # noqa: ARG002  subclasses use them
         """Return the positions int64 ``[m]`` of the rows of a batch to write; None for all."""
         return None

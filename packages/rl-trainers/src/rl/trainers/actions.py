@@ -36,6 +36,7 @@ __all__ = [
     "LegalActions",
     "check_choice",
     "check_mask",
+    "choices",
     "distribution_for",
     "distribution_of",
     "is_choice",
@@ -52,8 +53,20 @@ def mask_key(env: Env) -> NestedKey | None:
 
 
 def is_choice(spec: Any) -> bool:
-    """Whether an action is one choice of several, which is what a mask is for."""
+    """Whether an action is one choice of several."""
     return type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
+
+
+def choices(spec: Any) -> list[int]:
+    """Return the numbers of classes of the choices that an action makes; none if it is of another kind.
+
+    Example:
+        >>> choices(OneHot(4)), choices(MultiCategorical([2, 3])), choices(Unbounded((2,)))
+        ([4], [2, 3], [])
+    """
+    if is_choice(spec):
+        return [int(spec.n)]
+    return spec.nvec.tolist() if type(spec) is MultiCategorical and len(spec.shape) == 1 else []
 
 
 def check_mask(recipe: str, env: Env) -> None:
@@ -64,7 +77,7 @@ def check_mask(recipe: str, env: Env) -> None:
         env: Environment of one agent.
 
     Raises:
-        SpecError: If the action is not one choice of several, or the mask has no entry for each of them.
+        SpecError: If the action is no choice, or the mask does not have an entry for each of its classes.
     """
     if mask_key(env) is not None:
         check_choice(recipe, type(env).__name__, MASK, _one(env, env.observation_spec[MASK]), *action_of(env))
@@ -82,15 +95,16 @@ def check_choice(recipe: str, env: str, key: NestedKey, mask: Any, action: Neste
         spec: Spec of the action of one agent.
 
     Raises:
-        SpecError: If the action is not one choice of several, or the mask has no entry for each of them.
+        SpecError: If the action is no choice, or the mask does not have an entry for each of its classes.
     """
     numbers = mask.dtype is not None and not mask.dtype.is_floating_point
-    if is_choice(spec) and numbers and tuple(mask.shape) == (int(spec.n),):
+    sizes = choices(spec)
+    if sizes and numbers and tuple(mask.shape) == (sum(sizes),):
         return
     raise SpecError(
-        f"{recipe} masks one choice of n actions with n integers or booleans; {env} has {key_str(key)},"
-        f" {described(mask)}, and {key_str(action)}, {described(spec)}. Leave the mask out with --transform"
-        f" 'exclude:{{excluded_keys: [{yaml_key(key)}]}}', which makes all actions legal"
+        f"{recipe} masks the n classes of a choice, or of several choices in all, with n integers or booleans;"
+        f" {env} has {key_str(key)}, {described(mask)}, and {key_str(action)}, {described(spec)}. Leave the mask out"
+        f" with --transform 'exclude:{{excluded_keys: [{yaml_key(key)}]}}', which makes all actions legal"
     )
 
 
@@ -104,7 +118,7 @@ def mask_in_info(env: Any, seed: int) -> dict[str, TensorSpec]:
     first = made[0] if isinstance(made, list) else made
     if not isinstance(first, gymnasium.Env) or mask_key(env) is not None:
         return {}
-    if not isinstance(first.action_space, gymnasium.spaces.Discrete):
+    if not isinstance(first.action_space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         return {}
     with preserved_rng():
         answer: Any = first.reset(seed=seed)
@@ -115,8 +129,12 @@ def mask_in_info(env: Any, seed: int) -> dict[str, TensorSpec]:
     return {MASK: Unbounded(mask.shape, dtype=mask.dtype)}
 
 
-def legal(mask: Tensor) -> Tensor:
+def legal(mask: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     """Convert a mask to bool; where no action is legal, as at the end of an episode, all are.
+
+    Args:
+        mask: Mask ``[*B, n]``, integers or booleans.
+        sizes: Numbers of classes of several choices, n in all, of which each has a legal class.
 
     Example:
         >>> legal(torch.tensor([[0, 1], [0, 0]], dtype=torch.int8))
@@ -124,15 +142,22 @@ def legal(mask: Tensor) -> Tensor:
                 [ True,  True]])
     """
     mask = mask.bool()
+    if len(sizes) > 1:
+        return torch.cat([legal(part) for part in mask.split(list(sizes), -1)], -1)
     return mask | ~mask.any(-1, keepdim=True)
 
 
-def masked_rows(rows: TensorDictBase) -> TensorDictBase:
-    """Rows of a data set with masks as `LegalActions` writes them, where they have some."""
+def masked_rows(rows: TensorDictBase, env: Env) -> TensorDictBase:
+    """Rows of a data set with masks as `LegalActions` writes them, where they have some.
+
+    Args:
+        rows: Rows of the data set.
+        env: Environment, whose action the mask is for.
+    """
     for key in (MASK, (NEXT, MASK)):
         mask = rows.get(key, None)
         if mask is not None:
-            rows.set(key, legal(mask))
+            rows.set(key, legal(mask, choices(action_of(env)[1])))
     return rows
 
 
@@ -143,11 +168,11 @@ class LegalActions(ActionMask):
     """
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
-        root[MASK] = legal(root[MASK])
+        root[MASK] = self._allowed(root[MASK].bool())
         return super()._reset(root, mask)
 
     def _step(self, root: Any, outcome: Any) -> Any:
-        outcome[MASK] = legal(outcome[MASK])
+        outcome[MASK] = self._allowed(outcome[MASK].bool())
         return super()._step(root, outcome)
 
     def transform_specs(self, specs: Specs) -> None:
@@ -183,6 +208,7 @@ class ActionDistribution:
         kind: Class of the distribution.
         kwargs: Further arguments of the distribution.
         mask: Key of the mask of legal actions; None if all are.
+        mask_name: Name of the distribution's argument for that mask.
     """
 
     key: NestedKey
@@ -192,11 +218,12 @@ class ActionDistribution:
     kind: type
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     mask: NestedKey | None = None
+    mask_name: str = "mask"
 
     def reads(self, params: Sequence[NestedKey] | None = None) -> Any:
         """Return the ``in_keys`` of a `ProbabilisticActor`; `params` are the keys of parameters, if not their names."""
         found: list[Any] = [*(self.params if params is None else params)]
-        return found if self.mask is None else {**dict(zip(self.params, found, strict=True)), "mask": self.mask}
+        return found if self.mask is None else {**dict(zip(self.params, found, strict=True)), self.mask_name: self.mask}
 
 
 def distribution_of(env: Env, recipe: str) -> ActionDistribution:
@@ -205,7 +232,7 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
     | action | distribution |
     |---|---|
     | `Categorical`, `OneHot` | categorical, of the legal actions where the environment writes ``action_mask`` |
-    | `MultiCategorical` ``[k]`` | `IndependentCategorical` |
+    | `MultiCategorical` ``[k]`` | `IndependentCategorical`, of the legal classes where there is a mask |
     | `Binary` ``[n]`` | `IndependentBernoulli` |
     | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
     | `Unbounded` ``[n]``, float32 or float64 | normal |
@@ -231,7 +258,7 @@ def distribution_for(
         spec: Spec of one action.
         env: Name of the environment, for messages.
         recipe: Name for messages.
-        mask: Key of the mask of legal actions, which only one choice of several can have.
+        mask: Key of the mask of legal actions, which choices can have.
 
     Raises:
         SpecError: If the action is of another kind, or bounded on one side.
@@ -243,8 +270,9 @@ def distribution_for(
         return ActionDistribution(key, spec, int(spec.n), ["logits"], kind, mask=mask)
     if type(spec) is MultiCategorical and vector:
         allowed = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
+        kwargs = {"mask": allowed.to(spec.device)}  # of padding
         return ActionDistribution(
-            key, spec, allowed.numel(), ["logits"], IndependentCategorical, {"mask": allowed.to(spec.device)}
+            key, spec, allowed.numel(), ["logits"], IndependentCategorical, kwargs, mask, mask_name="action_mask"
         )
     if type(spec) is Binary and vector:
         return ActionDistribution(key, spec, spec.shape[0], ["logits"], IndependentBernoulli, {"dtype": spec.dtype})

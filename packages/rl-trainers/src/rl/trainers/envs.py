@@ -40,7 +40,7 @@ from rl.trainers._preprocessing import (
     stacked_frames,
     training_rewards,
 )
-from rl.trainers.actions import LegalActions, is_choice, mask_in_info, mask_key
+from rl.trainers.actions import LegalActions, choices, mask_in_info, mask_key
 from rl.trainers.config import RunConfig
 from rl.trainers.networks import MASK, action_of
 
@@ -248,7 +248,7 @@ def _check_one_reward(env: Any) -> None:
 def _with_legal_actions(env: Any) -> Any:
     """Convert a mask that fits to booleans, by which random actions are legal."""
     keys = leaf_keys(env.full_action_spec)
-    if mask_key(env) is None or len(keys) != 1 or not is_choice(action_of(env)[1]):
+    if mask_key(env) is None or len(keys) != 1 or not choices(action_of(env)[1]):
         return env
     return TransformedEnv(env, LegalActions(keys[0]))
 

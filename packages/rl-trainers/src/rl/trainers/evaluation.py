@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl.collectors import Collector
+from rl.core.arguments import fixed
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
@@ -45,19 +46,22 @@ class Evaluator:
         deterministic: Whether to take the deterministic action instead of sampling as in training.
 
     Attributes:
+        policy: Policy of the next `run`.
+        deterministic: Whether the next `run` takes the deterministic action.
         note: Function that is called with a line about an evaluation that takes suspiciously long.
         statistics: Statistics with which the environments normalize observations, see
             `rl.trainers._preprocessing.statistics_of`; None if they have what they need.
     """
 
+    make: Callable[[int, int], Env] = fixed("_make")
+    """Function that returns an environment."""
     note: Callable[[str], object] | None = None
     statistics: Sequence[Any] | None = None
 
     def __init__(
         self, make: Callable[[int, int], Env], policy: Callable[[Any], Any], *, deterministic: bool = True
     ) -> None:
-        self._make, self._policy = make, policy
-        self._deterministic = deterministic
+        self._make, self.policy, self.deterministic = make, policy, deterministic
         self._envs: dict[int, Env] = {}
 
     def run(self, episodes: int, *, seed: int) -> Tensor:
@@ -77,10 +81,10 @@ class Evaluator:
             set_statistics(env, self.statistics)
         env.set_seed(seed)
         seed_everything(seed)
-        how = ExplorationType.DETERMINISTIC if self._deterministic else ExplorationType.RANDOM
+        how = ExplorationType.DETERMINISTIC if self.deterministic else ExplorationType.RANDOM
         collector = Collector(
             env,
-            self._policy,
+            self.policy,
             frames_per_batch=episodes * 32,
             total_frames=-1,
             exploration_type=how,

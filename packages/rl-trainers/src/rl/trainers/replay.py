@@ -95,7 +95,7 @@ def buffer_with_dataset(
     data = open_dataset(config.dataset, env, config.batch_size, config.env)
     check_entries(config.recipe, config.dataset, data[0], reads)
     both = [key for key in keys if data[0].get(key, None) is not None]
-    rows = masked_rows(data[:].select(*both)).to(config.device)
+    rows = masked_rows(data[:].select(*both), env).to(config.device)
     check_rows(rows, config.dataset)
     buffer = OfflineToOnlineReplayBuffer(
         ReplayBuffer(storage=TensorStorage(rows)),

@@ -475,6 +475,11 @@ class EnvBase(SpecNames):
                 raise RLError("rollout takes a policy or actions, and was given both: leave one out")
             policy = OpenLoopPolicy(self, actions, max_steps)
             max_steps = min(max_steps, policy.steps)
+        elif policy is not None and (isinstance(policy, type) or not callable(policy)):
+            raise ArgumentError(
+                f"{self._rl.owner}.rollout: policy is a function from TensorDict to TensorDict, got {policy!r:.100}."
+                " Give known actions as rollout(n, actions=...)"
+            )
         elif policy is not None and auto_cast_to_device:
             policy = on_its_device(policy, self.device)
         if auto_reset or tensordict is None:

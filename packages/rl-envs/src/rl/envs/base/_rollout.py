@@ -197,6 +197,7 @@ def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictB
     except Exception:
         _explain_outcomes(env, nexts)
         raise
+    _check_same_dtypes(env, below, nexts)
     env._rl.flags.check(below, env._rl.owner)
     names: Any = [*[None] * dim, "time"]
     size = (*env.batch_size, len(roots))
@@ -291,6 +292,7 @@ def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> Tensor
         except Exception:
             _explain_outcomes(env, [step.get("next") for step in steps])
             raise
+        _check_same_dtypes(env, out.get("next"), [step.get("next") for step in steps])
     else:
         out = LazyStackedTensorDict.lazy_stack(steps, dim)
     env._rl.flags.check(out.get("next"), env._rl.owner)
@@ -307,6 +309,15 @@ def _check_same_keys(steps: Sequence[AbstractSet[NestedKey]]) -> None:
                 " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
                 " transform policy.make_tensordict_primer())"
             )
+
+
+def _check_same_dtypes(env: Any, stacked: Any, outcomes: list[Any]) -> None:
+    """Raise a SpecError if an entry has changed its dtype, which a stack would convert."""
+    ends = outcomes[0], outcomes[-1]
+    for key in leaf_keys(outcomes[0]):
+        dtype = getattr(stacked.get(key), "dtype", None)
+        if any(getattr(end.get(key), "dtype", None) is not dtype for end in ends):
+            _explain_outcomes(env, outcomes)
 
 
 def _explain_outcomes(env: Any, outcomes: list[Any]) -> None:

@@ -212,6 +212,20 @@ class Chunk:
             return MISSING
         return CALLABLE if callable(found[0]) else found
 
+    def assign(self, name: str, value: Any) -> str:
+        """Set an attribute of each environment.
+
+        Returns:
+            Nothing; `MISSING` if there is no such attribute, or the reason why it is refused.
+        """
+        try:
+            inside = all(hasattr(env, name) for env in self.env.envs)
+            for env in self.env.envs if inside else ():
+                setattr(env, name, value)
+        except AttributeError as error:
+            return str(error)
+        return "" if inside else MISSING
+
     def run(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Call a method of each environment."""
         return [getattr(env, name)(*args, **kwargs) for env in self.env.envs]

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import fixed
 from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.interfaces import Env
@@ -22,6 +23,20 @@ from rl.envs.base._specs import leaf_keys
 
 class MembersBase(EnvBase):
     """Base of environments that consist of others, which have numbers."""
+
+    _num_workers: int
+    num_workers: int = fixed("_num_workers")
+    """Number of environments."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the environments inside have is set there, in each of them."""
+        own = name.startswith("_") or "_rl" not in vars(self) or name in vars(self) or hasattr(type(self), name)
+        if own or not self._set_inside(name, value):
+            super().__setattr__(name, value)
+
+    def _set_inside(self, name: str, value: Any) -> bool:  # noqa: ARG002  # for subclasses
+        """Set an attribute of the environments, if these have it; return whether they do."""
+        return False
 
     def _member_numbers(self) -> Iterable[int]:
         raise NotImplementedError

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, fixed
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
@@ -119,6 +119,7 @@ class WorkersEnv(MembersBase):
         EnvBase.__init__(self, batch_size=(count, *first["batch_size"]), device=device)
         self.observation_spec, self.action_spec = specs["observation"], specs["action"]
         self.reward_spec, self.done_spec, self.state_spec = specs["reward"], specs["done"], specs["state"]
+        self._num_workers = count
         self._name, self._leaf = first["name"], first["leaf"] and shared is not None
         self._rl.legal_actions = WorkersEnv._legal_actions
         self._options: Mapping[str, Any] | None = None  # of the reset that is running
@@ -380,6 +381,17 @@ class WorkersEnv(MembersBase):
             return partial(self._run, name)
         return [value for part in found for value in part]
 
+    def _set_inside(self, name: str, value: Any) -> bool:
+        answers: list[str] = [MISSING] if self.is_closed else self._assign(name, value)
+        for answer in answers:
+            if answer not in ("", MISSING):
+                raise AttributeError(answer)
+        return MISSING not in answers
+
+    @allow_one_thread
+    def _assign(self, name: str, value: Any) -> list[str]:
+        return self._idle().call_all("assign", name, value)
+
     @allow_one_thread
     def _attribute(self, name: str) -> list[Any]:
         return self._idle().call_all("attribute", name)
@@ -490,7 +502,20 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             shutdown_timeout=shutdown_timeout,
         )
         edges = [len(makers) * i // count for i in range(count + 1)]
+        self._timeout, self._num_threads, self._daemon = timeout, num_threads, daemon
+        self._shared_memory, self._mp_start_method = shared_memory, mp_start_method
         super().__init__(makers, edges, group, shared_memory=shared_memory, device=device)
+
+    timeout: float | None = fixed("_timeout")
+    """Seconds after which a step or reset that has not returned is an error."""
+    num_threads: int = fixed("_num_threads")
+    """Threads of torch in each worker."""
+    daemon: bool = fixed("_daemon")
+    """Whether the workers are daemonic."""
+    shared_memory: bool = fixed("_shared_memory")
+    """Whether data is exchanged in shared memory."""
+    mp_start_method: str | None = fixed("_mp_start_method")
+    """Start method of the processes; the default one if None."""
 
     def lowered(self) -> LeafEnv | None:
         if not self._leaf:

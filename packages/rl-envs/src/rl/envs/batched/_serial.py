@@ -63,6 +63,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
                 raise ArgumentError(
                     f"SerialEnv: environment {number} is one of those before it; make a new one each time"
                 )
+        self._num_workers = num_workers
         self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
         joined = described(first)
@@ -210,6 +211,12 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def __len__(self) -> int:
         return len(self.envs)
+
+    def _set_inside(self, name: str, value: Any) -> bool:
+        inside = all(hasattr(env, name) for env in self.envs)
+        for env in self.envs if inside else ():
+            setattr(env, name, value)
+        return inside
 
     def __getattr__(self, name: str) -> Any:
         envs = [] if name.startswith("_") else vars(self).get("envs", [])

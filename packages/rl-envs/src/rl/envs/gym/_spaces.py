@@ -132,7 +132,13 @@ def _multi_binary(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
 
 def _text(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
     del space, categorical
-    return NonTensor(), list, list
+    return NonTensor(), list, lambda rows: [_as_text(row) for row in rows or [None]]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise SpecError(f"an action of text has no random values, and must be a string, got {value!r:.80}: give a policy")
 
 
 _CONVERTERS: dict[type, Converter] = {
@@ -277,6 +283,8 @@ def _for_one(
         if hot:
             return encode_choice, lambda tensor: number(tensor.tolist().index(1) + start)
         return encode_choice, lambda tensor: number(tensor.item() + start)
+    if isinstance(spec, NonTensor):
+        return encode_one, _as_text
     return encode_one, lambda tensor: decode(tensor.unsqueeze(0))[0]
 
 

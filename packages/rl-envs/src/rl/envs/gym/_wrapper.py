@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, fixed, one_of
 from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
@@ -82,6 +82,9 @@ class GymWrapper(SimulatorEnv):
 
     _rename = "rename it with a gymnasium.ObservationWrapper"
 
+    frame_skip: int = fixed("_frame_skip")
+    """Number of times each action is repeated."""
+
     def __init__(
         self,
         env: Any,
@@ -114,7 +117,7 @@ class GymWrapper(SimulatorEnv):
             raise ArgumentError(f"{type(self).__name__}: pixels_only=True needs from_pixels=True")
         count = env.num_envs if vector else len(env) if several else None
         super().__init__(batch_size=() if count is None else (count,), device=device)
-        self._env = env
+        self._env, self._frame_skip = env, skip
         first: Any = env[0] if several else env  # pyright: ignore[reportIndexIssue]  # a sequence then
         seen = places(
             first.single_observation_space if vector else first.observation_space,
@@ -252,13 +255,15 @@ class GymEnv(GymWrapper):
             pixels_only=pixels_only,
             info_keys=info_keys,
         )
-        self.env_name = env_name
+        self._env_name, self._frame_skip = env_name, frame_skip or 1
 
+    env_name: str = fixed("_env_name")
+    """Id of the environment."""
     available_envs: ClassVar[Ids] = Ids(lambda: gymnasium.registry)
     """Ids that Gymnasium knows now, sorted; packages that are imported later add theirs."""
 
     def _label(self) -> str:
-        return self.env_name
+        return self._env_name
 
 
 def _made(env_name: str, frame_skip: int, wrappers: Sequence[Callable[[Any], Any]], gym_kwargs: dict[str, Any]) -> Any:

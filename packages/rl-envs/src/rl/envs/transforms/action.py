@@ -287,6 +287,7 @@ class ActionMask(Transform):
     def __init__(self, action_key: NestedKey = "action", mask_key: NestedKey = "action_mask") -> None:
         super().__init__()
         self.action_key, self.mask_key = unwrap(action_key), unwrap(mask_key)
+        self._sizes: list[int] = []  # numbers of classes, of an action that makes several choices
 
     @property
     def masked_spec(self) -> Any:
@@ -318,11 +319,19 @@ class ActionMask(Transform):
         legal, spec = self._legal(entries), self.masked_spec
         if chosen is not None and spec.mask is not None:
             legal = where_reset(chosen.reshape(*self._parent.batch_size, 1), legal, spec.mask)
-        spec.update_mask(legal | ~legal.any(-1, keepdim=True))
+        spec.update_mask(self._allowed(legal))
+
+    def _allowed(self, legal: Tensor) -> Tensor:
+        """Allow all classes of a choice that has no legal one, as at the end of an episode."""
+        if len(self._sizes) < 2:
+            return legal | ~legal.any(-1, keepdim=True)
+        parts = legal.split(self._sizes, -1)
+        return torch.cat([part | ~part.any(-1, keepdim=True) for part in parts], -1)
 
     def transform_specs(self, specs: Specs) -> None:
         """Check that the entries exist."""
-        specs.read(self.action_key, self)
+        numbers = getattr(specs.read(self.action_key, self)[0][self.action_key], "nvec", None)
+        self._sizes = [] if numbers is None else numbers.flatten().tolist()
         for spec in specs.written(self.mask_key, self):
             dtype = spec[self.mask_key].dtype
             if dtype is None or dtype.is_floating_point or dtype.is_complex:

@@ -459,12 +459,16 @@ class SignTransform(Transform):
 class SuccessReward(Transform):
     """Writes a sparse reward: `reward` in the steps where a success flag is set, otherwise 0.
 
-    Reads a bool entry under ``next``, ``[*B]`` or of the reward's shape; writes the reward, in its dtype.
+    Reads an entry under ``next``, ``[*B]`` or of the reward's shape: a bool, or a number other than 0 for a success;
+    writes the reward, in its dtype.
 
     Args:
         success_key: The flag.
         reward_key: The reward that is replaced.
         reward: Reward of a success.
+
+    Raises:
+        SpecError: If flag and reward differ in their number of elements.
 
     Example:
         >>> from rl.envs import GridWorldEnv, TransformedEnv
@@ -489,14 +493,19 @@ class SuccessReward(Transform):
         reward = entries.get(self.reward_key, None)
         if reward is not None:
             success = entries[self.success_key].reshape(reward.shape)
-            entries[self.reward_key] = torch.where(success, self.reward, 0.0).to(reward.dtype)
+            entries[self.reward_key] = torch.where(success != 0, self.reward, 0.0).to(reward.dtype)
         return entries
 
     def transform_specs(self, specs: Specs) -> None:
         """Give the reward its bounds."""
-        specs.written(self.success_key, self)
+        flag = specs.written(self.success_key, self)[0][self.success_key]
         for spec in specs.written(self.reward_key, self):
             old = spec[self.reward_key]
+            if flag.shape.numel() != old.shape.numel():
+                raise SpecError(
+                    f"{self!r} reads one flag for each reward; {key_str(self.success_key)} is {list(flag.shape)},"
+                    f" {key_str(self.reward_key)} {list(old.shape)}: add up the rewards before, or name another flag"
+                )
             low, high = min(self.reward, 0.0), max(self.reward, 0.0)
             spec[self.reward_key] = Bounded(low, high, shape=old.shape, dtype=old.dtype, device=old.device)
 

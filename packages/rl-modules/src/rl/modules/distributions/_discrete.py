@@ -408,6 +408,12 @@ class IndependentCategorical(Independent):  # pyright: ignore[reportMissingTypeA
     Args:
         logits: Unnormalized log-probabilities, ``[*B, k * n]``, where n is the largest number of classes.
         mask: Classes of each choice, bool ``[k, n]``; False for padding of choices with fewer classes.
+        action_mask: Mask of the classes that are allowed, bool ``[*B, c]``, those of the first choice, then those of
+            the second, without padding, as `MultiCategorical` has it; all are allowed if None.
+
+    Raises:
+        ArgumentError: if some choice allows no class (on a CPU; other devices assert it without synchronization).
+        ShapeError: if `action_mask` has another number of classes than `mask`.
 
     Example:
         >>> dist = IndependentCategorical(torch.zeros(1, 6), torch.tensor([[True, True, False], [True, True, True]]))
@@ -415,14 +421,29 @@ class IndependentCategorical(Independent):  # pyright: ignore[reportMissingTypeA
         tensor([0.1667])
     """
 
-    def __init__(self, logits: Tensor, mask: Tensor) -> None:
-        masked = logits.unflatten(-1, mask.shape).masked_fill(~mask, -torch.inf)
+    def __init__(self, logits: Tensor, mask: Tensor, action_mask: Tensor | None = None) -> None:
+        allowed = mask if action_mask is None else _padded_mask(action_mask, mask, type(self).__name__)
+        masked = logits.unflatten(-1, mask.shape).masked_fill(~allowed, -torch.inf)
         super().__init__(Categorical(masked), 1, validate_args=False)
 
     @property
     def deterministic_sample(self) -> Tensor:
         """Most likely class of each choice."""
         return self.base_dist.mode
+
+
+def _padded_mask(action_mask: Tensor, classes: Tensor, owner: str) -> Tensor:
+    """Return a mask of classes ``[*B, k, n]`` of a mask without padding ``[*B, c]``."""
+    position = classes.flatten().cumsum(0) - 1  # of each class in the mask without padding
+    if not torch.compiler.is_compiling() and classes.is_cpu and action_mask.shape[-1] != int(position[-1]) + 1:
+        raise ShapeError(
+            f"{owner} has {int(position[-1]) + 1} classes in all, and got a mask of shape {tuple(action_mask.shape)}:"
+            " its last dimension lists the classes of each choice, one choice after the other"
+        )
+    padded = action_mask.index_select(-1, position.clamp_min(0)).unflatten(-1, classes.shape)
+    padded = padded.masked_fill(~classes, False)  # noqa: FBT003  a value
+    check_mask(padded, owner)
+    return padded
 
 
 class IndependentBernoulli(Independent):  # pyright: ignore[reportMissingTypeArgument]

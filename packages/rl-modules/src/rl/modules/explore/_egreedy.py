@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import torch
@@ -10,15 +11,16 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
+from rl.core.arguments import fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
-from rl.core.specs import Composite, TensorSpec
+from rl.core.specs import Composite, MultiCategorical, MultiOneHot, TensorSpec
 from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import check_mask
-from rl.modules.policy._fit import action_leaf, action_shape, action_space, spec_by_key
+from rl.modules.policy._fit import action_leaf, action_shape, action_space, group_sizes, spec_by_key
 
 
 class LinearSchedule(nn.Module):
@@ -29,6 +31,7 @@ class LinearSchedule(nn.Module):
         start: Value before the first step, not below `end`; a tensor has several, each of which falls.
         end: Value after the last, not negative.
         steps: Length, at least 1.
+        most: Largest value that is allowed.
 
     Raises:
         ArgumentError: if these conditions do not hold.
@@ -45,12 +48,16 @@ class LinearSchedule(nn.Module):
     end: float | Tensor
     done: Tensor
 
-    def __init__(self, owner: str, start: float | Tensor, end: float | Tensor, steps: int) -> None:
+    def __init__(
+        self, owner: str, start: float | Tensor, end: float | Tensor, steps: int, *, most: float = inf
+    ) -> None:
         super().__init__()
         ordered = torch.as_tensor((end >= 0) & (end <= start))
         if not bool(ordered.all()) or steps < 1:
             raise ArgumentError(f"{owner} needs start >= end >= 0 and one step or more, got {start}, {end} and {steps}")
-        self.owner, self.steps = owner, int(steps)
+        if bool((torch.as_tensor(start) > most).any()):
+            raise ArgumentError(f"{owner} starts at a probability, at most {most:g}, got {start}")
+        self.owner, self.steps, self.most = owner, int(steps), most
         self.register_buffer("value", torch.as_tensor(start, dtype=torch.get_default_dtype()).clone())
         for name, one in (("start", start), ("end", end)):
             if isinstance(one, Tensor):
@@ -68,8 +75,37 @@ class LinearSchedule(nn.Module):
         if count < 0:
             raise ArgumentError(f"{self.owner}.step got {count}, expected at least 0")
         self.done += count
+        self._update()
+
+    def change(self, name: str, value: float | Tensor) -> None:
+        """Set `start`, `end` or `steps`; `value` is that of the new schedule after the steps that were done.
+
+        Raises:
+            ArgumentError: if the conditions of the class do not hold. Nothing is changed.
+        """
+        settings: dict[str, Any] = {"start": self.start, "end": self.end, "steps": self.steps}
+        if isinstance(settings[name], Tensor):
+            value = torch.as_tensor(value, dtype=self.value.dtype, device=self.value.device).expand_as(self.value)
+        settings[name] = value
+        new = LinearSchedule(self.owner, **settings, most=self.most)
+        setattr(self, name, getattr(new, name))
+        self._update()
+
+    def _update(self) -> None:
         share = (self.done.double() / self.steps).clamp(max=1.0)
         self.value.copy_(self.start + (self.end - self.start) * share)
+
+
+def scheduled(name: str, doc: str) -> Any:
+    """Create a property of a module for a setting of its `schedule`: ``start``, ``end`` or ``steps``."""
+
+    def read(self: Any) -> Any:
+        return getattr(self.schedule, name)
+
+    def write(self: Any, value: Any) -> None:
+        self.schedule.change(name, value)
+
+    return property(read, write, doc=doc)
 
 
 def exploring() -> bool:
@@ -108,7 +144,7 @@ class EGreedyModule(TensorDictModuleBase):
         annealing_num_steps: Number of frames in between.
         action_key: Key of the action.
         action_mask_key: Key of the mask, bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical
-            actions.
+            actions, and for several of them, whose classes are listed one choice after the other.
 
     Raises:
         ArgumentError: if the probabilities are outside [0, 1] or rise.
@@ -136,13 +172,12 @@ class EGreedyModule(TensorDictModuleBase):
         action_mask_key: NestedKey | None = None,
     ) -> None:
         super().__init__()
-        if eps_init > 1:
-            raise ArgumentError(f"EGreedyModule: eps_init is a probability, got {eps_init}")
         key = unwrap(action_key)
-        self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
+        self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps, most=1.0)
         self.in_keys = key_list([key] if action_mask_key is None else [key, action_mask_key])
         self.out_keys = key_list(key)
-        self.spec: Composite | None = None
+        self._spec: Composite | None = None
+        self._action_key = key
         self._leaf: Any = None
         if spec is not None:
             self.set_spec(spec)
@@ -155,11 +190,21 @@ class EGreedyModule(TensorDictModuleBase):
         """
         leaf = action_leaf(spec, self.out_keys[0], "EGreedyModule")
         space = action_space(leaf)
-        if len(self.in_keys) > 1 and space not in {"one-hot", "categorical"}:
+        if len(self.in_keys) > 1 and space is None:
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
-        self.spec, self._leaf = spec_by_key(spec, self.out_keys[0]), leaf
+        masked = len(self.in_keys) > 1
+        self._sizes = group_sizes(leaf) if masked and isinstance(leaf, MultiOneHot | MultiCategorical) else None
+        self._spec, self._leaf = spec_by_key(spec, self.out_keys[0]), leaf
         self._space = space
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
+
+    spec: Composite | None = fixed("_spec", "Call set_spec(spec)")
+    """Composite with the spec of the action; None before it is given."""
+    action_key: NestedKey = fixed("_action_key")
+    """Key of the action."""
+    eps_init = scheduled("start", "Probability at the start; it may be assigned.")
+    eps_end = scheduled("end", "Probability after `annealing_num_steps` frames; it may be assigned.")
+    annealing_num_steps = scheduled("steps", "Number of frames in between; it may be assigned.")
 
     @property
     def eps(self) -> Tensor:
@@ -218,6 +263,14 @@ class EGreedyModule(TensorDictModuleBase):
     def _draw(self, action: Tensor, mask: Tensor | None) -> Tensor:
         spec, device = self._leaf, action.device
         one_hot = self._space == "one-hot"
+        if mask is not None and self._sizes is not None:
+            check_mask(mask, "EGreedyModule", self._sizes)
+            parts = mask.split(self._sizes, -1)
+            codes = [torch.where(part, torch.rand(part.shape, device=device), -1.0).argmax(-1) for part in parts]
+            if self._space == "multi-categorical":
+                return torch.stack(codes, -1).to(action.dtype)
+            hot = [nn.functional.one_hot(code, size) for code, size in zip(codes, self._sizes, strict=True)]
+            return torch.cat(hot, -1).to(action.dtype)
         if mask is not None:
             check_mask(mask, "EGreedyModule")
             index = torch.where(mask, torch.rand(mask.shape, device=device), -1.0).argmax(-1)

@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import load
+from rl.core.arguments import fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
@@ -19,7 +20,7 @@ from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules import _foreign
 from rl.modules._keys import key_list
-from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, check_spec, exploring
+from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, check_spec, exploring, scheduled
 from rl.modules.policy._fit import action_leaf, spec_by_key
 
 
@@ -93,7 +94,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         self.schedule = LinearSchedule("AdditiveGaussianModule", sigma_init, sigma_end, annealing_num_steps)
         self.in_keys = key_list(key)
         self.out_keys = key_list(key)
-        self.spec: Composite | None = None
+        self._spec: Composite | None = None
+        self._action_key = key
         self._leaf: Any = None
         self.register_buffer("_low", None, persistent=False)
         self.register_buffer("_high", None, persistent=False)
@@ -107,8 +109,16 @@ class AdditiveGaussianModule(TensorDictModuleBase):
             SpecError: if the action is not continuous.
         """
         self._leaf = continuous_leaf(spec, self.out_keys[0], "AdditiveGaussianModule")
-        self.spec = spec_by_key(spec, self.out_keys[0])
+        self._spec = spec_by_key(spec, self.out_keys[0])
         self._low, self._high = bounds_on(self._leaf, self.sigma.device)
+
+    spec: Composite | None = fixed("_spec", "Call set_spec(spec)")
+    """Composite with the spec of the action; None before it is given."""
+    action_key: NestedKey = fixed("_action_key")
+    """Key of the action."""
+    sigma_init = scheduled("start", "Scale of the noise at the start; it may be assigned.")
+    sigma_end = scheduled("end", "Scale after `annealing_num_steps` frames; it may be assigned.")
+    annealing_num_steps = scheduled("steps", "Number of frames in between; it may be assigned.")
 
     @property
     def sigma(self) -> Tensor:
@@ -242,7 +252,8 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         key = unwrap(action_key)
         self.in_keys = key_list([key, _NOISE, _STEPS])
         self.out_keys = key_list([key, next_key(_NOISE), next_key(_STEPS)])
-        self.spec: Composite | None = None
+        self._spec: Composite | None = None
+        self._action_key = key
         self._leaf: Any = None
         self.register_buffer("_low", None, persistent=False)
         self.register_buffer("_high", None, persistent=False)
@@ -256,8 +267,16 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
             SpecError: if the action is not continuous.
         """
         self._leaf = continuous_leaf(spec, self.out_keys[0], "OrnsteinUhlenbeckProcessModule")
-        self.spec = spec_by_key(spec, self.out_keys[0])
+        self._spec = spec_by_key(spec, self.out_keys[0])
         self._low, self._high = bounds_on(self._leaf, self.eps.device)
+
+    spec: Composite | None = fixed("_spec", "Call set_spec(spec)")
+    """Composite with the spec of the action; None before it is given."""
+    action_key: NestedKey = fixed("_action_key")
+    """Key of the action."""
+    eps_init = scheduled("start", "Factor of the noise at the start; it may be assigned.")
+    eps_end = scheduled("end", "Factor after `annealing_num_steps` frames; it may be assigned.")
+    annealing_num_steps = scheduled("steps", "Number of frames in between; it may be assigned.")
 
     @property
     def eps(self) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, fixed
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.tensor_functions import run_layers
 from rl.modules import _foreign
@@ -182,8 +182,13 @@ class MLP(nn.Sequential):
             if dropout is not None:
                 layers.append(nn.Dropout(dropout))
         super().__init__(*layers)
-        self.in_features, self.out_features = in_features, out_features
+        self._in_features, self._out_features = in_features, out_features
         self._out_shape = shape
+
+    in_features: int | None = fixed("_in_features")
+    """Width of the input; None if it is found out at the first call."""
+    out_features: int | Sequence[int] = fixed("_out_features")
+    """Width of the output, or its shape."""
 
     def forward(self, *inputs: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # takes several
         """Concatenate the inputs and run the layers.
@@ -194,9 +199,9 @@ class MLP(nn.Sequential):
         if not inputs:
             raise ShapeError("MLP got no input")
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, -1)
-        if self.in_features is not None and x.shape[-1] != self.in_features:
+        if self._in_features is not None and x.shape[-1] != self._in_features:
             shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
-            raise ShapeError(f"MLP was made for in_features={self.in_features}, got inputs of shape {shapes}")
+            raise ShapeError(f"MLP was made for in_features={self._in_features}, got inputs of shape {shapes}")
         first = next(iter(self._modules.values()), None)
         weight = getattr(first, "weight", None) if type(first) is nn.Linear else None
         if weight is not None and x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):

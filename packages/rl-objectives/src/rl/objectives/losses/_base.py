@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.arguments import as_number
 from rl.core.contract import Contract, Key
 from rl.core.errors import (
     ArgumentError,
@@ -32,6 +33,25 @@ from rl.objectives._keyed_module import KeyedModule
 from rl.objectives.estimators import ValueEstimators, estimator_class
 from rl.objectives.functional._q_learning import check_reduction
 from rl.objectives.targets import TargetWatch
+
+
+def of_estimator(name: str) -> Any:
+    """Create a property of a loss: a coefficient of its value estimator, in [0, 1], which may be assigned."""
+
+    def read(self: LossModule) -> Any:
+        return getattr(self.value_estimator, name)
+
+    def write(self: LossModule, value: Any) -> None:
+        estimator, owner = self.value_estimator, type(self).__name__
+        if not hasattr(estimator, name):
+            kind = "no value estimator" if estimator is None else f"a {type(estimator).__name__}, without {name}"
+            raise AttributeError(
+                f"{owner}.{name} is that of its value estimator, and it has {kind}. Call"
+                f" make_value_estimator(value_type, {name}=...)"
+            )
+        setattr(estimator, name, value if isinstance(value, Tensor) else as_number(value, owner, name, least=0, most=1))
+
+    return property(read, write, doc=f"`{name}` of the value estimator; it may be assigned.")
 
 
 class LossModule(KeyedModule):

@@ -26,7 +26,7 @@ from rl.objectives._batch import (
 from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.estimators import check_td
 from rl.objectives.functional._q_learning import reduce
-from rl.objectives.losses._base import LossModule
+from rl.objectives.losses._base import LossModule, of_estimator
 
 
 class ReplayLoss(LossModule):
@@ -50,6 +50,11 @@ class ReplayLoss(LossModule):
     _loss_name: ClassVar[str] = "loss"
     _distributional: ClassVar[bool] = False
     """Whether networks write distributions of values."""
+
+    gamma: float | Tensor = of_estimator("gamma")
+    """Discount."""
+    lmbda: float | Tensor = of_estimator("lmbda")
+    """Weight of longer returns, if the value estimator has one."""
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
         check_td(estimator, type(self).__name__, one_step=self._distributional)

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl.core.arguments import as_number
+from rl.core.arguments import as_number, fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
@@ -72,6 +72,9 @@ class QLoss(ReplayLoss):
     value_network: nn.Module
     target_value_network: nn.Module | None
 
+    delay_value: bool = fixed("_delay_value")
+    """Whether next states are valued by a copy."""
+
     def __init__(
         self, value_network: nn.Module, *, delay_value: bool, double_dqn: bool, action_space: Any, reduction: str | None
     ) -> None:
@@ -80,7 +83,7 @@ class QLoss(ReplayLoss):
         if not isinstance(value_network, TensorDictModuleBase) and not hasattr(value_network, "in_keys"):
             value_network = TensorDictModule(value_network, in_keys=["observation"], out_keys=["action_value"])
         self.action_space = _action_space(action_space, self._keys["action"], owner)
-        self.double_dqn, self.delay_value, self.value_network = double_dqn, delay_value, value_network
+        self.double_dqn, self._delay_value, self.value_network = double_dqn, delay_value, value_network
         self.target_value_network = make_target(value_network, owner) if delay_value else None
 
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, fixed
 from rl.core.errors import ArgumentError, BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
@@ -34,6 +34,7 @@ from rl.replay.buffers._pipeline import (
     Patch,
     PrefetchQueue,
     Transforms,
+    check_shareable,
     collate,
     pull,
     push,
@@ -116,19 +117,19 @@ class ReplayBuffer(Stateful):
         owner = type(self).__name__
         _check_options(owner, batch_size, prefetch, pin_memory=pin_memory)
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
-        self.sampler: Final[Sampler] = _sampler_of(owner, sampler, consume_after_n_samples)
-        self.sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
-        self._sampler: Final = completed(self.sampler, SamplerBase)
-        self._rows: Final = with_unit(owner, type(self.sampler).__name__, self._sampler, sample_unit)
-        self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
+        self._given_sampler = _sampler_of(owner, sampler, consume_after_n_samples)
+        self._sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
+        self._sampler = completed(self.sampler, SamplerBase)
+        self._rows = with_unit(owner, type(self.sampler).__name__, self._sampler, sample_unit)
+        self._given_writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
         self._writer: Final = completed(self.writer, WriterBase)
         storage = ListStorage() if storage is None else storage
         if shared:
             unit = self._rows is not self._sampler
             storage = shared_storage(owner, storage, self.sampler, self.writer, unit=unit)
-        self.storage: Final[Storage] = storage
+        self._storage: Final[Storage] = storage
         _check_sampler(owner, type(self.sampler).__name__, self._sampler, self.storage, prefetch)
-        self.batch_size: Final = None if batch_size is None else int(batch_size)
+        self._batch_size = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
         rows_dims = getattr(self.storage, "ndim", 1)
         extended = 0 if dim_extend is None else as_integer(dim_extend, owner, "dim_extend", 0)
@@ -140,17 +141,84 @@ class ReplayBuffer(Stateful):
         self._pin_memory = pin_memory
         self._flight = PrefetchQueue(prefetch or 0)
         self._write_count = 0
-        self.shared: Final = shared
+        self._shared: Final = shared
         self._lock: AbstractContextManager[object] = self._new_lock()
-        self._postprocesses: Final = overrides(self._sampler, SamplerBase, "postprocess")
-        self._consumes: Final = overrides(self._sampler, SamplerBase, "available")
         selects = overrides(self._writer, WriterBase, "select")
         self._prepares: Final = selects or self._extended_dim > 0  # batches before they are written
         self._tracked: Final = self._writer if self._writer.tracks_generations else None
         self._in_runs: Final = isinstance(self.storage, TensorStorageBase)  # adjacent rows are written as a slice
         by_step = rows_dims > 1 and isinstance(self.storage, TensorStorageBase)
         self._by_step: Any = self.storage if by_step else None  # which has the environments of a batch side by side
+        self._follow_sampler()
         self._attach()
+
+    storage: Final[Storage] = fixed("_storage", "Make a new buffer with storage=...")
+    """Storage of the rows."""
+    writer: Final[Writer] = fixed("_given_writer", "Make a new buffer with writer=...")
+    """Writer, which selects the indices of new rows."""
+    sample_unit: Final[SampleUnit] = fixed("_sample_unit")
+    """Unit that selects the rows of a batch for each selected one."""
+    collate_fn: Final[Callable[[Any], Any]] = fixed("_collate")
+    """Function that makes a batch of the result of `storage.get`."""
+    pin_memory: Final[bool] = fixed("_pin_memory")
+    """Whether batches are put into page-locked memory."""
+    shared: Final[bool] = fixed("_shared")
+    """Whether several processes use the buffer."""
+    prefetch: Final[int] = fixed("_depth")
+    """Number of batches that are prepared ahead."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """Sampler of the rows of a batch; assigning another one calls `set_sampler`."""
+        return self._given_sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Sampler) -> None:
+        self.set_sampler(sampler)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Number of rows of a batch if `sample` gets none; assigning another one discards prefetched batches."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int | None) -> None:
+        _check_options(type(self).__name__, batch_size, self.prefetch, pin_memory=False)
+        with self._lock:
+            self._batch_size = None if batch_size is None else int(batch_size)
+            self._flight.clear()
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Sample with another sampler from now on, which reads the stored rows; prefetched batches are discarded.
+
+        Args:
+            sampler: Sampler of the rows of a batch; it belongs to no other buffer.
+
+        Returns:
+            The sampler before.
+
+        Raises:
+            ArgumentError: If the sampler does not suit the other parts. Nothing is changed then.
+        """
+        owner, kind = type(self).__name__, type(sampler).__name__
+        check_parts(owner, sampler=sampler, transform=None)
+        own = completed(sampler, SamplerBase)
+        rows = with_unit(owner, kind, own, self.sample_unit)
+        if self._shared:
+            check_shareable(owner, sampler, self.writer, unit=rows is not own)
+        _check_sampler(owner, kind, own, self.storage, self.prefetch)
+        with self._lock:
+            rows.attach(self.storage)
+            before, self._given_sampler = self._given_sampler, sampler
+            self._sampler, self._rows = own, rows
+            self._flight.clear()
+            self._follow_sampler()
+        return before
+
+    def _follow_sampler(self) -> None:
+        """Set what depends on the kind of the sampler."""
+        self._postprocesses = overrides(self._sampler, SamplerBase, "postprocess")
+        self._consumes = overrides(self._sampler, SamplerBase, "available")
 
     @property
     def write_count(self) -> int:
@@ -161,16 +229,15 @@ class ReplayBuffer(Stateful):
         return self._write_count
 
     @property
-    def prefetch(self) -> int:
-        """Number of batches that are prepared ahead."""
+    def _depth(self) -> int:
         return self._flight.depth
 
     def __len__(self) -> int:
         """Return the number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
-        if self.shared:
+        if self._shared:
             with self._lock:
-                return len(self.storage)
-        return self._sampler.available(self.storage) if self._consumes else len(self.storage)
+                return len(self._storage)
+        return self._sampler.available(self._storage) if self._consumes else len(self._storage)
 
     def _new_lock(self) -> AbstractContextManager[object]:
         if not self.shared:
@@ -265,7 +332,7 @@ class ReplayBuffer(Stateful):
         return (data, info) if return_info or include_info else data
 
     def _sample(self, size: int) -> tuple[Any, dict[Any, Any]]:
-        if size == self.batch_size and (self._flight.depth or len(self._flight)):
+        if size == self._batch_size and (self._flight.depth or len(self._flight)):
             return self._next(size, within_pass=False)[0].result()
         with self._lock:
             index, info = self._select(size)
@@ -487,7 +554,7 @@ class ReplayBuffer(Stateful):
         sampler = twin_of(self._rows, fields["sampler"], stored, size)
         writer = twin_of(self._writer, fields["writer"], stored, size)
         self._read_rest(fields, stored)
-        vars(self).update(storage=storage, _rows=sampler, _writer=writer)
+        vars(self).update(_storage=storage, _rows=sampler, _writer=writer)
 
     def adopt(self, twin: Any) -> None:
         """Continue as `twin`; storage, sampler, writer and transforms stay the same objects."""
@@ -568,11 +635,11 @@ class ReplayBuffer(Stateful):
     def _size(self, batch_size: int | None) -> int:
         if batch_size is not None:
             return as_integer(batch_size, type(self).__name__, "batch_size", 1)
-        if self.batch_size is None:
+        if self._batch_size is None:
             raise ArgumentError(
                 f"{type(self).__name__}: no batch size: call sample(n), or construct the buffer with batch_size=n"
             )
-        return self.batch_size
+        return self._batch_size
 
     def _write_prepared(self, data: Any) -> Tensor:
         """Write what transforms, `dim_extend` and the writer make of a batch; rows that are left out have the index -1.
@@ -610,16 +677,16 @@ class ReplayBuffer(Stateful):
     def _write(self, data: Any) -> Tensor:
         with self._lock:
             self._check(data)
-            count = self.storage.count(data)
+            count = self._storage.count(data)
             self._rows.admit(data)
             if (expired := self._rows.expired(count)) is not None:
                 self._writer.reuse(expired)
-            index = self._writer.claim(self.storage, count)
+            index = self._writer.claim(self._storage, count)
             self._flight.wait_gathered()
             run = self._writer.run if self._in_runs else None
             rows = index if run is None else run
             if self._by_step is None:
-                self.storage.set(rows, data)  # validates before it writes
+                self._storage.set(rows, data)  # validates before it writes
             else:
                 self._by_step.set(rows, data, by_step=True)
                 index = self._by_step.by_batch(index, data)
@@ -654,16 +721,16 @@ class ReplayBuffer(Stateful):
 
     def _select(self, size: int, generator: torch.Generator | None = None) -> tuple[Tensor, dict[Any, Any]]:
         generator = generator if self.generator is None else self.generator
-        index, info = self._rows.sample(self.storage, size, generator=generator)
+        index, info = self._rows.sample(self._storage, size, generator=generator)
         if self._tracked is not None:
             info[GENERATION] = self._tracked.generations_of(index).to(index.device)
         return index, info
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
         runs = info.get(RUNS)
-        if runs is not None and isinstance(self.storage, TensorStorageBase):
-            return self.storage.get_runs(index, runs)
-        return self.storage.get(index)
+        if runs is not None and isinstance(self._storage, TensorStorageBase):
+            return self._storage.get_runs(index, runs)
+        return self._storage.get(index)
 
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
         info = {INDEX: index, **info}

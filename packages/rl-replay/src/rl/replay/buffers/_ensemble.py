@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ArgumentError, ContractError
+from rl.core.interfaces import Sampler
 from rl.core.keys import INDEX, NestedKey
 from rl.core.state import save
 from rl.replay import _foreign
@@ -147,6 +148,17 @@ class ReplayBufferEnsemble(ReplayBuffer):
             ContractError: Always.
         """
         raise ContractError(f"{type(self).__name__}: replace rows of a member, ensemble[0][{index!r}] = rows")
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Reject: rows are sampled by the samplers of the members.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        raise ArgumentError(
+            f"{type(self).__name__}: a {type(sampler).__name__} is set in a member, ensemble[0].set_sampler(sampler);"
+            " for other shares of the members make a new ensemble"
+        )
 
     def query(
         self, predicate: Callable[[Trajectory], bool] | None = None, *, trajectory_key: NestedKey | None = None

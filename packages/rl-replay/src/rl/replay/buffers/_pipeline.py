@@ -509,6 +509,22 @@ class Patch:
 _CURSOR, _WRITTEN = 5, 6  # of the counters, see `MemmapFiles`
 
 
+def check_shareable(owner: str, sampler: Sampler, writer: Any, *, unit: bool) -> None:
+    """Check the parts of a shared buffer.
+
+    Raises:
+        ArgumentError: If a part keeps what other processes would have to know.
+    """
+    if type(sampler) is not RandomSampler or unit:
+        name = "a sample unit" if unit else type(sampler).__name__
+        raise ArgumentError(
+            f"{owner}: shared=True takes a RandomSampler; {name} does not see what other processes write. Let"
+            " these send their batches to the process that samples"
+        )
+    if type(writer) is not RoundRobinWriter or writer.tracks_generations:
+        raise ArgumentError(f"{owner}: shared=True takes a RoundRobinWriter without generations, got {writer!r}")
+
+
 def shared_storage(owner: str, storage: Storage, sampler: Sampler, writer: Any, *, unit: bool) -> MemmapStorageBase:
     """Return the storage of a shared buffer.
 
@@ -521,14 +537,7 @@ def shared_storage(owner: str, storage: Storage, sampler: Sampler, writer: Any, 
         raise ArgumentError(
             f"{owner}: shared=True takes a LazyTensorStorage or LazyMemmapStorage, got {type(storage).__name__}"
         )
-    if type(sampler) is not RandomSampler or unit:
-        name = "a sample unit" if unit else type(sampler).__name__
-        raise ArgumentError(
-            f"{owner}: shared=True takes a RandomSampler; {name} does not see what other processes write. Let"
-            " these send their batches to the process that samples"
-        )
-    if type(writer) is not RoundRobinWriter or writer.tracks_generations:
-        raise ArgumentError(f"{owner}: shared=True takes a RoundRobinWriter without generations, got {writer!r}")
+    check_shareable(owner, sampler, writer, unit=unit)
     return share()
 
 

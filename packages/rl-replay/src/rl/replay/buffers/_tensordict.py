@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
-from rl.core.interfaces import Storage
+from rl.core.errors import ArgumentError, ContractError
+from rl.core.interfaces import Sampler, Storage
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
 from rl.replay._arguments import check_parts, overrides, to_device
@@ -50,10 +50,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def __init__(self, *, priority_key: NestedKey = TD_ERROR, **options: Unpack[SampledOptions]) -> None:
         super().__init__(**options)
         self.priority_key = priority_key
-        self.has_priorities: Final = overrides(self._sampler, SamplerBase, "check_priority")
+
+    def _follow_sampler(self) -> None:
+        super()._follow_sampler()
+        self.has_priorities = overrides(self._sampler, SamplerBase, "check_priority")
         weight = (PRIORITY_WEIGHT,) if self.has_priorities else ()
         generation = () if self._tracked is None else (GENERATION,)
-        self._reserved: Final = (INDEX, *weight, *generation, *self.sample_unit.keys)  # written into samples
+        self._reserved = (INDEX, *weight, *generation, *self.sample_unit.keys)  # written into samples
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Update priorities from a sample with TD errors.
@@ -225,6 +228,17 @@ class _Prioritized(ReplayBuffer):
     def beta(self, value: float) -> None:
         with self._lock:
             self._priorities.beta = value
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Reject another sampler: the priorities are those of the buffer.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        raise ArgumentError(
+            f"{type(self).__name__} samples by its priorities, got {type(sampler).__name__}: another sampler is an"
+            " argument of ReplayBuffer or TensorDictReplayBuffer"
+        )
 
     def update_priorities(self, index: Tensor, priority: Tensor) -> None:
         """Alias of `update_priority`."""

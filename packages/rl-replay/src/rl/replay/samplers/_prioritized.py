@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn, final
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, fixed, one_of
 from rl.core.backends import Backend
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import PriorityTree, Storage
@@ -98,9 +98,9 @@ class PrioritizedSampler(SamplerBase):
         capacity = as_integer(max_capacity, owner, "max_capacity", 1)
         one_of(dtype, owner, "dtype", (torch.float32, torch.float64))
         check_reduction(owner, reduction)
-        self.max_capacity: int = capacity
-        self.eps: Final = check_exponent(owner, "eps", eps)
-        self.dtype: Final = dtype
+        self._capacity: Final = capacity
+        self._eps: Final = check_exponent(owner, "eps", eps)
+        self._dtype: Final = dtype
         self.reduction: Final = reduction
         self.max_priority_within_buffer: Final = max_priority_within_buffer
         self.stratified: Final = stratified
@@ -122,6 +122,13 @@ class PrioritizedSampler(SamplerBase):
         self._update_from_errors = getattr(tree, "update_from_errors", None)
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
         self._device = self._raw.device
+
+    max_capacity: int = fixed("_capacity")
+    """Largest number of rows."""
+    eps: Final[float] = fixed("_eps")
+    """Number that is added to the absolute raw priority."""
+    dtype: Final[torch.dtype] = fixed("_dtype")
+    """Dtype of priorities and weights."""
 
     @property
     def backend(self) -> Backend:
@@ -199,8 +206,8 @@ class PrioritizedSampler(SamplerBase):
             index: Indices int64 ``[n]``, on the CPU; one on another device makes the host wait.
             data: Unused.
         """
-        rows = max(self._rows, int(index.max()) + 1) if self._rows < self.max_capacity else self._rows
-        if rows > self.max_capacity:
+        rows = max(self._rows, int(index.max()) + 1) if self._rows < self._capacity else self._rows
+        if rows > self._capacity:
             self._raise_capacity(rows)
         index = as_index("PrioritizedSampler", index, self._raw.device)
         if self.max_priority_within_buffer:
@@ -217,7 +224,7 @@ class PrioritizedSampler(SamplerBase):
         """
         priority = as_priority("PrioritizedSampler", priority, rows, self.reduction, self._raw)
         check_finite("PrioritizedSampler", priority)
-        check_overflow("PrioritizedSampler", priority, self.eps, self._alpha, self.dtype)
+        check_overflow("PrioritizedSampler", priority, self._eps, self._alpha, self._dtype)
         return priority
 
     def update_priority(self, index: Any, priority: Any) -> None:
@@ -314,13 +321,13 @@ class PrioritizedSampler(SamplerBase):
         fields = Fields(type(self).__name__, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
         fields.match(**{name: getattr(self, name) for name in _FIXED})
         self._alpha, self._beta = (check_exponent(fields.owner, name, fields[name]) for name in ("alpha", "beta"))
-        self._raw, self._powers = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
-        self._largest = fields.tensor("largest", self.dtype, 0)
-        limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
+        self._raw, self._powers = (fields.tensor(name, self._dtype, 1) for name in ("raw", "priority"))
+        self._largest = fields.tensor("largest", self._dtype, 0)
+        limit = self._capacity if max_size is None else min(self._capacity, max_size)
         if not len(self._raw) == len(self._powers) <= (limit if rows is None else rows):
             fields.fail(
                 f"it has {len(self._raw)} raw priorities and {len(self._powers)} in the tree, for {limit} rows at most"
-                f" (max_capacity={self.max_capacity}) and a storage with {rows}"
+                f" (max_capacity={self._capacity}) and a storage with {rows}"
             )
         valid = self._raw.isfinite().all() and (self._powers.isfinite() & (self._powers >= 0)).all()
         if not (valid and 0 <= self._largest < torch.inf):
@@ -329,7 +336,7 @@ class PrioritizedSampler(SamplerBase):
 
     def __repr__(self) -> str:
         return (
-            f"PrioritizedSampler(max_capacity={self.max_capacity}, alpha={self.alpha}, beta={self.beta}, "
+            f"PrioritizedSampler(max_capacity={self._capacity}, alpha={self.alpha}, beta={self.beta}, "
             f"backend={self._backend.name})"
         )
 
@@ -341,7 +348,7 @@ class PrioritizedSampler(SamplerBase):
             and index.dim() == priority.dim() == 1
             and index.numel() == priority.numel() > 0
             and index.dtype is torch.int64
-            and priority.dtype is self.dtype
+            and priority.dtype is self._dtype
             and not priority.requires_grad
             and index.device == self._device == priority.device
         )
@@ -353,11 +360,11 @@ class PrioritizedSampler(SamplerBase):
         """
         if self._update_from_errors is not None:
             try:
-                self._update_from_errors(index, raw, self.eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
+                self._update_from_errors(index, raw, self._eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
             except (IndexError, ValueError) as error:
                 self._raise_update(raw, self._alpha, error)
             return
-        if rows < self.max_capacity and (largest is not None) and int(index.max()) >= rows:
+        if rows < self._capacity and (largest is not None) and int(index.max()) >= rows:
             self._raise_update(raw, self._alpha, IndexError(f"index {int(index.max())} is outside [0, {rows})"))
         self._write_tree(index, raw, self._alpha)  # first, because it validates before it writes
         write_in_order(self._raw, index, raw)
@@ -367,9 +374,9 @@ class PrioritizedSampler(SamplerBase):
     def _write_tree(self, index: Tensor, raw: Tensor, alpha: float) -> None:
         try:
             if self._update_from_errors is not None:
-                self._update_from_errors(index, raw, self.eps, alpha)
+                self._update_from_errors(index, raw, self._eps, alpha)
             else:
-                self._tree.update(index, powers("PrioritizedSampler", raw, self.eps, alpha))
+                self._tree.update(index, powers("PrioritizedSampler", raw, self._eps, alpha))
         except (IndexError, ValueError) as error:
             self._raise_update(raw, alpha, error)
 
@@ -386,7 +393,7 @@ class PrioritizedSampler(SamplerBase):
     def _check_new_rows(self, alpha: float, largest: Tensor) -> None:
         """Check that the priority of new rows is finite with `alpha`, before rows are written."""
         largest = torch.ones_like(largest) if self.max_priority_within_buffer else largest
-        check_overflow("PrioritizedSampler", largest.view(1), self.eps, alpha, self.dtype, of_new_rows=True)
+        check_overflow("PrioritizedSampler", largest.view(1), self._eps, alpha, self._dtype, of_new_rows=True)
 
     def _of_new_rows(self) -> Tensor:
         if not self.max_priority_within_buffer:
@@ -396,7 +403,7 @@ class PrioritizedSampler(SamplerBase):
 
     def _catch_up(self, rows: int) -> None:
         """Give stored rows without a priority that of new rows."""
-        if rows > self.max_capacity:
+        if rows > self._capacity:
             self._raise_capacity(rows)
         if rows < self._rows:
             raise ContractError(
@@ -408,14 +415,14 @@ class PrioritizedSampler(SamplerBase):
 
     def _raise_capacity(self, rows: int) -> None:
         raise ContractError(
-            f"PrioritizedSampler: made for max_capacity={self.max_capacity} rows, and the storage has {rows}; give it "
+            f"PrioritizedSampler: made for max_capacity={self._capacity} rows, and the storage has {rows}; give it "
             "the max_size of the storage"
         )
 
     def _truncate(self, rows: int) -> None:
         gone = torch.arange(rows, max(self._rows, rows), device=self._raw.device)
         if len(gone):
-            self._tree.update(gone, torch.zeros(len(gone), dtype=self.dtype, device=self._raw.device))
+            self._tree.update(gone, torch.zeros(len(gone), dtype=self._dtype, device=self._raw.device))
             self._raw[rows : self._rows] = 0
         self._rows = rows
 

@@ -71,7 +71,7 @@ def train(
     check_no_clash(name, env, [actor, losses], ADDED)
     data = open_dataset(config.dataset, env, config.batch_size, config.env)
     run.note_origin(origin_of(data), config.dataset)
-    read = _rows(config, data, losses) if reader is None else reader(config, env, data, actor)
+    read = _rows(config, data, losses, env) if reader is None else reader(config, env, data, actor)
     update = OfflineUpdater(
         config, losses, read, {name: key for name, key in outputs.items() if key in losses.out_keys}
     )
@@ -90,11 +90,11 @@ def train(
         return run.finish()
 
 
-def _rows(config: OfflineConfig, data: Any, loss: Any) -> Callable[[], TensorDictBase]:
+def _rows(config: OfflineConfig, data: Any, loss: Any, env: Env) -> Callable[[], TensorDictBase]:
     """Return a sampler of rows of a data set, with what the loss reads."""
     check_entries(config.recipe, config.dataset, data[0], loss.in_keys)
     keys = [*loss.in_keys, ("next", "terminated")]
-    return lambda: masked_rows(data.sample().select(*keys, strict=False))
+    return lambda: masked_rows(data.sample().select(*keys, strict=False), env)
 
 
 class OfflineUpdater(Updater):

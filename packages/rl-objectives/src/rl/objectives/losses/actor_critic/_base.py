@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_number
+from rl.core.arguments import as_number, fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
@@ -105,6 +105,11 @@ class OffPolicyLoss(ReplayLoss):
     actor_network: nn.Module
     target_actor_network: nn.Module | None
 
+    delay_actor: bool = fixed("_delay_actor")
+    """Whether next actions are those of a copy of the actor."""
+    delay_qvalue: bool = fixed("_delay_critic")
+    """Whether next actions are valued by a copy of the critics."""
+
     def __init__(
         self,
         actor_network: nn.Module,
@@ -127,8 +132,7 @@ class OffPolicyLoss(ReplayLoss):
         assert isinstance(network, nn.Module)
         setattr(self, self._critic_name, network)
         setattr(self, f"target_{self._critic_name}", make_target(network, owner) if delay_critic else None)
-        self.delay_actor = delay_actor
-        setattr(self, f"delay_{self._critic_name.removesuffix('_network')}", delay_critic)
+        self._delay_actor, self._delay_critic = delay_actor, delay_critic
         self.make_value_estimator(gamma=gamma)
 
     # ---- written by the subclass
@@ -314,6 +318,8 @@ class DDPGLoss(OffPolicyLoss):
         >>> (out["loss_actor"] + out["loss_value"]).backward()
     """
 
+    delay_value: bool = fixed("_delay_critic")
+    """Whether the next action is valued by a copy of the value network."""
     _critic_name: ClassVar[str] = "value_network"
     _loss_name: ClassVar[str] = "loss_value"
 

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number, one_of
+from rl.core.arguments import as_integer, as_number, fixed, one_of
 from rl.core.contract import Key
 from rl.core.errors import ArgumentError, RLError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey
@@ -335,6 +335,9 @@ class SACLoss(SoftLoss):
     value_network: nn.Module | None
     target_value_network: nn.Module | None
 
+    delay_value: bool = fixed("_delay_value")
+    """Whether next states are valued by a copy of the value network."""
+
     def __init__(
         self,
         actor_network: nn.Module,
@@ -348,7 +351,7 @@ class SACLoss(SoftLoss):
         if value_network is not None:  # which then values the next states
             options["delay_qvalue"] = False
         super().__init__(actor_network, qvalue_network, num_qvalue_nets, **options)
-        self.value_network, self.delay_value = value_network, delay_value
+        self.value_network, self._delay_value = value_network, delay_value
         if value_network is None or not delay_value:
             self.target_value_network = None
         else:

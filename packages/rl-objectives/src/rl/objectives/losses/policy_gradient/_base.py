@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number
+from rl.core.arguments import as_integer, as_number, fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
@@ -23,7 +23,7 @@ from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_ke
 from rl.objectives.estimators import ValueEstimators, VTrace
 from rl.objectives.functional import policy_gradient
 from rl.objectives.functional._q_learning import check_distance, distance, reduce
-from rl.objectives.losses._base import LossModule
+from rl.objectives.losses._base import LossModule, of_estimator
 from rl.objectives.targets import make_target
 
 EntropyCoeff = float | Mapping[NestedKey, float]
@@ -60,6 +60,11 @@ class PolicyLoss(LossModule):
 
     actor_network: nn.Module
     critic_network: nn.Module
+
+    gamma: float | Tensor = of_estimator("gamma")
+    """Discount, after `make_value_estimator`."""
+    lmbda: float | Tensor = of_estimator("lmbda")
+    """Weight of longer returns, after `make_value_estimator`."""
 
     def __init__(
         self,
@@ -301,6 +306,9 @@ class A2CLoss(PolicyLoss):
         >>> (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
     """
 
+    entropy_bonus: bool = fixed("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
+    """Whether the entropy bonus is added."""
+
     def __init__(
         self,
         actor_network: nn.Module,
@@ -325,6 +333,7 @@ class A2CLoss(PolicyLoss):
             reduction=reduction,
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
+        self._entropy_bonus = entropy_bonus
         self.samples_mc_entropy = samples_mc_entropy
         self.derive_early()
 
@@ -411,6 +420,9 @@ class ReinforceLoss(PolicyLoss):
 
     target_critic_network: nn.Module | None
 
+    delay_value: bool = fixed("_delay_value")
+    """Whether advantages are estimated with a copy of the critic."""
+
     def __init__(
         self,
         actor_network: nn.Module,
@@ -431,6 +443,7 @@ class ReinforceLoss(PolicyLoss):
             reduction=reduction,
         )
         self.target_critic_network = make_target(critic_network, type(self).__name__) if delay_value else None
+        self._delay_value = delay_value
         self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
@@ -521,6 +534,9 @@ class ImpalaLoss(PolicyLoss):
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.VTrace
     _reads_log_prob: ClassVar[bool] = True
 
+    entropy_bonus: bool = fixed("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
+    """Whether the entropy bonus is added."""
+
     def __init__(  # noqa: PLR0913 - as elsewhere
         self,
         actor_network: nn.Module,
@@ -547,6 +563,7 @@ class ImpalaLoss(PolicyLoss):
             reduction=reduction,
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
+        self._entropy_bonus = entropy_bonus
         self.samples_mc_entropy = samples_mc_entropy
         self.make_value_estimator(gamma=gamma, lmbda=lmbda, rho_thresh=rho_thresh, c_thresh=c_thresh)
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from rl.core.arguments import as_integer, as_number
+from rl.core.arguments import as_integer, as_number, fixed
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import _foreign
@@ -82,6 +82,9 @@ class PPOLoss(PolicyLoss):
     _options: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics", "separate_losses")
     _reads_log_prob: ClassVar[bool] = True
 
+    entropy_bonus: bool = fixed("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
+    """Whether the entropy bonus is added."""
+
     def __init__(  # noqa: PLR0913 - as elsewhere
         self,
         actor_network: nn.Module,
@@ -109,6 +112,7 @@ class PPOLoss(PolicyLoss):
             reduction=reduction,
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
+        self._entropy_bonus = entropy_bonus
         self.normalize_advantage, self.diagnostics = normalize_advantage, diagnostics
         self.samples_mc_entropy = samples_mc_entropy
         self.normalize_advantage_exclude_dims = tuple(
