@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("rl.trainers", reason="recipes need rl-trainers")
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError
 from rl.core.registry import load
 from rl.llm import load_model
 from rl.llm.recipes import GRPO, GRPOConfig, SFTConfig
@@ -50,7 +50,7 @@ def test_settings_of_environments_and_bad_values_are_refused(capsys):
     assert train(["grpo", "--num-envs", "2"]) == 2
     assert train(["grpo", "--loss", "PPO"]) == 2
     assert "GRPO: loss must be" in capsys.readouterr().err
-    with pytest.raises(SpecError, match="num_envs must be left out"):
+    with pytest.raises(ArgumentError, match="num_envs must be left out"):
         SFTConfig(num_envs=2)
     assert load("recipe", "grpo") is GRPO
     with pytest.raises(ValueError, match="no policy"):
