@@ -132,6 +132,8 @@ class SortTask(_TextTask):
     def __init__(self, length: int = 4, digits: int = 4) -> None:
         self.length = as_integer(length, "SortTask", "length", least=1)
         self.digits = as_integer(digits, "SortTask", "digits", least=2)
+        if digits > len(self.alphabet):
+            raise ArgumentError(f"SortTask: digits must be at most {len(self.alphabet)}, got {digits}")
         self.max_tokens = length + 1
 
     def sample(self, rng: random.Random) -> Problem:
@@ -255,6 +257,8 @@ class CountdownTask(Task):
     def __init__(self, count: int = 3, largest: int = 9, operators: str = "+-*") -> None:
         self.count = as_integer(count, "CountdownTask", "count", least=2)
         self.largest = as_integer(largest, "CountdownTask", "largest", least=1)
+        if not operators or not {*operators} <= {*"+-*/"}:
+            raise ArgumentError(f"CountdownTask: operators must be of '+-*/', got {operators!r}")
         self.operators = operators
         self.max_tokens = count * (len(str(largest)) + 1)
 
