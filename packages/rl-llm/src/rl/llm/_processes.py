@@ -63,3 +63,9 @@ def gather(value: Any) -> list[Any]:
     found = [None] * count()
     distributed.all_gather_object(found, value)
     return found
+
+
+def wait() -> None:
+    """Wait for all processes, such as for a file that the first one writes."""
+    if count() > 1:
+        distributed.barrier()

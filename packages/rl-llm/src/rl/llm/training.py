@@ -175,6 +175,7 @@ def train_llm(
                 run.save()
         if not interrupted:
             run.finish()
+        processes.wait()
     except BaseException:
         run.remove_failed_start()
         raise
@@ -360,6 +361,7 @@ class _Run:
                 "spent": self._spent(),
             }
             checkpoints.save(self._last, state)
+        processes.wait()
 
     def _restore(self) -> None:
         saved = checkpoints.load(self._last, mapped=False)
