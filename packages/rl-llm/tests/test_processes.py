@@ -81,34 +81,10 @@ def rows(folder):
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
-def _process(rank, folder, what):
-    file = f"file://{folder / 'rendezvous'}"
-    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    what(folder)
-    distributed.destroy_process_group()
-
-
-def in_two_processes(folder, what):
-    folder.mkdir(exist_ok=True)
-    multiprocessing.spawn(_process, (folder, what), nprocs=2)
-
-
 def train_each(folder):
     for name, method in METHODS.items():
         for size in (0, 2):
             train_llm(LLMSettings(micro_batch=size, **SMALL), method, out=folder / f"{name}-{size}")
-
-
-def test_losses_and_gradients_are_those_of_one_process(tmp_path):
-    in_two_processes(tmp_path / "two", train_each)
-    train_each(tmp_path / "one")
-    for name in METHODS:
-        for size in (0, 2):
-            found, expected = (rows(tmp_path / many / f"{name}-{size}") for many in ("two", "one"))
-            assert len(found) == 3
-            for one, other in zip(found, expected, strict=True):
-                assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-6, rel=1e-6), name
-                assert one["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-4), name
 
 
 GROUPS = GRPO(groups=4, group_size=4, epochs=1)
@@ -122,20 +98,42 @@ def sample(folder):
     train_llm(settings, DPO(pairs=4, group_size=2), out=folder / "dpo")
 
 
-def test_each_process_samples_its_groups_and_the_run_continues_bit_by_bit(tmp_path):
-    in_two_processes(tmp_path, sample)
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert weights[0] == weights[1]
-    with pytest.raises(CheckpointError, match="had 2 processes, got 1"):
-        train_llm(LLMSettings(checkpoint_every=1, **SMALL), GROUPS, out=tmp_path / "whole", resume=True)
-
-
-def uneven(folder):
+def refuse(folder):
     with pytest.raises(ValueError, match="groups must be a multiple of the 2 processes, got 3"):
         train_llm(LLMSettings(**SMALL), GRPO(groups=3, group_size=4), out=folder / "run")
     with pytest.raises(ValueError, match="batch_size must be a multiple"):
         train_llm(LLMSettings(**SMALL), SFT(batch_size=3), out=folder / "run")
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
-    in_two_processes(tmp_path, uneven)
+def _process(rank, folder):
+    file = f"file://{folder / 'rendezvous'}"
+    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2, timeout=timedelta(seconds=120))
+    for work in (train_each, sample, refuse):
+        work(folder)
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder of the runs of two processes."""
+    path = tmp_path_factory.mktemp("two")
+    multiprocessing.spawn(_process, (path,), nprocs=2)
+    return path
+
+
+def test_losses_and_gradients_are_those_of_one_process(folder, tmp_path):
+    train_each(tmp_path)
+    for name in METHODS:
+        for size in (0, 2):
+            found, expected = (rows(many / f"{name}-{size}") for many in (folder, tmp_path))
+            assert len(found) == 3
+            for one, other in zip(found, expected, strict=True):
+                assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-6, rel=1e-6), name
+                assert one["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-4), name
+
+
+def test_each_process_samples_its_groups_and_the_run_continues_bit_by_bit(folder):
+    weights = [(folder / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert weights[0] == weights[1]
+    with pytest.raises(CheckpointError, match="had 2 processes, got 1"):
+        train_llm(LLMSettings(checkpoint_every=1, **SMALL), GROUPS, out=folder / "whole", resume=True)

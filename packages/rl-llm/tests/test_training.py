@@ -3,12 +3,13 @@
 import csv
 import json
 import math
+import threading
 
 import pytest
 import torch
 
 from rl.core.errors import CheckpointError, RLError
-from rl.llm import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings, load_model, train_llm
+from rl.llm import DPO, GRPO, SFT, DAPOLoss, Distillation, ExpertIteration, LLMSettings, Method, load_model, train_llm
 
 SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8, "eval_every": 3, "checkpoint_every": 2}
 FEW = GRPO(groups=2, group_size=4, epochs=1)
@@ -133,3 +134,29 @@ def test_grpo_learns_to_sort_from_chance(tmp_path):
     assert float(rows(result.folder)[0]["train/reward"]) < 0.4
     assert result.reward > 0.8
     assert lines == [f"update 60: reward {result.reward:.3f} on 64 problems"]
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_samples_of_a_thread_are_not_older_than_the_bound(tmp_path, staleness):
+    method = GRPO(groups=2, group_size=4, epochs=1, max_staleness=staleness)
+    settings = LLMSettings(updates=6, **SMALL)
+    first = train_llm(settings, method, out=tmp_path / "run", should_stop=lambda update: update == 4)
+    assert first.interrupted
+    result = train_llm(settings, method, out=tmp_path / "run", resume=True)
+    ages = [float(row["train/staleness/max"]) for row in rows(result.folder)]
+    assert len(ages) == 6
+    assert max(ages) <= staleness
+    assert ages[0] == ages[4] == 0  # of the first batch after a start
+    assert not [one for one in threading.enumerate() if one.name == "AsyncLLMCollector"]
+
+
+def test_a_run_whose_first_update_fails_leaves_no_folder(tmp_path):
+    class Failing(Method):
+        loss = DAPOLoss
+
+        def batch(self):
+            raise RuntimeError("no data")
+
+    with pytest.raises(RuntimeError, match="no data"):
+        train_llm(LLMSettings(**SMALL), Failing, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
