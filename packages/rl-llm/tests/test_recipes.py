@@ -89,6 +89,33 @@ def test_task_and_updates_are_further_names_of_env_and_total_frames(capsys):
     assert "countdown" in capsys.readouterr().out
 
 
+OWN = """
+from rl.llm import Problem, Reply, Task
+
+class Reverse(Task):
+    max_tokens = 3
+
+    def sample(self, rng):
+        text = rng.choice(("01", "12"))
+        return Problem(({"role": "user", "content": text},), text[::-1])
+
+    def reply(self, problem, answers):
+        return Reply(float(answers[-1] == problem.answer))
+"""
+
+
+def test_a_task_of_ones_own_is_trained_and_trusted_by_its_module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_reverse_task.py").write_text(OWN)
+    words = ["--task", "my_reverse_task:Reverse", "--updates", "1", *GROUPS, "--eval-problems", "2"]
+    assert train(["grpo", *words, "--display", "none"]) == 0
+    run = "runs/grpo-my_reverse_task-Reverse-0-1"
+    with pytest.raises(RLError, match="names code of the module my_reverse_task"):
+        evaluate([run])
+    assert evaluate([run, "--trust", "my_reverse_task"]) == 0
+
+
 def test_a_run_of_another_name_goes_to_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = ["expert-iteration", "--task", "copy", "--updates", "1", *GROUPS, *TINY[2:]]

@@ -43,7 +43,8 @@ class LLMConfig(SharedSettings, RunConfig):
     """Settings of all recipes for language models: those of `LLMSettings`.
 
     Args:
-        env: Task, by its name in `TASKS`; --task is the same option.
+        env: Task: arithmetic, copy, count, countdown, guess or sort, or module:Class of a task of one's own; --task is
+            the same option.
         total_frames: Number of optimizer steps on fresh data; --updates is the same option.
 
     Raises:
@@ -125,7 +126,7 @@ def _run(
     from rl.llm.training import train_llm
 
     del policy
-    folder = Path(resume or out or _next_folder(f"{algorithm.name}-{config.env}-{config.seed}"))
+    folder = Path(resume or out or _next_folder(f"{algorithm.name}-{config.env.replace(':', '-')}-{config.seed}"))
     report = None if display == "none" else lambda line: sys.stdout.write(f"{line}\n") and sys.stdout.flush()
     options = [one.name for one in dataclasses.fields(config) if one.name not in config.absent]
     described = {"recipe": algorithm.reference, **{name: getattr(config, name) for name in options}}

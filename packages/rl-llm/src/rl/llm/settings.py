@@ -66,7 +66,7 @@ class LLMSettings(SharedSettings):
     """Settings that all methods share.
 
     Args:
-        task: Name of a task, as in `TASKS`.
+        task: Name of a task, as in `TASKS`, or module:Class of a task of one's own.
         updates: Number of optimizer steps on fresh data.
 
     The others are those of `SharedSettings`, which ``rl train grpo --help`` describes.

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 from typing import Any, NamedTuple, final
 
 from rl.core.arguments import as_integer, one_of
@@ -334,19 +335,27 @@ def make_task(name: str, **options: Any) -> Task:
     """Return a task by name.
 
     Args:
-        name: Name in `TASKS`.
+        name: Name in `TASKS`, or ``module:Class`` of a task of one's own.
         options: Arguments of the task.
 
     Raises:
-        ArgumentError: If there is no such task.
+        ArgumentError: If there is no such task, or it has no such argument.
 
     Example:
         >>> make_task("sort", length=3).max_tokens
         4
     """
-    if not options:
-        return TASKS[one_of(name, "make_task", "name", tuple(TASKS))]()
+    module, colon, attribute = name.partition(":")
+    if colon:
+        try:
+            kind: Any = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ArgumentError(f"make_task: {name!r} cannot be imported ({error})") from error
+        if not isinstance(kind, type) or not issubclass(kind, Task):
+            raise ArgumentError(f"make_task: {name!r} must be a subclass of Task, got {kind!r:.80}")
+    else:
+        kind = TASKS[one_of(name, "make_task", "name", tuple(TASKS))]
     try:
-        return TASKS[one_of(name, "make_task", "name", tuple(TASKS))](**options)
+        return kind(**options)
     except TypeError as error:
         raise ArgumentError(f"make_task: options must be arguments of {name}, got {options} ({error})") from error
