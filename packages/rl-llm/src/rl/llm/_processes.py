@@ -18,7 +18,7 @@ def start(device: str) -> str:
         distributed.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
         atexit.register(distributed.destroy_process_group)
     if count() > 1 and device == "cuda":
-        device = f"cuda:{distributed.get_node_local_rank()}"
+        device = f"cuda:{distributed.get_node_local_rank()}"  # pyright: ignore[reportPrivateImportUsage]
         torch.cuda.set_device(device)
     return device
 

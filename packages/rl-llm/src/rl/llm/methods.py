@@ -222,8 +222,7 @@ class _DPO(Method):
         self.options = options
         self.rows = read_conversations(options.dataset, self.template, pairs=True) if options.dataset else []
         pairs = processes.share(options.pairs, "DPO", "pairs")
-        # Groups without a best answer give no pair.
-        self._collect_with(pairs, options.group_size, 10 * pairs)
+        self._collect_with(pairs, options.group_size, 10 * pairs)  # groups without a best answer give no pair
         self.loss = DPOLoss(self.scorer, beta=options.beta)
         reference = TokenScorer(deepcopy(self.scorer.model).requires_grad_(requires_grad=False), entropy=False)
         self._reference = RetrieveLogProb(reference)
@@ -254,13 +253,13 @@ class _Distillation(Method):
         return self._teacher(self._sampled())
 
 
-_METHODS: dict[type, Callable[..., Method]] = {
-    DPO: _DPO,
-    GRPO: _GRPO,
-    SFT: _SFT,
-    Distillation: _Distillation,
-    ExpertIteration: _ExpertIteration,
-}
+_METHODS: dict[type, Callable[..., Method]] = dict(
+    zip(
+        (DPO, GRPO, SFT, Distillation, ExpertIteration),
+        (_DPO, _GRPO, _SFT, _Distillation, _ExpertIteration),
+        strict=True,
+    )
+)
 
 
 def make_method(method: Any, *parts: Any) -> Method:
@@ -311,7 +310,7 @@ def _conversations(row: Any, *, pairs: bool) -> list[Sequence[Mapping[str, Any]]
     if not isinstance(row, Mapping):
         return None
     if "messages" in row and not pairs:
-        found = [row["messages"]]
+        found: list[Any] = [row["messages"]]
     else:
         names = ("chosen", "rejected") if pairs else ("completion",)
         if not {"prompt", *names} <= row.keys():

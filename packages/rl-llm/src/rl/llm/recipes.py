@@ -34,7 +34,6 @@ __all__ = [
     "SFTConfig",
 ]
 
-_PRESETS = "rl.llm:presets.yaml"
 _SHARED = {one.name for one in dataclasses.fields(SharedSettings)}
 
 
@@ -196,31 +195,22 @@ def _no_policy(config: Any, env: Any) -> Any:
     )
 
 
-GRPO = Algorithm(
-    GRPOConfig, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=f"{_PRESETS}:{GRPOConfig.recipe}"
-)
+def _algorithm(config: type[LLMConfig]) -> Algorithm:
+    presets = f"rl.llm:presets.yaml:{config.recipe}"
+    return Algorithm(config, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=presets)
+
+
+GRPO = _algorithm(GRPOConfig)
 """Group relative policy optimization."""
 
-SFT = Algorithm(SFTConfig, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=f"{_PRESETS}:{SFTConfig.recipe}")
+SFT = _algorithm(SFTConfig)
 """Supervised fine-tuning."""
 
-EXPERT_ITERATION = Algorithm(
-    ExpertIterationConfig,
-    loop=_run,
-    policy=_no_policy,
-    evaluate=_evaluate,
-    presets=f"{_PRESETS}:{ExpertIterationConfig.recipe}",
-)
+EXPERT_ITERATION = _algorithm(ExpertIterationConfig)
 """Supervised training on one's own best answers."""
 
-DPO = Algorithm(DPOConfig, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=f"{_PRESETS}:{DPOConfig.recipe}")
+DPO = _algorithm(DPOConfig)
 """Direct preference optimization."""
 
-DISTILL = Algorithm(
-    DistillationConfig,
-    loop=_run,
-    policy=_no_policy,
-    evaluate=_evaluate,
-    presets=f"{_PRESETS}:{DistillationConfig.recipe}",
-)
+DISTILL = _algorithm(DistillationConfig)
 """On-policy distillation."""

@@ -98,13 +98,7 @@ class TinyTransformer(nn.Module):
         self, vocab_size: int, *, width: int = 64, depth: int = 3, heads: int = 4, max_length: int = 128
     ) -> None:
         super().__init__()
-        sizes = {
-            "vocab_size": vocab_size,
-            "width": width,
-            "depth": depth,
-            "heads": heads,
-            "max_length": max_length,
-        }
+        sizes = {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads, "max_length": max_length}
         self.config = {name: as_integer(size, "TinyTransformer", name, least=1) for name, size in sizes.items()}
         if width % heads:
             raise ArgumentError(f"TinyTransformer: width must be a multiple of heads ({heads}), got {width}")
@@ -114,7 +108,7 @@ class TinyTransformer(nn.Module):
         for one in self.modules():
             if isinstance(one, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(one.weight, std=width**-0.5)
-            if isinstance(one, nn.Linear) and one.bias is not None:
+            if isinstance(one, nn.Linear) and one is not self.head:
                 nn.init.zeros_(one.bias)
         nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)  # the untrained policy is nearly uniform
 
@@ -170,15 +164,14 @@ class TinyTransformer(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` of a GPT-2 to a folder."""
         config = {
-            **{theirs: self.config[ours] for ours, theirs in _SIZES.items()},
-            "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            **{theirs: self.config[ours] for ours, theirs in _SIZES.items()},
             "activation_function": "gelu",
             "tie_word_embeddings": False,
-            "bos_token_id": CharTokenizer.eos_token_id,
-            "eos_token_id": CharTokenizer.eos_token_id,
-            "pad_token_id": CharTokenizer.pad_token_id,
             **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+            **dict.fromkeys(("bos_token_id", "eos_token_id"), CharTokenizer.eos_token_id),
+            "pad_token_id": CharTokenizer.pad_token_id,
         }
         Path(folder, "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         tensors = {_gpt2_name(name): _turned(name, one.cpu()) for name, one in self.state_dict().items()}
@@ -332,13 +325,8 @@ class CharTokenizer:
             "decoder": {"type": "Fuse"},
             "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<pad>"},
         }
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "pad_token": "<pad>",
-            "eos_token": "<stop>",
-            "chat_template": _TEMPLATE,
-        }
-        files = {"tokenizer.json": tokenizer, "tokenizer_config.json": config}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<stop>"}
+        files = {"tokenizer.json": tokenizer, "tokenizer_config.json": {**config, "chat_template": _TEMPLATE}}
         for name, content in files.items():
             Path(folder, name).write_text(json.dumps(content, indent=1), encoding="utf-8")
         Path(folder, "char_tokenizer.json").write_text(json.dumps({"alphabet": self.alphabet}), encoding="utf-8")

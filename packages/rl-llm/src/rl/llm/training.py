@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
 
 __all__ = ["LLMResult", "evaluate", "train_llm"]
+
+_DISTRIBUTIONS = ("rl-core", "rl-llm", "torch", "tensordict", "transformers", "peft")
 
 
 class LLMResult(NamedTuple):
@@ -332,7 +334,8 @@ class _Run:
         }
         about = {"recipe": self.recipe, "env": self.settings.task, "seed": self.settings.seed, "frames": self.update}
         spent = {f"time/{name}": round(value, 3) for name, value in self._spent().items()}
-        summary = {**about, "best/frames": self.update, **returns, **spent, "versions": _versions()}
+        versions = {one.name: one.version for one in distributions() if one.name in _DISTRIBUTIONS}
+        summary = {**about, "best/frames": self.update, **returns, **spent, "versions": versions}
         (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def _spent(self) -> dict[str, float]:
@@ -345,11 +348,8 @@ class _Run:
 
     def save(self) -> None:
         """Write the checkpoint."""
-        own = {
-            "method": self.method.state_dict(),
-            "sampler": self.engine.generator.get_state(),
-            "torch": torch.get_rng_state(),
-        }
+        random = {"sampler": self.engine.generator.get_state(), "torch": torch.get_rng_state()}
+        own = {"method": self.method.state_dict(), **random}
         states = processes.gather(own)
         if self.writes:
             state = {
@@ -427,13 +427,3 @@ def _checked_device(device: str) -> str:
         reason = str(error).strip().splitlines()[0]
         raise BackendError(f"train_llm: the device {device!r} cannot be used here ({reason})") from error
     return device
-
-
-def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in ("rl-core", "rl-llm", "torch", "tensordict", "transformers", "peft"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
