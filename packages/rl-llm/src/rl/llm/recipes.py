@@ -196,7 +196,7 @@ def _no_policy(config: Any, env: Any) -> Any:
 
 
 def _algorithm(config: type[LLMConfig]) -> Algorithm:
-    presets = f"rl.llm:presets.yaml:{config.recipe}"
+    presets = f"rl.llm:presets/llm.yaml:{config.recipe}"
     return Algorithm(config, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=presets)
 
 
