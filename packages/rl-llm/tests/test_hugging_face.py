@@ -3,7 +3,19 @@
 import pytest
 import torch
 
-from rl.llm import GRPO, LLMSettings, Rollout, Segment, TokenScorer, load_model, packed, padded, train_llm
+from rl.llm import (
+    GRPO,
+    ChatTemplate,
+    LLMSettings,
+    Rollout,
+    Segment,
+    TokenScorer,
+    load_model,
+    packed,
+    padded,
+    save_model,
+    train_llm,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -64,3 +76,51 @@ def test_adapters_get_masks_and_positions(folder):
     for batch in (padded(rollouts, side="left"), packed(rollouts)):
         found = [TokenScorer(one)(batch.clone())["log_probs", "full"] for one in (model.eval(), plain.eval())]
         torch.testing.assert_close(found[0], found[1])  # an adapter that is not trained changes nothing
+
+
+def test_the_small_model_is_exported_as_a_gpt2_with_its_tokenizer(tmp_path):
+    tiny, tokenizer = load_model("tiny", alphabet="0123456789 +=")
+    save_model(tiny, tokenizer, tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert type(model).__name__ == "GPT2LMHeadModel"
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    conversation = [{"role": "user", "content": "1 + 2="}, {"role": "assistant", "content": "3"}]
+    options = {"return_dict": True, "return_assistant_tokens_mask": True}
+    given = found.apply_chat_template(conversation, **options)
+    expected = tokenizer.apply_chat_template(conversation)
+    assert list(given["input_ids"]) == expected["input_ids"]
+    assert list(given["assistant_masks"]) == expected["assistant_masks"]
+    assert found.decode(found("1 + 2=")["input_ids"]) == "1 + 2="
+    assert ChatTemplate(found).prompt(conversation[:1]).tokens.tolist() == tokenizer.apply_chat_template(
+        conversation[:1], add_generation_prompt=True
+    )["input_ids"]  # fmt: skip
+    tokens = torch.tensor([expected["input_ids"]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens).logits, tiny(tokens).logits, atol=1e-5, rtol=0)
+    again, _ = load_model(str(tmp_path / "model"))
+    torch.testing.assert_close(again.state_dict(), tiny.state_dict(), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"lora_rank": 2, "precision": "bf16", "micro_batch": 3}])
+def test_an_interrupted_run_continues_bit_by_bit(folder, tmp_path, options):
+    if "lora_rank" in options:
+        pytest.importorskip("peft")
+    settings = LLMSettings(model=str(folder), updates=3, threads=1, **FEW, **options)
+    method = GRPO(groups=2, group_size=4)
+    train_llm(settings, method, out=tmp_path / "whole")
+    train_llm(settings, method, out=tmp_path / "parts", should_stop=lambda update: update == 2)
+    train_llm(settings, method, out=tmp_path / "parts", resume=True)
+    found = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert found[0] == found[1]
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="is no causal language model") as caught:
+        load_model(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_samples_of_a_thread_train_a_model_of_hugging_face(folder, tmp_path):
+    settings = LLMSettings(model=str(folder), updates=3, **FEW)
+    result = train_llm(settings, GRPO(groups=2, group_size=4, max_staleness=1), out=tmp_path / "run")
+    assert result.updates == 3

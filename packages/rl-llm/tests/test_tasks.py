@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from rl.llm import TASKS, Problem, countdown_value, make_task
+from rl.llm import TASKS, CopyTask, Problem, countdown_value, make_task
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -73,3 +73,11 @@ def test_unknown_tasks_and_options_are_refused():
         make_task("sorting")
     with pytest.raises(ValueError, match="must be arguments of sort"):
         make_task("sort", size=3)
+    with pytest.raises(ValueError, match="cannot be imported"):
+        make_task("no_such_module:Reverse")
+    with pytest.raises(ValueError, match=r"subclass of Task, got .*Fraction"):
+        make_task("fractions:Fraction")
+
+
+def test_a_task_of_ones_own_is_named_by_its_module():
+    assert isinstance(make_task("rl.llm.tasks:CopyTask", length=2), CopyTask)

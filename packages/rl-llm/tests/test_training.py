@@ -3,12 +3,13 @@
 import csv
 import json
 import math
+import threading
 
 import pytest
 import torch
 
 from rl.core.errors import CheckpointError, RLError
-from rl.llm import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings, load_model, train_llm
+from rl.llm import DPO, GRPO, SFT, DAPOLoss, Distillation, ExpertIteration, LLMSettings, Method, load_model, train_llm
 
 SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8, "eval_every": 3, "checkpoint_every": 2}
 FEW = GRPO(groups=2, group_size=4, epochs=1)
@@ -25,7 +26,7 @@ METHODS = [
 
 def rows(folder):
     with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
 
 
 def weights(folder):
@@ -71,7 +72,7 @@ def test_supervised_training_learns_a_file(tmp_path):
     )
     settings = LLMSettings(updates=50, learning_rate=3e-3, **SMALL)
     result = train_llm(settings, SFT(8, str(file)), out=tmp_path / "run")
-    losses = [float(row["loss"]) for row in rows(result.folder)]
+    losses = [float(row["train/loss"]) for row in rows(result.folder)]
     assert losses[-1] < 0.1 * losses[0]
     samples = (result.folder / "samples.txt").read_text()
     assert "user: 10 | assistant: 00" in samples.split("update")[-1]
@@ -103,7 +104,7 @@ def test_preferences_of_a_file_are_learned(tmp_path):
     file.write_text('{"prompt": "01", "chosen": "11", "rejected": "00"}\n')
     settings = LLMSettings(updates=10, **SMALL)
     result = train_llm(settings, DPO(pairs=2, dataset=str(file)), out=tmp_path / "run")
-    losses = [float(row["loss"]) for row in rows(result.folder)]
+    losses = [float(row["train/loss"]) for row in rows(result.folder)]
     assert losses[0] == pytest.approx(math.log(2), abs=1e-4)  # policy and reference are equal at the start
     assert losses[-1] < 0.85 * losses[0]
     file.write_text('{"prompt": "01"}\n')
@@ -119,7 +120,7 @@ def test_a_student_comes_to_have_the_answers_of_its_teacher(tmp_path):
         LLMSettings(updates=60, seed=1, learning_rate=2e-3, **options), method, out=tmp_path / "student"
     )
     assert teacher.reward > 0.9
-    assert float(rows(student.folder)[0]["reward"]) < 0.5
+    assert float(rows(student.folder)[0]["train/reward"]) < 0.5
     assert student.reward > 0.8
     with pytest.raises(ValueError, match="tokenizer of the model"):
         train_llm(LLMSettings(task="guess", updates=1), method, out=tmp_path / "other")
@@ -130,6 +131,32 @@ def test_grpo_learns_to_sort_from_chance(tmp_path):
     lines = []
     settings = LLMSettings(task_options={"length": 3, "digits": 3}, updates=60, learning_rate=2e-3, eval_every=60)
     result = train_llm(settings, GRPO(), out=tmp_path / "run", report=lines.append)
-    assert float(rows(result.folder)[0]["reward"]) < 0.4
+    assert float(rows(result.folder)[0]["train/reward"]) < 0.4
     assert result.reward > 0.8
     assert lines == [f"update 60: reward {result.reward:.3f} on 64 problems"]
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_samples_of_a_thread_are_not_older_than_the_bound(tmp_path, staleness):
+    method = GRPO(groups=2, group_size=4, epochs=1, max_staleness=staleness)
+    settings = LLMSettings(updates=6, **SMALL)
+    first = train_llm(settings, method, out=tmp_path / "run", should_stop=lambda update: update == 4)
+    assert first.interrupted
+    result = train_llm(settings, method, out=tmp_path / "run", resume=True)
+    ages = [float(row["train/staleness/max"]) for row in rows(result.folder)]
+    assert len(ages) == 6
+    assert max(ages) <= staleness
+    assert ages[0] == ages[4] == 0  # of the first batch after a start
+    assert not [one for one in threading.enumerate() if one.name == "AsyncLLMCollector"]
+
+
+def test_a_run_whose_first_update_fails_leaves_no_folder(tmp_path):
+    class Failing(Method):
+        loss = DAPOLoss
+
+        def batch(self):
+            raise RuntimeError("no data")
+
+    with pytest.raises(RuntimeError, match="no data"):
+        train_llm(LLMSettings(**SMALL), Failing, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

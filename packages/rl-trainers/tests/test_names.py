@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -24,10 +25,12 @@ from rl.trainers import (
 )
 from rl.trainers._arguments import parse_train
 from rl.trainers._benchmark import read_cases
+from rl.trainers._storage import config_yaml
 from rl.trainers.algorithms import ppo
 from rl.trainers.config import OldNameWarning
 
-CONFIGS = {component.name: load("recipe", component.name).config for component in components("recipe")}
+RECIPES = [load("recipe", component.name) for component in components("recipe")]
+CONFIGS = {one.name: one.config for one in RECIPES if one.config.__module__.startswith("rl.trainers.")}
 #: those that were there when settings had other names
 OLDER = {name: config for name, config in CONFIGS.items() if any(vars(one).get("renamed") for one in config.__mro__)}
 #: today's names by those of rl-trainers 0.4; several where recipes had one name for several arguments
@@ -113,6 +116,22 @@ def test_an_older_name_gives_the_same_config(config):
             assert getattr(found, old) == getattr(found, new)
         with pytest.warns(OldNameWarning, match=old):
             assert dataclasses.replace(config(), **{old: value}) == found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig(PPOConfig):
+    """Settings whose environment has a further name."""
+
+    aliases: ClassVar[dict[str, str]] = {"task": "env"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_alias_is_accepted_without_a_warning():
+    config = TaskConfig(task="Acrobot-v1")
+    assert config == TaskConfig(env="Acrobot-v1")
+    assert config.task == "Acrobot-v1"
+    assert dataclasses.replace(config, task="Pendulum-v1").env == "Pendulum-v1"
+    assert "Acrobot-v1" in config_yaml("ppo", config)
 
 
 #: settings of a second network, of two arguments, and of an output that no argument is named after

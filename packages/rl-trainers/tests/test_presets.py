@@ -14,6 +14,7 @@ from rl.trainers._arguments import UsageError, parse_train
 from rl.trainers._storage import config_yaml
 
 RECIPES = [load("recipe", component.name) for component in components("recipe")]
+RECIPES = [one for one in RECIPES if one.config.__module__.startswith("rl.trainers.")]
 PRESETS = [(recipe, preset) for recipe in RECIPES for preset in recipe.load_presets().values()]
 
 

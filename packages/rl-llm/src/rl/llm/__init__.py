@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         read_records,
     )
     from rl.llm.log_probs import TokenScorer, linear_log_probs, log_probs_of_logits, token_positions
+    from rl.llm.methods import Method
     from rl.llm.models import load_model, save_model
     from rl.llm.policy_losses import (
         CISPOLoss,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
         XMLBlockParser,
         tool_of,
     )
-    from rl.llm.training import LLMResult, Method, evaluate, train_llm
+    from rl.llm.training import LLMResult, evaluate, train_llm
     from rl.llm.transforms import (
         AddThinkingPrompt,
         DataLoadingPrimer,

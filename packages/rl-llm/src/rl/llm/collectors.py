@@ -310,11 +310,8 @@ class LLMCollector:
         if self._active or self._ready:
             raise RLError("LLMCollector: dialogues are in flight. Save after a batch without in_flight and chunk")
         version, internal, gauss = self.rng.getstate()
-        return {
-            "rng": [version, list(internal), gauss],
-            "started": self.started,
-            "dropped": self.dropped,
-        }
+        rng = [version, list(internal), gauss]
+        return {"rng": rng, "started": self.started, "dropped": self.dropped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""

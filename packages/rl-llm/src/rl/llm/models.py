@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from rl.core import state as checkpoints
 from rl.core.errors import ArgumentError
 from rl.llm.tasks import TASKS
 from rl.llm.tiny import CharTokenizer, TinyTransformer
@@ -45,9 +44,7 @@ def load_model(
         )
     if own:
         tokenizer = CharTokenizer(**json.loads((folder / "char_tokenizer.json").read_text(encoding="utf-8")))
-        model = TinyTransformer(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        model.load_state_dict(checkpoints.load(folder / "model.safetensors", mapped=False))
-        return model, tokenizer
+        return TinyTransformer.from_pretrained(folder), tokenizer
     everything = "".join(dict.fromkeys("".join(task.alphabet for task in TASKS.values())))
     tokenizer = CharTokenizer(alphabet or everything)
     return TinyTransformer(len(tokenizer)), tokenizer
@@ -61,8 +58,12 @@ def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) ->
             f"load_model: {name!r} is neither 'tiny' nor a folder of an earlier run, and transformers is not installed."
             " Install rl-llm[hf]"
         ) from error
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(name)
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
+    try:
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(name)
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ArgumentError(f"load_model: {name!r} is no causal language model with a tokenizer ({reason})") from error
     if checkpoint_activations:
         model.gradient_checkpointing_enable()
     if lora_rank:
@@ -76,7 +77,7 @@ def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) ->
 
 
 def save_model(model: nn.Module, tokenizer: Any, folder: str | Path) -> None:
-    """Write a model and its tokenizer to a folder that `load_model` reads; for their models also Hugging Face.
+    """Write a model and its tokenizer to a folder that `load_model` and Hugging Face read.
 
     Args:
         model: Model; adapters are merged into the weights.
@@ -85,11 +86,7 @@ def save_model(model: nn.Module, tokenizer: Any, folder: str | Path) -> None:
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    if isinstance(model, TinyTransformer):
-        (path / "config.json").write_text(json.dumps(model.config), encoding="utf-8")
-        checkpoints.save(path / "model.safetensors", dict(model.state_dict()))
-    else:
-        other: Any = model
-        merged = other.merge_and_unload() if hasattr(other, "merge_and_unload") else other
-        merged.save_pretrained(path)
+    other: Any = model
+    merged = other.merge_and_unload() if hasattr(other, "merge_and_unload") else other
+    merged.save_pretrained(path)
     tokenizer.save_pretrained(path)

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import yaml
 
-from rl.core.errors import ArgumentError, SpecError
+from rl.core.errors import ArgumentError
 from rl.llm import settings as methods
-from rl.llm.settings import LLMSettings
+from rl.llm.settings import LLMSettings, SharedSettings
 from rl.trainers import Algorithm, RunConfig, TrainResult
 
 __all__ = [
@@ -34,76 +34,80 @@ __all__ = [
     "SFTConfig",
 ]
 
-_SHARED = {one.name for one in dataclasses.fields(LLMSettings)}
+_SHARED = {one.name for one in dataclasses.fields(SharedSettings)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMConfig(LLMSettings, RunConfig):
+class LLMConfig(SharedSettings, RunConfig):
     """Settings of all recipes for language models: those of `LLMSettings`.
 
+    Args:
+        env: Task: arithmetic, copy, count, countdown, guess or sort, or module:Class of a task of one's own; --task is
+            the same option.
+        total_frames: Number of optimizer steps on fresh data; --updates is the same option.
+
     Raises:
-        SpecError: If a value is out of its range.
+        ArgumentError: If a value is out of its range.
     """
 
-    env: str = "text"
+    env: str = "sort"
+    total_frames: int = 200
+    aliases: ClassVar[dict[str, str]] = {"task": "env", "updates": "total_frames"}
     absent: ClassVar[tuple[str, ...]] = tuple(
-        one.name for one in dataclasses.fields(RunConfig) if one.name not in _SHARED
+        one.name for one in dataclasses.fields(RunConfig) if one.name not in {*_SHARED, "env", "total_frames"}
     )
     method: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
         """Check the values."""
-        try:
-            LLMSettings.__post_init__(self)
-            self.make_method()
-        except ArgumentError as error:
-            raise SpecError(str(error)) from error
+        SharedSettings.__post_init__(self)
+        self.make_method()
         RunConfig.__post_init__(self)
 
-    def make_method(self) -> Callable[..., Any]:
+    def make_method(self) -> Any:
         """Return the method with its settings."""
         names = [one.name for one in dataclasses.fields(self.method)]
         return self.method(**{name: getattr(self, name) for name in names})
+
+    def make_settings(self) -> LLMSettings:
+        """Return the settings that all methods share."""
+        shared = {name: getattr(self, name) for name in _SHARED}
+        return LLMSettings(task=self.env, updates=self.total_frames, **shared)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOConfig(LLMConfig, methods.GRPO):
     """Settings of ``rl train grpo``."""
 
-    recipe: ClassVar[str] = "grpo"
-    method: ClassVar[Any] = methods.GRPO
+    recipe, method = methods.GRPO.recipe, methods.GRPO
 
 
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(LLMConfig, methods.SFT):
     """Settings of ``rl train sft``."""
 
-    recipe: ClassVar[str] = "sft"
-    method: ClassVar[Any] = methods.SFT
+    recipe, method = methods.SFT.recipe, methods.SFT
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertIterationConfig(LLMConfig, methods.ExpertIteration):
     """Settings of ``rl train expert-iteration``."""
 
-    recipe: ClassVar[str] = "expert-iteration"
-    method: ClassVar[Any] = methods.ExpertIteration
+    recipe, method = methods.ExpertIteration.recipe, methods.ExpertIteration
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPOConfig(LLMConfig, methods.DPO):
     """Settings of ``rl train dpo``."""
 
-    recipe: ClassVar[str] = "dpo"
-    method: ClassVar[Any] = methods.DPO
+    recipe, method = methods.DPO.recipe, methods.DPO
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationConfig(LLMConfig, methods.Distillation):
     """Settings of ``rl train distill``."""
 
-    recipe: ClassVar[str] = "distill"
-    method: ClassVar[Any] = methods.Distillation
+    recipe, method = methods.Distillation.recipe, methods.Distillation
 
 
 def _run(
@@ -117,28 +121,30 @@ def _run(
     should_stop: Callable[[int], bool] | None = None,
 ) -> TrainResult:
     """Train as `train_llm` does, in a run folder with ``config.yaml``."""
-    from rl.llm.training import train_llm  # imports torch
+    from rl.llm import _processes as processes  # imports torch
+    from rl.llm.training import train_llm
 
     del policy
-    folder = Path(resume or out or _next_folder(f"{algorithm.name}-{config.task}-{config.seed}"))
-    settings = LLMSettings(**{name: getattr(config, name) for name in _SHARED})
-    method = config.make_method()
+    folder = Path(resume or out or _next_folder(f"{algorithm.name}-{config.env.replace(':', '-')}-{config.seed}"))
     report = None if display == "none" else lambda line: sys.stdout.write(f"{line}\n") and sys.stdout.flush()
     options = [one.name for one in dataclasses.fields(config) if one.name not in config.absent]
     described = {"recipe": algorithm.reference, **{name: getattr(config, name) for name in options}}
     with _stop_signal() as stopped:
         result = train_llm(
-            settings,
-            method,
+            config.make_settings(),
+            config.make_method(),
             out=folder,
             resume=resume is not None,
             report=report,
             should_stop=lambda update: bool(stopped) or (should_stop is not None and should_stop(update)),
             files={"config.yaml": yaml.safe_dump(described, sort_keys=False)},
         )
-    if report is not None:
-        done = f"stopped; continue with: rl train --resume {folder}" if result.interrupted else f"run folder: {folder}"
-        report(done)
+    if processes.rank() > 0:  # of the processes of torchrun the first one talks
+        report = None
+    if report is not None and result.interrupted:
+        report(f"stopped; continue with: rl train {algorithm.reference} --resume {folder}")
+    elif report is not None:
+        report(f"run folder: {folder}\nevaluate it with: rl eval {folder}")
     return TrainResult(
         folder=result.folder,
         train_frames=result.updates,
@@ -154,22 +160,33 @@ def _next_folder(name: str) -> Path:
 
 @contextmanager
 def _stop_signal() -> Generator[list[int]]:
-    """Collect Ctrl-C in a list; a second one interrupts at once."""
+    """Collect Ctrl-C and SIGTERM in a list; a second one interrupts at once."""
     seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
 
     def handle(number: int, _: Any) -> None:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
 
-    before = signal.signal(signal.SIGINT, handle)
+    main = threading.current_thread() is threading.main_thread()
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM) if main}
     try:
         yield seen
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _evaluate(config: LLMConfig, folder: Path, *, episodes: int, seed: int | None, deterministic: bool) -> Any:
+    """Return the rewards of the model of a run on problems that neither training nor its evaluations had."""
+    import torch
+
+    from rl.llm.training import evaluate_run
+
+    seed = -(1 << 32) if seed is None else seed
+    temperature = 0.0 if deterministic else config.temperature
+    rewards = evaluate_run(config.make_settings(), folder, problems=episodes, seed=seed, temperature=temperature)
+    return torch.tensor(rewards, dtype=torch.float64)
 
 
 def _no_policy(config: Any, env: Any) -> Any:
@@ -178,17 +195,22 @@ def _no_policy(config: Any, env: Any) -> Any:
     )
 
 
-GRPO = Algorithm(GRPOConfig, loop=_run, policy=_no_policy)
+def _algorithm(config: type[LLMConfig]) -> Algorithm:
+    presets = f"rl.llm:presets/llm.yaml:{config.recipe}"
+    return Algorithm(config, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=presets)
+
+
+GRPO = _algorithm(GRPOConfig)
 """Group relative policy optimization."""
 
-SFT = Algorithm(SFTConfig, loop=_run, policy=_no_policy)
+SFT = _algorithm(SFTConfig)
 """Supervised fine-tuning."""
 
-EXPERT_ITERATION = Algorithm(ExpertIterationConfig, loop=_run, policy=_no_policy)
+EXPERT_ITERATION = _algorithm(ExpertIterationConfig)
 """Supervised training on one's own best answers."""
 
-DPO = Algorithm(DPOConfig, loop=_run, policy=_no_policy)
+DPO = _algorithm(DPOConfig)
 """Direct preference optimization."""
 
-DISTILL = Algorithm(DistillationConfig, loop=_run, policy=_no_policy)
+DISTILL = _algorithm(DistillationConfig)
 """On-policy distillation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rl.core.errors import ArgumentError
 
@@ -13,14 +13,12 @@ __all__ = ["DPO", "GRPO", "SFT", "Distillation", "ExpertIteration", "LLMSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMSettings:
-    """Settings that all methods share.
+class SharedSettings:
+    """Settings that methods and recipes share, which name the task and the length of a run differently.
 
     Args:
         model: Model: tiny, a folder with a model of Hugging Face or of an earlier run, or an id of Hugging Face.
-        task: Name of a task, as in `TASKS`.
         task_options: Arguments of the task, as in '{length: 5}'.
-        updates: Number of optimizer steps on fresh data.
         learning_rate: Learning rate of AdamW at the start; it falls linearly to 0.
         max_grad_norm: Largest norm of the gradient.
         micro_batch: Number of sequences of a micro-batch, whose gradients are summed; 0 for all at once.
@@ -33,17 +31,12 @@ class LLMSettings:
         eval_problems: Number of problems of an evaluation, answered greedily.
         checkpoint_every: Number of updates between two checkpoints.
         seed: Seed of weights, problems and samples.
-        device: Device of the model.
+        device: Device of the model; in several processes, cuda is the GPU of each.
         threads: Number of torch threads; 0 leaves torch's setting.
-
-    Raises:
-        ArgumentError: If a value is out of its range.
     """
 
     model: str = "tiny"
-    task: str = "sort"
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    updates: int = 200
     learning_rate: float = 1e-3
     max_grad_norm: float = 1.0
     micro_batch: int = 0
@@ -61,13 +54,34 @@ class LLMSettings:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        _check_least(self, 1, "updates", "eval_every", "eval_problems", "checkpoint_every")
+        _check_least(self, 1, "eval_every", "eval_problems", "checkpoint_every")
         _check_least(self, 0, "micro_batch", "lora_rank", "max_tokens", "seed", "threads")
-        for name in ("learning_rate", "max_grad_norm", "temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ArgumentError(f"LLMSettings: {name} must be above 0, got {getattr(self, name)!r}")
+        _check_positive(self, "learning_rate", "max_grad_norm", "temperature")
         if self.precision not in ("fp32", "bf16"):
-            raise ArgumentError(f"LLMSettings: precision must be fp32 or bf16, got {self.precision!r}")
+            raise ArgumentError(f"{type(self).__name__}: precision must be fp32 or bf16, got {self.precision!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLMSettings(SharedSettings):
+    """Settings that all methods share.
+
+    Args:
+        task: Name of a task, as in `TASKS`, or module:Class of a task of one's own.
+        updates: Number of optimizer steps on fresh data.
+
+    The others are those of `SharedSettings`, which ``rl train grpo --help`` describes.
+
+    Raises:
+        ArgumentError: If a value is out of its range.
+    """
+
+    task: str = "sort"
+    updates: int = 200
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        super().__post_init__()
+        _check_least(self, 1, "updates")
 
 
 def _check_least(settings: Any, least: int, *names: str) -> None:
@@ -77,6 +91,13 @@ def _check_least(settings: Any, least: int, *names: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             owner = type(settings).__name__
             raise ArgumentError(f"{owner}: {name} must be an integer of at least {least}, got {value!r}")
+
+
+def _check_positive(settings: Any, *names: str) -> None:
+    for name in names:
+        if not 0 < getattr(settings, name) < math.inf:
+            owner = type(settings).__name__
+            raise ArgumentError(f"{owner}: {name} must be above 0, got {getattr(settings, name)!r}")
 
 
 _LOSSES = ("DAPOLoss", "GRPOLoss", "DrGRPOLoss", "GSPOLoss", "CISPOLoss", "RLOOLoss")
@@ -93,17 +114,21 @@ class GRPO:
         loss: Policy loss: DAPOLoss, GRPOLoss, DrGRPOLoss, GSPOLoss, CISPOLoss or RLOOLoss.
         scale: Whether advantages are divided by the standard deviation of the group.
         max_dropped: Number of groups without variance that are replaced in a batch at most.
+        max_staleness: Number of updates by which samples may be older than the policy that they train; above 0, a
+            copy of the model samples in a thread while the model is updated.
 
     Raises:
         ArgumentError: If there is no such loss, or a number is out of its range.
     """
 
+    recipe: ClassVar[str] = "grpo"
     groups: int = 16
     group_size: int = 16
     epochs: int = 2
     loss: str = "DAPOLoss"
     scale: bool = False
     max_dropped: int = 0
+    max_staleness: int = 0
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -111,7 +136,7 @@ class GRPO:
             raise ArgumentError(f"GRPO: loss must be one of {', '.join(_LOSSES)}, got {self.loss!r}")
         _check_least(self, 1, "groups", "epochs")
         _check_least(self, 2, "group_size")
-        _check_least(self, 0, "max_dropped")
+        _check_least(self, 0, "max_dropped", "max_staleness")
 
 
 @dataclass(frozen=True)
@@ -123,12 +148,20 @@ class ExpertIteration:
         group_size: Number of answers to each problem.
         epochs: Number of optimizer steps on a batch.
         threshold: Reward that an answer needs to be trained, besides being the best of its group.
+
+    Raises:
+        ArgumentError: If a number is out of its range.
     """
 
+    recipe: ClassVar[str] = "expert-iteration"
     groups: int = 16
     group_size: int = 16
     epochs: int = 2
     threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "groups", "group_size", "epochs")
 
 
 @dataclass(frozen=True)
@@ -139,10 +172,18 @@ class SFT:
         batch_size: Number of conversations of an update.
         dataset: File with a JSON object a line: ``{"messages": [{"role": ..., "content": ...}, ...]}``, or
             ``{"prompt": ..., "completion": ...}``; solutions of the task if empty.
+
+    Raises:
+        ArgumentError: If the number is below 1.
     """
 
+    recipe: ClassVar[str] = "sft"
     batch_size: int = 64
     dataset: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check_least(self, 1, "batch_size")
 
 
 @dataclass(frozen=True)
@@ -161,6 +202,7 @@ class DPO:
         ArgumentError: If a number is out of its range.
     """
 
+    recipe: ClassVar[str] = "dpo"
     pairs: int = 16
     group_size: int = 8
     beta: float = 0.1
@@ -170,8 +212,7 @@ class DPO:
         """Check the values."""
         _check_least(self, 1, "pairs")
         _check_least(self, 2, "group_size")
-        if not 0 < self.beta < math.inf:
-            raise ArgumentError(f"DPO: beta must be above 0, got {self.beta!r}")
+        _check_positive(self, "beta")
 
 
 @dataclass(frozen=True)
@@ -186,6 +227,7 @@ class Distillation:
         ArgumentError: If the number is below 1.
     """
 
+    recipe: ClassVar[str] = "distill"
     teacher: str = "tiny"
     batch_size: int = 64
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 from typing import Any, NamedTuple, final
 
 from rl.core.arguments import as_integer, one_of
@@ -132,6 +133,8 @@ class SortTask(_TextTask):
     def __init__(self, length: int = 4, digits: int = 4) -> None:
         self.length = as_integer(length, "SortTask", "length", least=1)
         self.digits = as_integer(digits, "SortTask", "digits", least=2)
+        if digits > len(self.alphabet):
+            raise ArgumentError(f"SortTask: digits must be at most {len(self.alphabet)}, got {digits}")
         self.max_tokens = length + 1
 
     def sample(self, rng: random.Random) -> Problem:
@@ -255,6 +258,8 @@ class CountdownTask(Task):
     def __init__(self, count: int = 3, largest: int = 9, operators: str = "+-*") -> None:
         self.count = as_integer(count, "CountdownTask", "count", least=2)
         self.largest = as_integer(largest, "CountdownTask", "largest", least=1)
+        if not operators or not {*operators} <= {*"+-*/"}:
+            raise ArgumentError(f"CountdownTask: operators must be of '+-*/', got {operators!r}")
         self.operators = operators
         self.max_tokens = count * (len(str(largest)) + 1)
 
@@ -330,19 +335,27 @@ def make_task(name: str, **options: Any) -> Task:
     """Return a task by name.
 
     Args:
-        name: Name in `TASKS`.
+        name: Name in `TASKS`, or ``module:Class`` of a task of one's own.
         options: Arguments of the task.
 
     Raises:
-        ArgumentError: If there is no such task.
+        ArgumentError: If there is no such task, or it has no such argument.
 
     Example:
         >>> make_task("sort", length=3).max_tokens
         4
     """
-    if not options:
-        return TASKS[one_of(name, "make_task", "name", tuple(TASKS))]()
+    module, colon, attribute = name.partition(":")
+    if colon:
+        try:
+            kind: Any = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ArgumentError(f"make_task: {name!r} cannot be imported ({error})") from error
+        if not isinstance(kind, type) or not issubclass(kind, Task):
+            raise ArgumentError(f"make_task: {name!r} must be a subclass of Task, got {kind!r:.80}")
+    else:
+        kind = TASKS[one_of(name, "make_task", "name", tuple(TASKS))]
     try:
-        return TASKS[one_of(name, "make_task", "name", tuple(TASKS))](**options)
+        return kind(**options)
     except TypeError as error:
         raise ArgumentError(f"make_task: options must be arguments of {name}, got {options} ({error})") from error

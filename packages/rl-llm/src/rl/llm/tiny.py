@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from rl.core import state as checkpoints
 from rl.core.arguments import as_integer, one_of
 from rl.core.errors import ArgumentError
 from rl.llm.log_probs import token_positions
@@ -21,6 +23,15 @@ __all__ = ["CausalOutput", "CharTokenizer", "TinyTransformer"]
 Cache = tuple[tuple[Tensor, Tensor], ...]
 
 _PRINTABLE = "".join(map(chr, range(32, 127))) + "\n"
+
+
+#: chat template of `CharTokenizer`, as Hugging Face writes it
+_TEMPLATE = (
+    "{% for message in messages %}{{ '<' + message['role'] + '>' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<stop>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<stop>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
 
 
 @dataclass
@@ -63,6 +74,8 @@ class _Block(nn.Module):
 class TinyTransformer(nn.Module):
     """Causal transformer with learned positions, called as models of Hugging Face are; about 150,000 parameters.
 
+    It is a GPT-2 with an output layer of its own, and is written as one, which Hugging Face reads.
+
     Args:
         vocab_size: Number of tokens.
         width: Size of the hidden states, a multiple of `heads`.
@@ -78,30 +91,24 @@ class TinyTransformer(nn.Module):
         >>> model(torch.tensor([[3, 4, 5]])).logits.shape
         torch.Size([1, 3, 20])
         >>> sum(one.numel() for one in model.parameters())
-        160852
+        160832
     """
 
     def __init__(
         self, vocab_size: int, *, width: int = 64, depth: int = 3, heads: int = 4, max_length: int = 128
     ) -> None:
         super().__init__()
-        sizes = {
-            "vocab_size": vocab_size,
-            "width": width,
-            "depth": depth,
-            "heads": heads,
-            "max_length": max_length,
-        }
+        sizes = {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads, "max_length": max_length}
         self.config = {name: as_integer(size, "TinyTransformer", name, least=1) for name, size in sizes.items()}
         if width % heads:
             raise ArgumentError(f"TinyTransformer: width must be a multiple of heads ({heads}), got {width}")
         self.tokens, self.positions = nn.Embedding(vocab_size, width), nn.Embedding(max_length, width)
         self.blocks = nn.ModuleList([_Block(width, heads) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size, bias=False)
         for one in self.modules():
             if isinstance(one, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(one.weight, std=width**-0.5)
-            if isinstance(one, nn.Linear):
+            if isinstance(one, nn.Linear) and one is not self.head:
                 nn.init.zeros_(one.bias)
         nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)  # the untrained policy is nearly uniform
 
@@ -153,6 +160,85 @@ class TinyTransformer(nn.Module):
             x, pair = block(x, mask, None if past_key_values is None else past_key_values[i])
             cache.append(pair)
         return CausalOutput(self.head(self.norm(x)), tuple(cache) if use_cache else None)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` of a GPT-2 to a folder."""
+        config = {
+            "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            **{theirs: self.config[ours] for ours, theirs in _SIZES.items()},
+            "activation_function": "gelu",
+            "tie_word_embeddings": False,
+            **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+            **dict.fromkeys(("bos_token_id", "eos_token_id"), CharTokenizer.eos_token_id),
+            "pad_token_id": CharTokenizer.pad_token_id,
+        }
+        Path(folder, "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        tensors = {_gpt2_name(name): _turned(name, one.cpu()) for name, one in self.state_dict().items()}
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        data = b""
+        for name, one in tensors.items():
+            start, data = len(data), data + one.contiguous().numpy().tobytes()
+            header[name] = {"dtype": "F32", "shape": list(one.shape), "data_offsets": [start, len(data)]}
+        text = json.dumps(header).encode()
+        Path(folder, "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> TinyTransformer:
+        """Return the model that `save_pretrained` wrote to a folder.
+
+        Raises:
+            CheckpointError: If the files are damaged.
+        """
+        with checkpoints.reading("TinyTransformer"):
+            config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+            model = cls(**{ours: config[theirs] for ours, theirs in _SIZES.items()})
+            raw = bytearray(Path(folder, "model.safetensors").read_bytes())
+            begin = 8 + struct.unpack_from("<Q", raw)[0]
+            header = json.loads(raw[8:begin])
+            weights: dict[str, Tensor] = {}
+            for name in model.state_dict():
+                entry = header[_gpt2_name(name)]
+                start, end = entry["data_offsets"]
+                flat = torch.frombuffer(raw, dtype=torch.float32, count=(end - start) // 4, offset=begin + start)
+                weights[name] = _turned(name, flat.view(entry["shape"])).clone()
+            model.load_state_dict(weights)
+        return model
+
+
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "width": "n_embd",
+    "depth": "n_layer",
+    "heads": "n_head",
+    "max_length": "n_positions",
+}
+
+#: parts of names of weights, with those of GPT-2; replaced in order
+_GPT2_NAMES = {
+    "norm_attention": "ln_1",
+    "norm_mlp": "ln_2",
+    "qkv": "attn.c_attn",
+    "out.": "attn.c_proj.",
+    "mlp.0": "mlp.c_fc",
+    "mlp.2": "mlp.c_proj",
+    "blocks.": "transformer.h.",
+    "tokens.": "transformer.wte.",
+    "positions.": "transformer.wpe.",
+    "norm.": "transformer.ln_f.",
+    "head.": "lm_head.",
+}
+
+
+def _gpt2_name(name: str) -> str:
+    for ours, theirs in _GPT2_NAMES.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def _turned(name: str, weight: Tensor) -> Tensor:
+    """Return a weight as the other side has it: linear layers of GPT-2's blocks are transposed."""
+    return weight.T if "blocks." in name and weight.ndim == 2 else weight
 
 
 @final
@@ -223,5 +309,24 @@ class CharTokenizer:
         return {"input_ids": tokens, "assistant_masks": marks}
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the alphabet to ``char_tokenizer.json`` in a folder."""
+        """Write the alphabet to ``char_tokenizer.json`` in a folder, and the tokenizer in the form of Hugging Face."""
+        names = ["<pad>", "<stop>", *(f"<{role}>" for role in ROLES)]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        vocabulary = {one: i for i, one in enumerate([*names, *self.alphabet])}
+        tokenizer = {
+            "version": "1.0",
+            "added_tokens": [{"id": i, "content": one, "special": True, **flags} for i, one in enumerate(names)],
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"Regex": r"[\s\S]"},
+                "behavior": "Isolated",
+                "invert": False,
+            },
+            "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<pad>"},
+        }
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<stop>"}
+        files = {"tokenizer.json": tokenizer, "tokenizer_config.json": {**config, "chat_template": _TEMPLATE}}
+        for name, content in files.items():
+            Path(folder, name).write_text(json.dumps(content, indent=1), encoding="utf-8")
         Path(folder, "char_tokenizer.json").write_text(json.dumps({"alphabet": self.alphabet}), encoding="utf-8")

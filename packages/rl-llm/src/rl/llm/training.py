@@ -1,45 +1,42 @@
-"""Training of language models: GRPO, supervised fine-tuning and expert iteration, in one loop of updates."""
+"""Training of language models: one loop of updates, with evaluations, checkpoints and a run folder."""
 
 from __future__ import annotations
 
 import csv
 import json
-import random
+import math
+import shlex
+import shutil
+import sys
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import nn
 
 from rl.core import state as checkpoints
-from rl.core.errors import ArgumentError, CheckpointError, RLError
-from rl.core.keys import NEXT, REWARD, TRUNCATED
-from rl.llm import policy_losses
-from rl.llm._keys import TEACHER, TRAINED
-from rl.llm.advantages import MCAdvantage
-from rl.llm.collectors import Group, LLMCollector, batch_of
+from rl.core.errors import BackendError, CheckpointError, RLError
+from rl.llm import _processes as processes
+from rl.llm.collectors import Group, LLMCollector
 from rl.llm.engines import Sampling, TorchEngine
-from rl.llm.environments import read_records
 from rl.llm.log_probs import TokenScorer
+from rl.llm.methods import Method, make_method
 from rl.llm.models import load_model, save_model
-from rl.llm.policy_losses import DistillationLoss
-from rl.llm.rollouts import padded
 from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings
-from rl.llm.supervised_losses import DPOLoss, SFTLoss
+from rl.llm.supervised_losses import DPOLoss
 from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
-from rl.llm.transforms import RetrieveLogProb
 
-Messages = Sequence[Mapping[str, Any]]
+__all__ = ["LLMResult", "evaluate", "train_llm"]
 
-__all__ = ["LLMResult", "Method", "evaluate", "train_llm"]
+_DISTRIBUTIONS = ("rl-core", "rl-llm", "torch", "tensordict", "transformers", "peft")
 
 
 class LLMResult(NamedTuple):
@@ -60,286 +57,17 @@ class LLMResult(NamedTuple):
     interrupted: bool = False
 
 
-class Method:
-    """What an update learns from: subclasses give a loss and batches for it.
-
-    Args:
-        settings: Settings that all methods share.
-        task: Task.
-        template: Template.
-        engine: Engine that samples with the model that is trained.
-        scorer: Policy.
-    """
-
-    epochs: int = 1
-
-    def __init__(
-        self, settings: LLMSettings, task: Task, template: ChatTemplate, engine: TorchEngine, scorer: TokenScorer
-    ) -> None:
-        self.settings, self.task, self.template, self.engine, self.scorer = settings, task, template, engine, scorer
-
-    @property
-    @abstractmethod
-    def loss(self) -> Any:
-        """Loss, with `normalize`."""
-
-    @abstractmethod
-    def batch(self) -> TensorDictBase:
-        """Return the data of one update."""
-
-    def figures(self, batch: TensorDictBase) -> dict[str, float]:
-        """Return figures of a batch for the log."""
-        reward = batch[NEXT, REWARD]
-        lengths = batch[TRAINED].sum(-1).float()
-        return {
-            "reward": float(reward.mean()),
-            "reward_std": float(reward.std()),
-            "completions/mean_length": float(lengths.mean()),
-            "completions/clipped_ratio": float(batch[NEXT, TRUNCATED].float().mean()),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the source of data."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-
-
-def _collector(method: Method, groups: int, size: int, max_dropped: int) -> LLMCollector:
-    settings, task = method.settings, method.task
-    return LLMCollector(
-        task,
-        method.template,
-        method.engine,
-        groups_per_batch=groups,
-        group_size=size,
-        sampling=Sampling(settings.max_tokens or task.max_tokens, settings.temperature),
-        max_dropped=max_dropped,
-        seed=settings.seed,
-    )
-
-
-@final
-class _GRPO(Method):
-    def __init__(self, options: GRPO, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.epochs = options.epochs
-        self.collector = _collector(self, options.groups, options.group_size, options.max_dropped)
-        extra: dict[str, Any] = {"kl_to_ref_coeff": None} if options.loss == "GRPOLoss" else {}
-        if options.loss == "DrGRPOLoss":
-            extra["max_tokens"] = self.collector.sampling.max_tokens
-        self._loss = getattr(policy_losses, options.loss)(self.scorer, **extra)
-        rloo = options.loss == "RLOOLoss"
-        baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scale and not rloo else None
-        self.advantage = MCAdvantage(options.group_size, baseline=baseline, scale=scale)
-
-    @property
-    def loss(self) -> Any:
-        return self._loss
-
-    def batch(self) -> TensorDictBase:
-        batch = batch_of(self.collector.collect(), pad_token=self.engine.pad_token)
-        return self.advantage(batch.to(self.engine.device))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.collector.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.collector.load_state_dict(state)
-
-
-@final
-class _ExpertIteration(Method):
-    def __init__(self, options: ExpertIteration, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.epochs, self.options = options.epochs, options
-        self.collector = _collector(self, options.groups, options.group_size, 0)
-        self._loss = SFTLoss(self.scorer)
-
-    @property
-    def loss(self) -> Any:
-        return self._loss
-
-    def batch(self) -> TensorDictBase:
-        batch = batch_of(self.collector.collect(), pad_token=self.engine.pad_token).to(self.engine.device)
-        reward = batch[NEXT, REWARD].view(-1, self.options.group_size)
-        best = (reward == reward.amax(-1, keepdim=True)) & (reward >= self.options.threshold)
-        return batch.set(TRAINED, batch[TRAINED] & best.view(-1, 1))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.collector.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.collector.load_state_dict(state)
-
-
-@final
-class _SFT(Method):
-    def __init__(self, options: SFT, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.options, self.rng = options, random.Random(self.settings.seed)
-        self._loss = SFTLoss(self.scorer)
-        self.rows = read_conversations(options.dataset) if options.dataset else []
-
-    @property
-    def loss(self) -> Any:
-        return self._loss
-
-    def _conversation(self) -> Messages:
-        if self.rows:
-            return self.rows[self.rng.randrange(len(self.rows))]
-        problem = self.task.sample(self.rng)
-        if not problem.solution:
-            raise ArgumentError(f"SFT: the task {self.settings.task!r} has no solutions. Pass a dataset")
-        return [*problem.messages, {"role": "assistant", "content": problem.solution}]
-
-    def batch(self) -> TensorDictBase:
-        rollouts = [self.template.rollout(self._conversation()) for _ in range(self.options.batch_size)]
-        return padded(rollouts, pad_token=self.engine.pad_token).to(self.engine.device)
-
-    def figures(self, batch: TensorDictBase) -> dict[str, float]:
-        return {"completions/mean_length": float(batch[TRAINED].sum(-1).float().mean())}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rng": _rng_state(self.rng)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        _restore_rng(self.rng, state["rng"])
-
-
-@final
-class _DPO(Method):
-    def __init__(self, options: DPO, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.options, self.rng = options, random.Random(self.settings.seed)
-        self.rows = read_pairs(options.dataset) if options.dataset else []
-        # Groups without a best answer give no pair.
-        self.collector = _collector(self, options.pairs, options.group_size, 10 * options.pairs)
-        self._loss = DPOLoss(self.scorer, beta=options.beta)
-        reference = TokenScorer(deepcopy(self.scorer.model).requires_grad_(requires_grad=False), entropy=False)
-        self._reference = RetrieveLogProb(reference)
-
-    @property
-    def loss(self) -> Any:
-        return self._loss
-
-    def batch(self) -> TensorDictBase:
-        if self.rows:
-            chosen = [self.rows[self.rng.randrange(len(self.rows))] for _ in range(self.options.pairs)]
-            found = [self.template.rollout(one) for pair in chosen for one in pair]
-        else:
-            groups = [sorted(one.dialogues, key=lambda each: each.reward) for one in self.collector.collect()]
-            found = [one.rollout for group in groups for one in (group[-1], group[0])]
-        batch = self._reference(padded(found, pad_token=self.engine.pad_token).to(self.engine.device))
-        return batch.reshape(-1, 2)
-
-    def figures(self, batch: TensorDictBase) -> dict[str, float]:
-        return {"completions/mean_length": float(batch[TRAINED].sum(-1).float().mean())}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"collector": self.collector.state_dict(), "rng": _rng_state(self.rng)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.collector.load_state_dict(state["collector"])
-        _restore_rng(self.rng, state["rng"])
-
-
-@final
-class _Distillation(Method):
-    def __init__(self, options: Distillation, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.collector = _collector(self, options.batch_size, 1, 0)
-        self._loss = DistillationLoss(self.scorer)
-        teacher, tokenizer = load_model(options.teacher, alphabet=self.task.alphabet)
-        if len(tokenizer) != len(self.template.tokenizer):  # pyright: ignore[reportArgumentType]
-            raise ArgumentError(f"Distillation: teacher must have the tokenizer of the model, got {options.teacher!r}")
-        scorer = TokenScorer(teacher.to(self.engine.device).requires_grad_(requires_grad=False), entropy=False)
-        self._teacher = RetrieveLogProb(scorer, key=TEACHER)
-
-    @property
-    def loss(self) -> Any:
-        return self._loss
-
-    def batch(self) -> TensorDictBase:
-        batch = batch_of(self.collector.collect(), pad_token=self.engine.pad_token)
-        return self._teacher(batch.to(self.engine.device))
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.collector.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.collector.load_state_dict(state)
-
-
-def _rng_state(rng: random.Random) -> list[Any]:
-    version, internal, gauss = rng.getstate()
-    return [version, list(internal), gauss]
-
-
-def _restore_rng(rng: random.Random, state: Sequence[Any]) -> None:
-    version, internal, gauss = state
-    rng.setstate((version, tuple(internal), gauss))
-
-
-def read_pairs(file: str | Path) -> list[tuple[Messages, Messages]]:
-    """Return pairs of conversations, the chosen one first, of a file with a JSON object a line.
-
-    Args:
-        file: File, whose objects have ``prompt``, ``chosen`` and ``rejected``.
-
-    Raises:
-        ArgumentError: If the file is absent or empty, or a line lacks an entry.
-    """
-    found: list[tuple[Messages, Messages]] = []
-    for number, row in enumerate(read_records(file), start=1):
-        if not {"prompt", "chosen", "rejected"} <= row.keys():
-            raise ArgumentError(
-                f"read_pairs: record {number} of {file} must have prompt, chosen and rejected, got {sorted(row)}"
-            )
-        user = {"role": "user", "content": row["prompt"]}
-        one, other = ([user, {"role": "assistant", "content": row[name]}] for name in ("chosen", "rejected"))
-        found.append((one, other))
-    return found
-
-
-_METHODS: dict[type, Callable[..., Method]] = {
-    DPO: _DPO,
-    GRPO: _GRPO,
-    SFT: _SFT,
-    Distillation: _Distillation,
-    ExpertIteration: _ExpertIteration,
-}
-
-
-def read_conversations(file: str | Path) -> list[Messages]:
-    """Return the conversations of a file with a JSON object a line.
-
-    Args:
-        file: File, whose objects have ``messages``, or ``prompt`` and ``completion``.
-
-    Raises:
-        ArgumentError: If the file is absent or empty, or a line has neither.
-    """
-    found: list[Messages] = []
-    for number, row in enumerate(read_records(file), start=1):
-        if "messages" in row:
-            found.append(row["messages"])
-        elif {"prompt", "completion"} <= row.keys():
-            user = {"role": "user", "content": row["prompt"]}
-            found.append([user, {"role": "assistant", "content": row["completion"]}])
-        else:
-            raise ArgumentError(
-                f"read_conversations: record {number} of {file} must have messages, or prompt and completion, got"
-                f" {sorted(row)}"
-            )
-    return found
-
-
 def evaluate(
-    task: Task, template: ChatTemplate, engine: TorchEngine, *, problems: int, seed: int, max_tokens: int = 0
+    task: Task,
+    template: ChatTemplate,
+    engine: TorchEngine,
+    *,
+    problems: int,
+    seed: int,
+    max_tokens: int = 0,
+    temperature: float = 0.0,
 ) -> list[Group]:
-    """Return dialogues on fresh problems, with the most probable tokens.
+    """Return dialogues on fresh problems.
 
     Args:
         task: Task.
@@ -348,10 +76,45 @@ def evaluate(
         problems: Number of problems.
         seed: Seed of the problems.
         max_tokens: Largest number of tokens of an answer; 0 for what the task needs.
+        temperature: Temperature of sampling; 0 for the most probable tokens.
     """
-    sampling = Sampling(max_tokens or task.max_tokens, temperature=0)
+    sampling = Sampling(max_tokens or task.max_tokens, temperature=temperature)
     options: dict[str, Any] = {"groups_per_batch": problems, "group_size": 1, "sampling": sampling, "seed": seed}
     return LLMCollector(task, template, engine, **options).collect()
+
+
+def evaluate_run(
+    settings: LLMSettings, folder: str | Path, *, problems: int, seed: int, temperature: float = 0.0
+) -> list[float]:
+    """Return the reward of the model of a run on each of some problems.
+
+    Args:
+        settings: Settings of the run.
+        folder: Run folder.
+        problems: Number of problems.
+        seed: Seed of the problems and samples.
+        temperature: Temperature of sampling; 0 for the most probable tokens.
+
+    Raises:
+        CheckpointError: If the run has not ended.
+    """
+    path = Path(folder) / "model"
+    if not path.is_dir():
+        raise CheckpointError(f"evaluate_run: the run in {folder} has no model yet. Continue it with resume")
+    task = make_task(settings.task, **settings.task_options)
+    model, tokenizer = load_model(str(path))
+    template, engine = _sampler(model.to(_checked_device(settings.device)), tokenizer, seed % 2**63)
+    options: dict[str, Any] = {"max_tokens": settings.max_tokens, "temperature": temperature}
+    groups = evaluate(task, template, engine, problems=problems, seed=seed, **options)
+    return [group.dialogues[0].reward for group in groups]
+
+
+def _sampler(model: nn.Module, tokenizer: Any, seed: int) -> tuple[ChatTemplate, TorchEngine]:
+    """Return the template of a tokenizer, and an engine that samples with the model."""
+    template = ChatTemplate(tokenizer)
+    pad = getattr(tokenizer, "pad_token_id", None)
+    pad = template.stop_tokens[0] if pad is None else pad
+    return template, TorchEngine(model, stop_tokens=template.stop_tokens, pad_token=pad, max_batch=1024, seed=seed)
 
 
 def train_llm(
@@ -367,8 +130,11 @@ def train_llm(
     """Train a language model.
 
     The folder gets ``settings.json``, ``metrics.csv`` with a row for each update, ``samples.txt`` with answers of each
-    evaluation, ``checkpoints/last.safetensors``, and at the end ``model``, which `load_model` and, for their models,
-    Hugging Face read. A resumed run on a CPU has the same numbers as one that was not interrupted.
+    evaluation, ``checkpoints/last.safetensors``, ``history.json`` with each start, and at the end ``summary.json`` and
+    ``model``, which `load_model` and Hugging Face read. A resumed run on a CPU has the same numbers as one that was not
+    interrupted, but for samples of a thread (``max_staleness``).
+
+    Started by torchrun, all processes together make a batch, and the first one writes the folder.
 
     Args:
         settings: Settings that all methods share.
@@ -383,6 +149,7 @@ def train_llm(
     Raises:
         RLError: If the folder exists, or the loss is not finite.
         CheckpointError: If there is nothing to resume, or with other settings.
+        BackendError: If there is no such device.
 
     Example:
         >>> import tempfile
@@ -390,29 +157,33 @@ def train_llm(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = train_llm(settings, GRPO(groups=2, group_size=4), out=f"{folder}/run")
         ...     sorted(one.name for one in result.folder.iterdir())
-        ['checkpoints', 'metrics.csv', 'model', 'samples.txt', 'settings.json']
+        ['checkpoints', 'history.json', 'metrics.csv', 'model', 'samples.txt', 'settings.json', 'summary.json']
     """
     run = _Run(settings, method, Path(out), resume=resume)
-    for name, text in (files or {}).items():
-        (run.folder / name).write_text(text, encoding="utf-8")
-    started = time.perf_counter()
-    with run.logged():
-        interrupted = False
+    begun, interrupted = time.perf_counter(), False
+    try:
+        run.begin(files or {})
         while run.update < settings.updates and not interrupted:
-            run.step()
+            row = run.step()
             done = run.update == settings.updates
             if run.update % settings.eval_every == 0 or done:
-                reward = run.evaluate()
-                if report is not None:
-                    report(f"update {run.update}: reward {reward:.3f} on {settings.eval_problems} problems")
-            interrupted = not done and should_stop is not None and should_stop(run.update)
+                row["eval/return_mean"] = run.evaluate()
+                if report is not None and run.writes:
+                    report(f"update {run.update}: reward {run.reward:.3f} on {settings.eval_problems} problems")
+            run.write_row(row)
+            stop = not done and should_stop is not None and should_stop(run.update)
+            interrupted = any(processes.gather(stop))
             if run.update % settings.checkpoint_every == 0 or done or interrupted:
                 run.save()
-    seconds = time.perf_counter() - started
-    if interrupted:
-        return LLMResult(run.folder, run.update, seconds, float("nan"), interrupted=True)
-    save_model(run.model, run.tokenizer, run.folder / "model")
-    return LLMResult(run.folder, run.update, seconds, run.reward)
+        if not interrupted:
+            run.finish()
+        processes.wait()
+    except BaseException:
+        run.remove_failed_start()
+        raise
+    finally:
+        run.method.close()
+    return LLMResult(run.folder, run.update, time.perf_counter() - begun, run.reward, interrupted=interrupted)
 
 
 class _Run:
@@ -420,9 +191,16 @@ class _Run:
 
     def __init__(self, settings: LLMSettings, method: Any, folder: Path, *, resume: bool) -> None:
         self.settings, self.folder, self.update, self.reward = settings, folder, 0, float("nan")
+        self.before = {"seconds": 0.0, "cpu_seconds": 0.0}  # of processes before a resume
+        self.begun = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
+        device = processes.start(_checked_device(settings.device))
+        self.writes = processes.rank() == 0
+        self.recipe = getattr(method, "recipe", getattr(method, "__name__", "method"))
+        if not resume and self.writes and folder.exists():
+            raise RLError(f"train_llm: the run folder {folder} exists already. Pass another one, or resume=True")
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(settings.seed)  # all processes have the same weights
         self.task = make_task(settings.task, **settings.task_options)
         self.model, self.tokenizer = load_model(
             settings.model,
@@ -430,89 +208,139 @@ class _Run:
             lora_rank=settings.lora_rank,
             checkpoint_activations=settings.checkpoint_activations,
         )
-        self.model.to(settings.device)
-        self.template = ChatTemplate(self.tokenizer)
-        pad = getattr(self.tokenizer, "pad_token_id", None)
-        pad = self.template.stop_tokens[0] if pad is None else pad
-        options: dict[str, Any] = {"stop_tokens": self.template.stop_tokens, "pad_token": pad}
-        self.engine = TorchEngine(self.model, **options, max_batch=1024, seed=settings.seed)
+        self.model.to(device)
+        self.template, self.engine = _sampler(self.model, self.tokenizer, processes.seed_of(settings.seed))
         scorer = TokenScorer(self.model, temperature=settings.temperature)
-        parts = (settings, self.task, self.template, self.engine, scorer)
-        known = _METHODS.get(type(method))
-        self.method: Method = method(*parts) if known is None else known(method, *parts)
-        trained = [one for one in self.model.parameters() if one.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-        described = json.dumps({"method": repr(method), **asdict(settings)}, indent=1, default=dict)
-        self.described = {key: one for key, one in json.loads(described).items() if key not in ("updates", "threads")}
+        self.method = make_method(method, settings, self.task, self.template, self.engine, scorer)
+        self.trained = [one for one in self.model.parameters() if one.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.text = json.dumps({"method": repr(method), **asdict(settings)}, indent=1, default=dict)
+        self.described = {key: one for key, one in json.loads(self.text).items() if key not in ("updates", "threads")}
         if resume:
             self._restore()
-        elif folder.exists():
-            raise RLError(f"train_llm: the run folder {folder} exists already. Pass another one, or resume=True")
-        else:
-            folder.mkdir(parents=True)
-        (folder / "settings.json").write_text(described, encoding="utf-8")
 
-    def step(self) -> None:
-        """Make one update."""
+    def begin(self, files: Mapping[str, str]) -> None:
+        """Write what the folder has from the start."""
+        if not self.writes:
+            return
+        history, before = self.folder / "history.json", list[Any]()
+        if self.update:
+            before = json.loads(history.read_text(encoding="utf-8"))
+        else:
+            self.folder.mkdir(parents=True)
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        started = {
+            "frames": self.update,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command,
+        }
+        texts = {"settings.json": self.text, "history.json": json.dumps([*before, started], indent=2), **files}
+        for name, text in texts.items():
+            (self.folder / name).write_text(text, encoding="utf-8")
+
+    def remove_failed_start(self) -> None:
+        """Remove the folder of a run whose first update failed."""
+        if not self.update and self.writes and (self.folder / "settings.json").is_file():
+            shutil.rmtree(self.folder)
+
+    def step(self) -> dict[str, float]:
+        """Make one update, and return its row of metrics."""
         begun = time.perf_counter()
         batch = self.method.loss.normalize(self.method.batch())
+        _share_weights(self.method.loss, batch)
         figures = self.method.figures(batch)
         sampled = time.perf_counter()
-        size = self.settings.micro_batch or len(batch)
-        half = torch.autocast(self.engine.device.type, torch.bfloat16)
-        totals: dict[str, float] = {}
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * (1 - self.update / self.settings.updates)
+        found: dict[str, float] = {}
         for _ in range(self.method.epochs):
-            self.optimizer.zero_grad()
-            totals = {}
-            for micro in batch.split(size):
-                with half if self.settings.precision == "bf16" else nullcontext():
-                    out = self.method.loss(micro)
-                total: Any = sum(value for key, value in out.items() if key.startswith("loss"))
-                total.backward()  # of a sum over micro-batches, whose weights `normalize` made those of the batch
-                totals["loss"] = totals.get("loss", 0.0) + float(total.detach())
-                if "entropy" in out:
-                    totals["entropy"] = totals.get("entropy", 0.0) + float(out["entropy"]) * len(micro) / len(batch)
-            if not torch.isfinite(torch.tensor(totals["loss"])):
-                raise RLError(
-                    f"train_llm: the loss is {totals['loss']} at update {self.update}. Lower the learning rate"
-                )
-            trained = self.optimizer.param_groups[0]["params"]
-            totals["grad_norm"] = float(nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm))
-            self.optimizer.step()
+            found = self._optimize(batch)
+        names, values = [*figures, *found], torch.tensor([*figures.values(), *found.values()], dtype=torch.float64)
+        processes.sum_up([values])
+        means = dict(zip(names, (values / processes.count()).tolist(), strict=True))
         self.update += 1
         self.engine.version = self.update  # the engine samples with the model that is trained
-        seconds = {"seconds/sample": sampled - begun, "seconds/update": time.perf_counter() - sampled}
-        self._row({"update": self.update, **figures, **totals, **seconds})
+        self.method.updated()
+        times = {"time/sample": sampled - begun, "time/update": time.perf_counter() - sampled}
+        train = {f"train/{name}": value for name, value in means.items()}
+        return {
+            "frames": self.update,
+            "eval/return_mean": math.nan,
+            **train,
+            "time/seconds": self._spent()["seconds"],
+            **times,
+        }
+
+    def _optimize(self, batch: TensorDictBase) -> dict[str, float]:
+        """Take one step on all micro-batches, and return what the loss reports."""
+        self.optimizer.zero_grad()
+        total, found = torch.zeros((), device=self.engine.device), dict[str, float]()
+        half = torch.autocast(self.engine.device.type, torch.bfloat16)
+        for micro in batch.split(self.settings.micro_batch or len(batch)):
+            with half if self.settings.precision == "bf16" else nullcontext():
+                out = self.method.loss(micro)
+            loss: Any = sum(value for key, value in out.items() if key.startswith("loss"))
+            loss.backward()  # of a sum over micro-batches, whose weights `normalize` made those of the batch
+            total += loss.detach()
+            for key, value in out.items():
+                if not key.startswith("loss"):
+                    found[key] = found.get(key, 0.0) + float(value) * len(micro) / len(batch)
+        # Weights of tokens are those of the step of all processes, so that gradients are summed, not averaged.
+        processes.sum_up([total, *(one.grad for one in self.trained if one.grad is not None)])
+        if not torch.isfinite(total):
+            raise RLError(f"train_llm: the loss is {float(total)} at update {self.update}. Lower the learning rate")
+        norm = nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm)
+        self.optimizer.step()
+        return {"loss": float(total), "grad_norm": float(norm), **found}
 
     def evaluate(self) -> float:
         """Return the mean reward on fresh problems, always the same ones, and write some answers."""
-        options: dict[str, Any] = {"problems": self.settings.eval_problems, "max_tokens": self.settings.max_tokens}
-        # Seeds of training are at least 0.
-        groups = evaluate(self.task, self.template, self.engine, **options, seed=-1 - self.settings.seed)
-        ones = [group.dialogues[0] for group in groups]
-        self.reward = sum(one.reward for one in ones) / len(ones)
-        with (self.folder / "samples.txt").open("a", encoding="utf-8") as file:
-            file.write(f"update {self.update}, mean reward {self.reward:.3f}\n")
-            for one in ones[:4]:
-                text = " | ".join(f"{message['role']}: {message['content']}" for message in one.messages)
-                file.write(f"  {text} | reward {one.reward:.2f}\n")
+        if self.writes:
+            options: dict[str, Any] = {"problems": self.settings.eval_problems, "max_tokens": self.settings.max_tokens}
+            # Seeds of training are at least 0.
+            groups = evaluate(self.task, self.template, self.engine, **options, seed=-1 - self.settings.seed)
+            ones = [group.dialogues[0] for group in groups]
+            rewards = torch.tensor([one.reward for one in ones], dtype=torch.float64)
+            self.reward, self.deviation = float(rewards.mean()), float(rewards.std(correction=0))
+            with (self.folder / "samples.txt").open("a", encoding="utf-8") as file:
+                file.write(f"update {self.update}, mean reward {self.reward:.3f}\n")
+                for one in ones[:4]:
+                    text = " | ".join(f"{message['role']}: {message['content']}" for message in one.messages)
+                    file.write(f"  {text} | reward {one.reward:.2f}\n")
+        self.reward = processes.gather(self.reward)[0]
         return self.reward
 
-    def logged(self) -> Any:
-        """Open the metrics; close them at the end."""
-        self._file = (self.folder / "metrics.csv").open("a", newline="", encoding="utf-8")
-        self._writer: Any = None
-        return self._file
+    def write_row(self, row: Mapping[str, float]) -> None:
+        """Append a row of metrics; NaN is an empty cell."""
+        if not self.writes:
+            return
+        with (self.folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if not file.tell():
+                writer.writerow(row)
+            writer.writerow(["" if value != value else value for value in row.values()])  # noqa: PLR0124 - NaN
 
-    def _row(self, row: dict[str, float]) -> None:
-        if self._writer is None:
-            self._writer = csv.DictWriter(self._file, list(row))
-            if not self._file.tell():
-                self._writer.writeheader()
-        self._writer.writerow(row)
-        self._file.flush()
+    def finish(self) -> None:
+        """Write the model and the summary, with the keys of other recipes; the last model is the best."""
+        if math.isnan(self.reward):  # killed after its last update
+            self.evaluate()
+        if not self.writes:
+            return
+        save_model(self.model, self.tokenizer, self.folder / "model")
+        returns = {
+            f"{which}/return_{name}": value
+            for which in ("best", "last")
+            for name, value in (("mean", self.reward), ("std", self.deviation))
+        }
+        about = {"recipe": self.recipe, "env": self.settings.task, "seed": self.settings.seed, "frames": self.update}
+        spent = {f"time/{name}": round(value, 3) for name, value in self._spent().items()}
+        versions = {one.name: one.version for one in distributions() if one.name in _DISTRIBUTIONS}
+        summary = {**about, "best/frames": self.update, **returns, **spent, "versions": versions}
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def _spent(self) -> dict[str, float]:
+        now = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
+        return {name: self.before[name] + now[name] - self.begun[name] for name in now}
 
     @property
     def _last(self) -> Path:
@@ -520,32 +348,82 @@ class _Run:
 
     def save(self) -> None:
         """Write the checkpoint."""
-        state = {
-            "settings": self.described,
-            "update": self.update,
-            "model": dict(self.model.state_dict()),
-            "optimizer": checkpoints.pack(self.optimizer.state_dict(), "train_llm"),
-            "method": self.method.state_dict(),
-            "sampler": self.engine.generator.get_state(),
-            "torch": torch.get_rng_state(),
-        }
-        checkpoints.save(self._last, state)
+        random = {"sampler": self.engine.generator.get_state(), "torch": torch.get_rng_state()}
+        own = {"method": self.method.state_dict(), **random}
+        states = processes.gather(own)
+        if self.writes:
+            state = {
+                "settings": self.described,
+                "update": self.update,
+                "model": dict(self.model.state_dict()),
+                "optimizer": checkpoints.pack(self.optimizer.state_dict(), "train_llm"),
+                "processes": states,
+                "spent": self._spent(),
+            }
+            checkpoints.save(self._last, state)
+        processes.wait()
 
     def _restore(self) -> None:
         saved = checkpoints.load(self._last, mapped=False)
         differing = sorted(key for key, one in self.described.items() if saved["settings"].get(key) != one)
         if differing:
             raise CheckpointError(f"train_llm: {', '.join(differing)} differ from those of the run in {self.folder}")
+        states = saved["processes"]
+        if len(states) != processes.count():
+            raise CheckpointError(
+                f"train_llm: the run in {self.folder} had {len(states)} processes, got {processes.count()}"
+            )
+        self.update = saved["update"]
+        if self.update >= self.settings.updates and (self.folder / "summary.json").is_file():
+            raise CheckpointError(
+                f"train_llm: the run in {self.folder} has done all its {self.update} updates. Ask for more"
+            )
+        self.before, self.engine.version = saved["spent"], self.update
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(checkpoints.unpack(saved["optimizer"], "train_llm"))
-        self.method.load_state_dict(saved["method"])
-        self.engine.generator.set_state(saved["sampler"])
-        torch.set_rng_state(saved["torch"])
-        self.update = self.engine.version = saved["update"]
-        self._truncate_metrics()
+        own = states[processes.rank()]
+        self.method.load_state_dict(own["method"])
+        self.engine.generator.set_state(own["sampler"])
+        torch.set_rng_state(own["torch"])
+        if self.writes:
+            self._truncate()
 
-    def _truncate_metrics(self) -> None:
-        """Remove rows after the checkpoint, which are written again."""
-        path = self.folder / "metrics.csv"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(lines[: self.update + 1]), encoding="utf-8")
+    def _truncate(self) -> None:
+        """Remove metrics and samples after the checkpoint, which are written again."""
+        metrics, samples = self.folder / "metrics.csv", self.folder / "samples.txt"
+        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        metrics.write_text("".join(lines[: self.update + 1]), encoding="utf-8")
+        if samples.is_file():
+            parts = samples.read_text(encoding="utf-8").split("update ")[1:]
+            kept = [f"update {one}" for one in parts if int(one.partition(",")[0]) <= self.update]
+            samples.write_text("".join(kept), encoding="utf-8")
+
+
+def _share_weights(loss: Any, batch: TensorDictBase) -> None:
+    """Make the weights of tokens in a batch those of the step of all processes.
+
+    A weight is one over the number of tokens, sequences, prompts or pairs of this process, and becomes one over that of
+    all.
+    """
+    if processes.count() == 1:
+        return
+    mask, keys = batch[loss.tensor_keys.mask], loss.tensor_keys
+    trained = mask.any(-1)
+    if isinstance(loss, DPOLoss):
+        own = torch.tensor(float(len(batch)))
+    elif loss.normalizer == "prompt":
+        own = torch.tensor(float(batch[keys.group][trained].unique().numel()))
+    else:
+        own = (mask if loss.normalizer == "tokens" else trained).sum().cpu().double()
+    total = own.clone()
+    processes.sum_up([total])
+    batch.set(keys.weight, batch[keys.weight] * float(own / total.clamp(min=1)))
+
+
+def _checked_device(device: str) -> str:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BackendError(f"train_llm: the device {device!r} cannot be used here ({reason})") from error
+    return device

@@ -322,12 +322,12 @@ def _parser(recipe: Algorithm) -> ArgumentParser:
 
 
 def _with_new_options(words: Sequence[str], config: type[RunConfig]) -> list[str]:
-    """Words with the options of older versions by today's names."""
-    names = {f"--{old}": f"--{new}" for old, new in old_names(config).items()}
+    """Words with the options of older versions and aliases by today's names."""
+    known = old_names(config)
+    names = {f"--{old}": f"--{new}" for old, new in known.items()}
     options = [word.partition("=")[0] for word in words]
-    warn_old_names(
-        {old.replace("_", "-"): names[old].replace("_", "-") for old in dict.fromkeys(options) if old in names}
-    )
+    given = {old: known[old] for old in dict.fromkeys(option[2:] for option in options) if old in known}
+    warn_old_names(config, given, option=lambda name: f"--{name.replace('_', '-')}")
     names["--logger"] = "--loggers"
     return [names.get(option, option) + word[len(option) :] for option, word in zip(options, words, strict=True)]
 

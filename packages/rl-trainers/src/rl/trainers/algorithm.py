@@ -86,6 +86,9 @@ class Algorithm:
             called as ``loop(algorithm, config, policy=, **parts, out=, resume=, display=, should_stop=)``.
         policy: Function of the untrained policy, called as ``policy(config, env)``.
         presets: Settings for environments in ``"package:file"``, or ``"package:file:section"``; empty without.
+        evaluate: Function that plays episodes with the policy of a run folder, called as
+            ``evaluate(config, folder, episodes=, seed=, deterministic=)``, and returns their returns ``[episodes]``;
+            None for policies of environments.
         parts: Arguments of the loop, such as ``loss``.
 
     Raises:
@@ -108,13 +111,14 @@ class Algorithm:
         loop: str | Callable[..., Any],
         policy: Callable[[Any, Any], Any],
         presets: str = "",
+        evaluate: Callable[..., Any] | None = None,
         **parts: Any,
     ) -> None:
         if isinstance(loop, str) and loop not in LOOPS:
             raise ArgumentError(
                 f"Algorithm: there is no loop {loop!r}; name one of {', '.join(LOOPS)}, or give a function"
             )
-        self.name, self.config = config.recipe, config
+        self.name, self.config, self.evaluate = config.recipe, config, evaluate
         self._loop, self._policy, self._presets, self._parts = loop, policy, presets, parts
 
     def __repr__(self) -> str:

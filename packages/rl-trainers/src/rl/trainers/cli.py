@@ -358,7 +358,7 @@ def evaluate(argv: Sequence[str]) -> int:
     from rl.trainers._storage import check_video
     from rl.trainers._video import record_video
     from rl.trainers.evaluation import evaluate as returns_of
-    from rl.trainers.evaluation import load_run
+    from rl.trainers.evaluation import load_config, load_run
 
     if options.video:
         check_video(options.video)
@@ -368,14 +368,21 @@ def evaluate(argv: Sequence[str]) -> int:
     episodes = "1 episode" if options.episodes == 1 else f"{options.episodes} episodes"
     means: list[float] = []
     for run in runs:
-        trained = load_run(run.path, device=options.device, trust=options.trust)
-        returns = returns_of(trained, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
+        how: dict[str, Any] = {"seed": options.seed, "deterministic": options.deterministic}
+        recipe, config = load_config(run.path, options.trust)
+        trained = None if recipe.evaluate else load_run(run.path, device=options.device, trust=options.trust)
+        if trained is None:
+            if options.video or options.device:
+                raise RLError(f"runs of {recipe.name} are evaluated without --video and --device")
+            which = f"last policy, {config.total_frames} frames"
+        else:
+            which = f"{trained.checkpoint} policy, {trained.frames} frames"
+        returns = returns_of(trained or run.path, episodes=options.episodes, trust=options.trust, **how)
         mean, std = float(returns.mean()), float(returns.std(correction=0))
-        which = f"{trained.checkpoint} policy, {trained.frames} frames"
         of = f"{run.path}: " if len(runs) > 1 else ""
         sys.stdout.write(f"{of}return {mean:.2f} ± {std:.2f} over {episodes} ({which})\n")
         means.append(mean)
-        if options.video:  # of the only run
+        if options.video and trained is not None:  # of the only run
             seed = trained.config.seed if options.seed is None else options.seed
             count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
             sys.stdout.write(f"{options.video}: {count} pictures\n")

@@ -229,9 +229,9 @@ class OldNameWarning(DeprecationWarning):
 
 @cache
 def old_names(config: type) -> Mapping[str, str]:
-    """Return the names that settings of a config had in older versions, with today's.
+    """Return the further names of settings of a config, with today's: those of older versions, and aliases.
 
-    A class lists those of its family in `renamed`.
+    A class lists those of its family in `renamed` and `aliases`.
 
     Raises:
         ArgumentError: If the config has a field with an older name, which nothing would read.
@@ -243,7 +243,7 @@ def old_names(config: type) -> Mapping[str, str]:
     """
     listed: dict[str, str] = {}
     for cls in reversed(config.__mro__):
-        listed |= vars(cls).get("renamed", {})
+        listed |= {**vars(cls).get("renamed", {}), **vars(cls).get("aliases", {})}
     fields = {one.name for one in dataclasses.fields(config)}
     names = {old: new for old, new in listed.items() if new in fields}
     if fields & names.keys():
@@ -271,14 +271,21 @@ def with_new_names(config: type, given: Mapping[str, Any]) -> dict[str, Any]:
     both = [f"{new} and its older name {old}" for old, new in names.items() if new in given]
     if both:
         raise ArgumentError(f"{config.__name__}: got {'; '.join(both)}; leave the older name out")
-    warn_old_names(names)
+    warn_old_names(config, names)
     return {names.get(name, name): value for name, value in given.items()}
 
 
-def warn_old_names(names: Mapping[str, str]) -> None:
-    """Warn about older names, which `names` maps to today's; nothing if there are none."""
-    if names:
-        listed = ", ".join(f"{old} is now {new}" for old, new in names.items())
+def warn_old_names(config: Any, names: Mapping[str, str], *, option: Callable[[str], str] = str) -> None:
+    """Warn about older names, which `names` maps to today's; nothing if there are none besides aliases.
+
+    Args:
+        config: Class of the settings.
+        names: Older names with today's.
+        option: Function that returns a name as the warning shows it.
+    """
+    older = {old: new for old, new in names.items() if old not in config.aliases}
+    if older:
+        listed = ", ".join(f"{option(old)} is now {option(new)}" for old, new in older.items())
         issue_warning(f"{listed}; older names are accepted until rl-trainers 0.6", OldNameWarning)
 
 
@@ -390,6 +397,8 @@ class RunConfig(metaclass=_ConfigType):
     """Transforms whose entries the policy of the recipe reads, after those of the user."""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Names that settings of the family had in older versions, with today's."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Further names of settings that fit the recipe better, with those that all recipes share; both are accepted."""
 
     env: str = checked(
         "CartPole-v1",
@@ -474,7 +483,7 @@ class RunConfig(metaclass=_ConfigType):
             """Return the setting of an older name."""
             if name not in old_names(type(self)):
                 raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
-            warn_old_names({name: old_names(type(self))[name]})
+            warn_old_names(type(self), {name: old_names(type(self))[name]})
             return getattr(self, old_names(type(self))[name])
 
     def __post_init__(self) -> None:

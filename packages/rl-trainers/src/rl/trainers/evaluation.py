@@ -235,6 +235,10 @@ def load_run(
         BackendError: If there is no such device here.
     """
     recipe, config = load_config(run, trust)
+    if recipe.evaluate is not None:
+        raise RLError(
+            f"load_run: a run of {recipe.name} has no policy for an environment. Use rl eval, or evaluate(run)"
+        )
     config = replace(config, device=device) if device else config
     check_device(config.device)
     folder = RunFolder(run)
@@ -332,6 +336,10 @@ def evaluate(
         ...     evaluate(run, episodes=3).shape
         torch.Size([3])
     """
+    if not isinstance(run, TrainedRun):
+        recipe, config = load_config(run, trust)
+        if recipe.evaluate is not None:
+            return recipe.evaluate(config, Path(run), episodes=episodes, seed=seed, deterministic=deterministic)
     trained = run if isinstance(run, TrainedRun) else load_run(run, trust=trust)
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation

@@ -1,0 +1,328 @@
+"""What an update learns from: the loss and the batches of GRPO, expert iteration, SFT, DPO and distillation."""
+
+from __future__ import annotations
+
+import json
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, final
+
+from tensordict import TensorDictBase
+
+from rl.core.errors import ArgumentError
+from rl.core.keys import NEXT, REWARD, TRUNCATED
+from rl.llm import _processes as processes
+from rl.llm import policy_losses
+from rl.llm._keys import TEACHER, TRAINED, VERSION
+from rl.llm.advantages import MCAdvantage
+from rl.llm.collectors import AsyncLLMCollector, Group, LLMCollector, batch_of
+from rl.llm.engines import Sampling, TorchEngine
+from rl.llm.environments import read_records
+from rl.llm.log_probs import TokenScorer
+from rl.llm.models import load_model
+from rl.llm.policy_losses import DistillationLoss
+from rl.llm.rollouts import Rollout, padded
+from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings
+from rl.llm.supervised_losses import DPOLoss, SFTLoss
+from rl.llm.tasks import Task
+from rl.llm.templates import ChatTemplate
+from rl.llm.transforms import RetrieveLogProb
+
+__all__ = ["Method"]
+
+
+class Method:
+    """What an update learns from: subclasses give a loss and batches for it.
+
+    With several processes, `batch` returns the share of this process.
+
+    Args:
+        settings: Settings that all methods share.
+        task: Task.
+        template: Template.
+        engine: Engine that samples with the model that is trained.
+        scorer: Policy.
+
+    Attributes:
+        loss: Loss, with `normalize`.
+        epochs: Number of optimizer steps on a batch.
+        collector: Collector of answers, whose state is saved; None without.
+        rng: Source of randomness for everything else, whose state is saved.
+    """
+
+    loss: Any
+    epochs: int = 1
+    collector: LLMCollector | None = None
+
+    def __init__(
+        self, settings: LLMSettings, task: Task, template: ChatTemplate, engine: TorchEngine, scorer: TokenScorer
+    ) -> None:
+        self.settings, self.task, self.template, self.engine, self.scorer = settings, task, template, engine, scorer
+        self.rng = random.Random(settings.seed)
+
+    @abstractmethod
+    def batch(self) -> TensorDictBase:
+        """Return the data of one update."""
+
+    def figures(self, batch: TensorDictBase) -> dict[str, float]:
+        """Return figures of a batch for the log."""
+        found = {"completions/mean_length": float(batch[TRAINED].sum(-1).float().mean())}
+        reward: Any = batch.get((NEXT, REWARD), None)
+        if reward is not None:
+            clipped = float(batch[NEXT, TRUNCATED].float().mean())
+            rewards = {"reward": float(reward.mean()), "reward_std": float(reward.std())}
+            found = {**rewards, **found, "completions/clipped_ratio": clipped}
+        return found
+
+    def updated(self) -> None:
+        """Note that the model was updated."""
+
+    def close(self) -> None:
+        """Release what the method holds, at the end of a run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the source of data."""
+        version, internal, gauss = self.rng.getstate()
+        collector = {} if self.collector is None else {"collector": self.collector.state_dict()}
+        return {"rng": [version, list(internal), gauss], **collector}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        version, internal, gauss = state["rng"]
+        self.rng.setstate((version, tuple(internal), gauss))
+        if self.collector is not None:
+            self.collector.load_state_dict(state["collector"])
+
+    def _collect_with(self, groups: int, size: int, max_dropped: int = 0) -> None:
+        """Set the collector, for the groups of this process."""
+        settings = self.settings
+        self.collector = LLMCollector(
+            self.task,
+            self.template,
+            self.engine,
+            groups_per_batch=groups,
+            group_size=size,
+            sampling=Sampling(settings.max_tokens or self.task.max_tokens, settings.temperature),
+            max_dropped=max_dropped,
+            seed=processes.seed_of(settings.seed),
+        )
+
+    def _groups(self) -> list[Group]:
+        assert self.collector is not None
+        return self.collector.collect()
+
+    def _sampled(self) -> TensorDictBase:
+        return batch_of(self._groups(), pad_token=self.engine.pad_token).to(self.engine.device)
+
+    def _given(self, rollouts: list[Rollout]) -> TensorDictBase:
+        return padded(rollouts, pad_token=self.engine.pad_token).to(self.engine.device)
+
+
+@final
+class _GRPO(Method):
+    def __init__(self, options: GRPO, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.epochs, self.options = options.epochs, options
+        self._collect_with(processes.share(options.groups, "GRPO", "groups"), options.group_size, options.max_dropped)
+        extra: dict[str, Any] = {"kl_to_ref_coeff": None} if options.loss == "GRPOLoss" else {}
+        if options.loss == "DrGRPOLoss":
+            extra["max_tokens"] = self.settings.max_tokens or self.task.max_tokens
+        self.loss = getattr(policy_losses, options.loss)(self.scorer, **extra)
+        rloo = options.loss == "RLOOLoss"
+        baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scale and not rloo else None
+        self.advantage = MCAdvantage(options.group_size, baseline=baseline, scale=scale)
+        self._thread: AsyncLLMCollector | None = None
+
+    def batch(self) -> TensorDictBase:
+        return self.advantage(self._sampled())
+
+    def _groups(self) -> list[Group]:
+        assert self.collector is not None
+        if not self.options.max_staleness:
+            return super()._groups()
+        if self._thread is None:  # after the state was restored, if it is
+            self.collector.engine = deepcopy(self.engine)  # the thread samples with weights of its own
+            self._thread = AsyncLLMCollector(self.collector, max_staleness=self.options.max_staleness)
+        return self._thread.collect()
+
+    def figures(self, batch: TensorDictBase) -> dict[str, float]:
+        found = super().figures(batch)
+        if self._thread is not None:
+            found["staleness/max"] = float(self.engine.version - int(batch[VERSION][batch[TRAINED]].min()))
+        return found
+
+    def updated(self) -> None:
+        if self._thread is not None:
+            self._thread.load_weights(self.engine.model.state_dict(), self.engine.version)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._thread is not None else super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.options.max_staleness:  # what was sampled and not trained is not saved: other problems follow
+            self.rng.seed(f"{processes.seed_of(self.settings.seed)} after {self.engine.version} updates")
+            assert self.collector is not None
+            self.collector.rng = self.rng
+        else:
+            super().load_state_dict(state)
+
+
+@final
+class _ExpertIteration(Method):
+    def __init__(self, options: ExpertIteration, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.epochs, self.options = options.epochs, options
+        self._collect_with(processes.share(options.groups, "ExpertIteration", "groups"), options.group_size)
+        self.loss = SFTLoss(self.scorer)
+
+    def batch(self) -> TensorDictBase:
+        batch = self._sampled()
+        reward = batch[NEXT, REWARD].view(-1, self.options.group_size)
+        best = (reward == reward.amax(-1, keepdim=True)) & (reward >= self.options.threshold)
+        return batch.set(TRAINED, batch[TRAINED] & best.view(-1, 1))
+
+
+@final
+class _SFT(Method):
+    def __init__(self, options: SFT, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.options = options
+        processes.share(options.batch_size, "SFT", "batch_size")
+        self.loss = SFTLoss(self.scorer)
+        self.rows = read_conversations(options.dataset, self.template) if options.dataset else []
+        if not self.rows and not self.task.sample(random.Random(0)).solution:
+            raise ArgumentError(f"SFT: the task {self.settings.task!r} has no solutions. Pass a dataset")
+
+    def _rollout(self) -> Callable[[], Rollout]:
+        """Draw a conversation, and return what encodes it."""
+        if self.rows:
+            (row,) = self.rows[self.rng.randrange(len(self.rows))]
+            return lambda: row
+        problem = self.task.sample(self.rng)
+        answer = {"role": "assistant", "content": problem.solution}
+        return lambda: self.template.rollout([*problem.messages, answer])
+
+    def batch(self) -> TensorDictBase:
+        # All processes draw the same conversations.
+        drawn = [self._rollout() for _ in range(self.options.batch_size)]
+        return self._given([encode() for encode in drawn[processes.rank() :: processes.count()]])
+
+
+@final
+class _DPO(Method):
+    def __init__(self, options: DPO, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.options = options
+        self.rows = read_conversations(options.dataset, self.template, pairs=True) if options.dataset else []
+        pairs = processes.share(options.pairs, "DPO", "pairs")
+        self._collect_with(pairs, options.group_size, 10 * pairs)  # groups without a best answer give no pair
+        self.loss = DPOLoss(self.scorer, beta=options.beta)
+        reference = TokenScorer(deepcopy(self.scorer.model).requires_grad_(requires_grad=False), entropy=False)
+        self._reference = RetrieveLogProb(reference)
+
+    def batch(self) -> TensorDictBase:
+        if self.rows:
+            drawn = [self.rows[self.rng.randrange(len(self.rows))] for _ in range(self.options.pairs)]
+            found = [one for pair in drawn[processes.rank() :: processes.count()] for one in pair]
+        else:
+            groups = [sorted(one.dialogues, key=lambda each: each.reward) for one in self._groups()]
+            found = [one.rollout for group in groups for one in (group[-1], group[0])]
+        return self._reference(self._given(found)).reshape(-1, 2)
+
+
+@final
+class _Distillation(Method):
+    def __init__(self, options: Distillation, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._collect_with(processes.share(options.batch_size, "Distillation", "batch_size"), 1)
+        self.loss = DistillationLoss(self.scorer)
+        teacher, tokenizer = load_model(options.teacher, alphabet=self.task.alphabet)
+        if len(tokenizer) != len(self.template.tokenizer):  # pyright: ignore[reportArgumentType]
+            raise ArgumentError(f"Distillation: teacher must have the tokenizer of the model, got {options.teacher!r}")
+        scorer = TokenScorer(teacher.to(self.engine.device).requires_grad_(requires_grad=False), entropy=False)
+        self._teacher = RetrieveLogProb(scorer, key=TEACHER)
+
+    def batch(self) -> TensorDictBase:
+        return self._teacher(self._sampled())
+
+
+_METHODS: dict[type, Callable[..., Method]] = dict(
+    zip(
+        (DPO, GRPO, SFT, Distillation, ExpertIteration),
+        (_DPO, _GRPO, _SFT, _Distillation, _ExpertIteration),
+        strict=True,
+    )
+)
+
+
+def make_method(method: Any, *parts: Any) -> Method:
+    """Return a method for its settings, or for a class of one's own.
+
+    Args:
+        method: Settings, or a class.
+        parts: Arguments of `Method`.
+    """
+    known = _METHODS.get(type(method))
+    return method(*parts) if known is None else known(method, *parts)
+
+
+def read_conversations(file: str | Path, template: ChatTemplate, *, pairs: bool = False) -> list[list[Rollout]]:
+    """Return the encoded conversations of a file with a JSON object a line: lists of one, or the chosen one first.
+
+    Args:
+        file: File, whose objects have ``messages``, or ``prompt`` and ``completion``; with `pairs`, ``prompt``,
+            ``chosen`` and ``rejected``.
+        template: Template that encodes them.
+        pairs: Whether the objects are pairs.
+
+    Raises:
+        ArgumentError: If the file is absent, empty or not JSON, or a record lacks an entry or cannot be encoded.
+    """
+    try:
+        records = read_records(file)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"read_records: {file} must have a JSON object a line, got {error.doc!r:.60}") from error
+    found: list[list[Rollout]] = []
+    for number, row in enumerate(records, start=1):
+        conversations = _conversations(row, pairs=pairs)
+        if conversations is None:
+            wanted = "prompt, chosen and rejected" if pairs else "messages, or prompt and completion"
+            raise ArgumentError(
+                f"read_conversations: record {number} of {file} must have {wanted}, as text with an answer of the"
+                f" assistant, got {json.dumps(row):.100}"
+            )
+        try:
+            found.append([template.rollout(one) for one in conversations])
+        except ArgumentError as error:
+            raise ArgumentError(f"read_conversations: record {number} of {file} does not fit ({error})") from error
+    return found
+
+
+def _conversations(row: Any, *, pairs: bool) -> list[Sequence[Mapping[str, Any]]] | None:
+    """Return the conversations of a record; None if it lacks an entry."""
+    if not isinstance(row, Mapping):
+        return None
+    if "messages" in row and not pairs:
+        found: list[Any] = [row["messages"]]
+    else:
+        names = ("chosen", "rejected") if pairs else ("completion",)
+        if not {"prompt", *names} <= row.keys():
+            return None
+        user = {"role": "user", "content": row["prompt"]}
+        found = [[user, {"role": "assistant", "content": row[name]}] for name in names]
+    return found if all(_is_conversation(one) for one in found) else None
+
+
+def _is_conversation(messages: Any) -> bool:
+    """Return whether it is a list of messages, and one of them is the assistant's."""
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        return False
+    texts = all(isinstance(one.get("content"), str) or "tool_calls" in one for one in messages)
+    return texts and any(one.get("role") == "assistant" for one in messages)
