@@ -19,7 +19,12 @@ from rl.trainers import Algorithm, PPOConfig
 from rl.trainers.algorithm import LOOPS
 from rl.trainers.algorithms import ppo
 
-ALGORITHMS = {component.name: load("recipe", component.name) for component in components("recipe")}
+#: those of this package; others have a function in place of a loop
+ALGORITHMS = {
+    one.name: one
+    for one in (load("recipe", component.name) for component in components("recipe"))
+    if one.config.__module__.startswith("rl.trainers.")
+}
 SOURCES = Path(rl.trainers.__file__).parent
 #: number of arguments with which loops call the parts of a page, as their docstrings say
 PARTS = {"policy": 2, "critic": 2, "explore": 2, "sequences": 2, "loss": 3, "before": 3, "updater": 4, "reader": 4}
@@ -32,8 +37,8 @@ WORDS = ["--env", "pendulum", "--total-frames", "64", "--frames-per-batch", "32"
 def test_the_parts_of_an_algorithm_fit_its_loop(algorithm):
     # the parts of an algorithm have no public name: a page gives them, its loop reads them
     parts, loop = {"policy": algorithm._policy, **algorithm._parts}, algorithm._loop
-    assert callable(loop) or loop in LOOPS
-    train = loop if callable(loop) else import_module(f"rl.trainers.loops.{loop}").train
+    assert loop in LOOPS
+    train = import_module(f"rl.trainers.loops.{loop}").train
     inspect.signature(train).bind(algorithm, algorithm.config(), **parts, out=None, resume=None)
     options = {name for name, one in inspect.signature(train).parameters.items() if one.kind is one.KEYWORD_ONLY}
     assert parts.keys() <= options
