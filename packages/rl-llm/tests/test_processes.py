@@ -121,6 +121,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.filterwarnings("ignore:.*in the first batch the log-ratio")  # of a batch that was made up
 def test_losses_and_gradients_are_those_of_one_process(folder, tmp_path):
     train_each(tmp_path)
     for name in METHODS:

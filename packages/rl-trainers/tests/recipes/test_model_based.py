@@ -23,10 +23,9 @@ from rl.trainers.loops.model_based import (
     MixedBuffer,
     ModelFit,
     check_termination,
-    ensemble,
-    model_env,
 )
 from rl.trainers.replay import stored_keys
+from rl.trainers.world_models import ensemble, model_env
 
 SMALL = {
     "env": "pendulum",

@@ -18,11 +18,24 @@ from rl.core.interfaces import Env
 from rl.core.keys import IS_INIT, NEXT, key_str
 from rl.core.mdp import ExplorationType, exploration_type
 from rl.core.specs import Bounded, OneHot
+from rl.envs import WorldModelEnv
+from rl.modules import EnsembleDynamics
+from rl.trainers._named import import_attribute
 from rl.trainers._storage import atomic_path
 from rl.trainers.actions import is_choice, mask_key
+from rl.trainers.actors import bounded_action, vector_of
 from rl.trainers.networks import action_of, described, observations_of, readings_of
 
-__all__ = ["ACTION_BEFORE", "LatentPolicy", "ModelInputs", "UnitActions", "arrivals", "draw_imagination"]
+__all__ = [
+    "ACTION_BEFORE",
+    "LatentPolicy",
+    "ModelInputs",
+    "UnitActions",
+    "arrivals",
+    "draw_imagination",
+    "ensemble",
+    "model_env",
+]
 
 ACTION_BEFORE = "action_before"
 """Key under which a policy carries the action of the step before, as the world model reads it."""
@@ -282,3 +295,32 @@ def draw_imagination(path: Path, real: Tensor, imagined: Tensor, seen: int) -> N
     pixels = whole.movedim(1, -1).flatten(0, 1).mul(255).round().to(torch.uint8)
     with atomic_path(path) as temporary:
         imsave(temporary, pixels.numpy())
+
+
+def ensemble(config: Any, env: Env) -> EnsembleDynamics:
+    """Create the untrained ensemble of the dynamics of an environment.
+
+    Raises:
+        SpecError: If the observation is no vector, or the action no vector of bounded floats.
+    """
+    key, width = vector_of(config, env)
+    action, spec = bounded_action(config, env)
+    return EnsembleDynamics(
+        width,
+        spec.shape[-1],
+        num_members=config.num_members,
+        num_elites=config.num_elites,
+        num_cells=config.model_num_cells,
+        observation_key=key,
+        action_key=action,
+    ).to(config.device)
+
+
+def model_env(config: Any, env: Env, model: EnsembleDynamics) -> WorldModelEnv:
+    """Create the environment of an ensemble, which takes batches of any size.
+
+    Raises:
+        UnknownComponentError: If there is no such function as `config.termination`.
+    """
+    ends = import_attribute(config.termination, "termination") if config.termination else None
+    return WorldModelEnv(model, env, batch_size=(), device=config.device, termination=ends)

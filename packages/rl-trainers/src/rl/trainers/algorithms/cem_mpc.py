@@ -65,7 +65,7 @@ def policy(config: CEMMPCConfig, env: Any) -> Any:
         SpecError: If the observation is no vector, or the action no vector of bounded floats.
     """
     from rl.modules import CEMPlanner
-    from rl.trainers.loops.model_based import ensemble, model_env
+    from rl.trainers.world_models import ensemble, model_env
 
     dynamics = ensemble(config, env)
     planner = CEMPlanner(

@@ -68,7 +68,7 @@ def model(config: MBPOConfig, env: Any, policy: Any) -> Any:
         SpecError: If the observation is no vector.
     """
     del policy
-    from rl.trainers.loops.model_based import ensemble
+    from rl.trainers.world_models import ensemble
 
     return ensemble(config, env)
 

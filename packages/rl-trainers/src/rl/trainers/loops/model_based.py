@@ -19,8 +19,6 @@ from rl.modules import EnsembleDynamics
 from rl.objectives import WorldModelLoss
 from rl.replay import LazyTensorStorage, ReplayBuffer
 from rl.trainers._checks import check_no_clash
-from rl.trainers._named import import_attribute
-from rl.trainers.actors import bounded_action, vector_of
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.groups import described_inputs
@@ -28,40 +26,12 @@ from rl.trainers.loops.off_policy import OffPolicyUpdater
 from rl.trainers.loops.updater import Updater
 from rl.trainers.replay import stored_keys
 from rl.trainers.run import Run
+from rl.trainers.world_models import model_env
 
-__all__ = ["MixedBuffer", "ModelFit", "ensemble", "model_env", "train"]
+__all__ = ["MixedBuffer", "ModelFit", "train"]
 
 MODEL_OUTPUTS = {"model_loss": "loss_likelihood"}
 """Metrics of the gradient steps of a fit."""
-
-
-def ensemble(config: Any, env: Env) -> EnsembleDynamics:
-    """Create the untrained ensemble of the dynamics of an environment.
-
-    Raises:
-        SpecError: If the observation is no vector, or the action no vector of bounded floats.
-    """
-    key, width = vector_of(config, env)
-    action, spec = bounded_action(config, env)
-    return EnsembleDynamics(
-        width,
-        spec.shape[-1],
-        num_members=config.num_members,
-        num_elites=config.num_elites,
-        num_cells=config.model_num_cells,
-        observation_key=key,
-        action_key=action,
-    ).to(config.device)
-
-
-def model_env(config: Any, env: Env, model: EnsembleDynamics) -> WorldModelEnv:
-    """Create the environment of an ensemble, which takes batches of any size.
-
-    Raises:
-        UnknownComponentError: If there is no such function as `config.termination`.
-    """
-    ends = import_attribute(config.termination, "termination") if config.termination else None
-    return WorldModelEnv(model, env, batch_size=(), device=config.device, termination=ends)
 
 
 def train(
