@@ -131,7 +131,8 @@ def test_pitfall_5_a_resumed_run_does_not_make_up_for_frames(tmp_path):
 
 def test_pitfall_6_each_observation_is_stored_once(tmp_path):
     """A stored step has one image and its latent state."""
-    config = dataclasses.replace(V3, env="pixel-grid-world", total_frames=64, learning_starts=1000, eval_every=64)
+    sizes = {"total_frames": 64, "learning_starts": 1000, "eval_every": 64, "buffer_size": 64}
+    config = dataclasses.replace(V3, env="pixel-grid-world", **sizes)
     train_dreamer_v3(config, out=tmp_path / "run", display="none")
     state = load_checkpoint(tmp_path / "run/checkpoints/last.safetensors")
     stored = leaves(state["buffer"])
