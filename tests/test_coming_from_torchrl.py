@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+# the texts of errors, looked through for names and pages that do not exist
 from rl.core._torchrl import _INSTEAD, RENAMED
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"

@@ -139,3 +139,45 @@ def test_a_fragment_is_found():
     entries = "    size: of it.\n    *more: Others\n        of it: these.\n    mode: `a` or `b`.\n"
     docstring = f"Do it.\n\nArgs:\n{entries}\nReturns:\n    it: x\n"
     assert list(fragments(docstring)) == ["size: of it."]
+
+
+def private_names(node):
+    """What an import takes from a private module below `rl`."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        return []
+    return [name for name in names if name.startswith("rl.") and re.search(r"\._(?!_)", name)]
+
+
+def unexplained_imports(text):
+    """Private imports with no comment at the line, before it, or before the private imports that it follows."""
+    lines = ["", *(re.sub(r"# (noqa|fmt|isort|pyright)\b.*", "", line) for line in text.splitlines())]
+    explained = None
+    for node in ast.walk(ast.parse(text)):  # the imports of one block follow each other
+        if names := private_names(node):
+            before, here = lines[node.lineno - 1].strip(), lines[node.lineno : node.end_lineno + 1]
+            if before[:1] == "#" or any("#" in line for line in here) or explained == node.lineno - 1:
+                explained = node.end_lineno
+            else:
+                yield node.lineno, names
+
+
+def test_tests_use_public_names_or_say_why_not():
+    paths = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "packages").glob("*/tests/**/*.py")]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {', '.join(names)}"
+        for path in sorted(paths)
+        for line, names in unexplained_imports(path.read_text(encoding="utf-8"))
+    ]
+    assert found == [], "use a public name, or say in a comment before the import why the private part is tested"
+
+
+def test_an_unexplained_private_import_is_found():
+    private, public = "from rl.a._b import c\n", "from rl.a import b\n"
+    assert list(unexplained_imports(f"{public}{private}")) == [(2, ["rl.a._b.c"])]
+    assert list(unexplained_imports("import rl.a._b  # noqa: E402\n")) == [(1, ["rl.a._b"])]
+    assert list(unexplained_imports(f"# why\n{private}{private}{public}{private}")) == [(5, ["rl.a._b.c"])]
+    assert list(unexplained_imports(f"from rl.a import _b  # why\n{public}from rl.a.__about__ import b\n")) == []

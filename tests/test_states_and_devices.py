@@ -199,6 +199,7 @@ def test_a_state_goes_to_the_device_of_what_loads_it(name, tmp_path):
 
 
 def test_the_root_of_a_worker_is_where_its_environments_are():
+    # it lives in a worker process, where no second device can be pretended
     from rl.envs.batched._chunk import Chunk
 
     after = Chunk([partial(env_on, "cpu")], 0, None)

@@ -216,6 +216,7 @@ def test_other_entries_than_tensors_are_kept(counting_env):
 
 
 def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
+    # a collected batch shows one direction of the conversion only
     from rl.collectors._loops import leaves_of, tensordict_of
 
     leaves = {"a": torch.ones(2), ("b", "c", "d"): torch.zeros(2, 1), ("b", "e"): torch.ones(2)}
@@ -226,6 +227,7 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
 
 @pytest.mark.parametrize("form", ["lowered", "lowered with next", "opaque"])
 def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, form):
+    # a collector copies to the policy's device only if it is another one, and here is but the CPU
     from rl.collectors._loops import lowered_policy, opaque_act, opaque_policy
     from rl.core.tensor_functions import TensorFunction, as_function
 

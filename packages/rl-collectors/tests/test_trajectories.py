@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.collectors import split_trajectories
+
+# any pattern of done flags is numbered, which an environment would have to play first
 from rl.collectors._trajectories import number_trajectories
 from rl.core.errors import ArgumentError, ContractError
 

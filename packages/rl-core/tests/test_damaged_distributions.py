@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rl.core import doctor
+
+# `rl doctor` calls these for each distribution: they must not raise for a damaged one
 from rl.core._discovery import installed_version, requirements
 from rl.core.registry import Registry
 

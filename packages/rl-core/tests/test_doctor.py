@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from rl.core import doctor
+
+# a table of version ranges, which the installed distributions do not require
 from rl.core._discovery import requirements, satisfies
 from rl.core.component import Command, Component
 from rl.core.errors import BackendError, MissingExtraError

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+# folders are searched that are not on the path of this process
 from rl.core import _discovery as namespace
 
 

@@ -5,6 +5,7 @@ import time
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
+# `_Switch` is set back to what the environment variable says, for which there is no public call
 from rl.core.profiling import _Switch, profiled, profiling_enabled, set_profiling_enabled, timeit
 
 

@@ -16,6 +16,8 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import ArgumentError, ShapeError, WorkerError, WorkerTimeoutError
+
+# the patience with workers that hang, in `_base`, is shortened
 from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, _base, layout_of, write_leaves
 from rl.testing import interrupt_at
 

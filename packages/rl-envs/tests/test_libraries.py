@@ -3,6 +3,8 @@
 import pytest
 
 from rl.core.errors import MissingExtraError
+
+# the bounds of versions are varied, those of the environments fit what is installed
 from rl.envs._libraries import import_library
 
 

@@ -12,6 +12,8 @@ import torch
 
 from rl.core.cli import main
 from rl.envs import GymEnv
+
+# the advice is tested for given speeds, where the command measures them
 from rl.envs.cli import _batch, _frames_per_second, _report, _single
 
 

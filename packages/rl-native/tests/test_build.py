@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+# the build writes into a folder of the test in place of the package
 from rl.native import _build
 
 PACKAGE = Path(__file__).parents[1]

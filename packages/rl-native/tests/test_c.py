@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+# the C tests are compiled as the build compiles the library
 from rl.native._build import FLAGS, SOURCES, compiler
 
 HERE = Path(__file__).parent / "c"

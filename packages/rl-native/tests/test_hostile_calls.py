@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from rl.core.errors import ArgumentError, CheckpointError, ShapeError
+from rl.native import NativePriorityTree, NativeRecurrence
+
+# rl-modules and rl-replay would check these arguments before C reads them
 from rl.native._library import library
-from rl.native._priority_tree import NativePriorityTree
 from rl.native._recurrent import NativeKernels
-from rl.native._returns import NativeRecurrence
 from rl.native._rows import NativeRowGather
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library is not built")

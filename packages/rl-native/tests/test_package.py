@@ -14,6 +14,8 @@ from rl.core.doctor import examine
 from rl.core.errors import RLError, SlowBackendWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry, discovered
+
+# the library is built, replaced and hidden in a folder of the test
 from rl.native import NativePriorityTree, _build, _library, isa, why_not
 from rl.native._build import COMMAND
 from rl.native._library import ISAS, use_isa

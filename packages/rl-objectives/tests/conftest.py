@@ -2,6 +2,7 @@
 
 import pytest
 
+# tests register back ends, and the choice is cached for the process
 from rl.objectives.functional._recurrence import forget_back_ends
 
 

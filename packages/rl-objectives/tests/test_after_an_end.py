@@ -6,6 +6,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+# each form multiplies by zero at an end; the estimates call only one of them
 from rl.objectives.functional._recurrence import scan_recurrence, torch_recurrence
 from rl.objectives.value import GAE
 from rl.objectives.value import functional as F

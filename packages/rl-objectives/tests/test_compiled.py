@@ -6,6 +6,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+# the operator in a traced graph is compared with the scan, which the graph does not call
 from rl.objectives.functional._recurrence import linear_recurrence, scan_recurrence
 from rl.objectives.value import GAE, recurrence_backend
 from rl.objectives.value.functional import (

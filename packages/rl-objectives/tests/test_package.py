@@ -9,6 +9,8 @@ import torch
 import rl.objectives
 import rl.objectives.value
 from rl.core.registry import default
+
+# the hook returns this function, and no other name identifies it
 from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
 from rl.plugins import objectives

@@ -10,6 +10,8 @@ import torch
 from torch.library import Library
 
 from rl.prio_cuda import CudaPriorityTree
+
+# the kernels are compiled for the host, and their operators registered for the CPU
 from rl.prio_cuda._build import build_host, command_line, compiler, host_compiler
 from rl.prio_cuda._calls import implement
 from rl.prio_cuda._library import PLATFORMS, Platform, declare

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+# the build writes into a folder of the test in place of the package
 from rl.prio_cuda import _build
 
 PACKAGE = Path(__file__).parents[1]

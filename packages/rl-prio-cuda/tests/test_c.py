@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+# the C tests are compiled as the build compiles for the host
 from rl.prio_cuda._build import HOST_FLAGS, SOURCES, host_compiler
 
 HERE = Path(__file__).parent / "c"

@@ -5,6 +5,8 @@ import subprocess
 import pytest
 
 from rl.core.errors import RLError
+
+# libraries and drivers are pretended that this machine does not have
 from rl.prio_cuda import _build, _library
 
 

@@ -8,6 +8,8 @@ import torch
 
 from rl.core.errors import CheckpointError
 from rl.prio_cuda import CudaPriorityTree
+
+# the layout in Python is compared with that in C
 from rl.prio_cuda._calls import layout
 from rl.prio_cuda._library import platform_of
 

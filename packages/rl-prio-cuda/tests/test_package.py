@@ -13,6 +13,8 @@ from rl.core import backends
 from rl.core.doctor import examine
 from rl.core.errors import ArgumentError, BackendError, RLError, SlowBackendWarning
 from rl.plugins import prio_cuda as plugin
+
+# a library and devices are pretended, or hidden, below the class
 from rl.prio_cuda import CudaPriorityTree, _calls, _library, _tree
 from rl.prio_cuda._build import COMMAND
 
@@ -48,8 +50,6 @@ def pretend(monkeypatch):
 
         def __init__(self, capacity, **options):
             self.capacity, self.options, self.kind = capacity, options, type(self).__name__
-
-    from rl.prio_cuda import _tree
 
     backends._warned.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -119,6 +119,7 @@ def test_the_note_names_library_driver_and_devices(pretend):
 @pytest.fixture
 def absent(monkeypatch, tmp_path):
     """A package whose library was not built."""
+    # the cached library is unloaded
     from rl.prio_cuda._library import functions
 
     for cached in (_library._load, functions):
@@ -130,6 +131,7 @@ def absent(monkeypatch, tmp_path):
 
 
 def test_without_the_library_the_class_names_the_remedy(absent):
+    # the CPU takes the place of a GPU
     from rl.prio_cuda._library import PLATFORMS, Platform
 
     absent.setitem(PLATFORMS, "cpu", Platform(PLATFORMS["cuda"].functions, lambda _: 0, PLATFORMS["cuda"].guard))

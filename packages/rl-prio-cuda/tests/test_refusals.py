@@ -5,6 +5,8 @@ import torch
 
 from rl.core.errors import ArgumentError, CheckpointError, ShapeError
 from rl.prio_cuda import CudaPriorityTree
+
+# priorities are damaged in the buffer itself, where the layout says they lie
 from rl.prio_cuda._calls import layout
 
 NAN, INF = float("nan"), float("inf")

@@ -47,6 +47,7 @@ def order(request, device):
 @pytest.fixture(params=[-1, 0], ids=["one-launch", "many-launches"])
 def launches(request, device):
     """Small updates in one launch, or in several as large ones are."""
+    # the library is told how many launches a small update takes
     from rl.prio_cuda._library import platform_of
 
     library = platform_of(device).functions()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+# the kernels are replaced by a double in torch, as if the CPU were a GPU
 from rl.recurrent_triton import TritonBackend, _backend
 from rl.recurrent_triton import _device as support
 

@@ -18,6 +18,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from rl.core.errors import BackendError  # noqa: E402
+
+# kernels are compiled for GPUs that are not here, from what each launch passes
 from rl.recurrent_triton import _launch  # noqa: E402
 from rl.recurrent_triton._plan import Device, Launch, plan  # noqa: E402
 

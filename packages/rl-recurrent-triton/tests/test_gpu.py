@@ -17,6 +17,8 @@ from rl.testing import check_recurrent_backend, recurrent_reference
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from rl.recurrent_triton import TritonBackend
+
+# a GPU is not needed by interpreted kernels, which are tested elsewhere
 from rl.recurrent_triton._device import is_interpreted
 
 pytestmark = [
@@ -152,6 +154,7 @@ def test_the_default_precision_is_that_of_torchs_layers(gpu):
 @pytest.fixture
 def forced(gpu, monkeypatch):
     """Let all calls take one launch shape; the test is skipped where the device has no room for it."""
+    # one launch shape is forced where the plan would choose
     from rl.recurrent_triton import _launch
 
     chosen = _launch.plan
@@ -332,6 +335,7 @@ def test_full_takes_at_most_half_of_the_memory(gpu, cell):
 def test_another_batch_or_length_compiles_nothing(gpu, cell):
     from triton import knobs
 
+    # one launch shape is forced where the plan would choose
     from rl.recurrent_triton import _launch
 
     def launches(batch):

@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
+# a launch with groups of programs is given, which the plan chooses on large GPUs only
 from rl.recurrent_triton._launch import is_interpreted
 from rl.recurrent_triton._plan import Launch
 

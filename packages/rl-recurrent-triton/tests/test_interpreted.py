@@ -14,6 +14,8 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
 from rl.core.errors import BackendError
+
+# layers are cut into chunks of few rows, so that the interpreter is fast enough
 from rl.recurrent_triton import TritonBackend, _layers
 from rl.recurrent_triton._device import is_interpreted
 from rl.testing import check_recurrent_backend, recurrent_reference

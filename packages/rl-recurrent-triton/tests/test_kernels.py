@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 import itertools
 
+# each kernel is compared with torch alone, for each launch shape
 from rl.recurrent_triton import _launch
 from rl.recurrent_triton._launch import is_interpreted
 from rl.recurrent_triton._plan import Launch

@@ -8,6 +8,8 @@ from torch.library import opcheck
 
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
+
+# `opcheck` reads the operators, and layers are cut into chunks of few rows
 from rl.recurrent_triton import _layers, _ops
 from rl.testing import check_recurrent_backend, recurrent_reference
 

@@ -13,6 +13,8 @@ from rl.core import backends, registry
 from rl.core.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.plugins import recurrent_triton as plugin
+
+# devices, drivers and Triton are pretended or hidden
 from rl.recurrent_triton import _device, why_not
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

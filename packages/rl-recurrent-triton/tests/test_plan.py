@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from rl.core.errors import BackendError
+
+# launches are planned for GPUs that are not here
 from rl.recurrent_triton._plan import SHAPES, Device, cdiv, plan
 
 H200 = Device(multi_processor_count=132, shared_memory_per_block_optin=232448)

@@ -7,6 +7,8 @@ from torch import nn
 from rl.core import RecurrentOptions
 from rl.core.errors import ArgumentError, BackendError, ShapeError
 from rl.recurrent_triton import TritonBackend
+
+# Triton is hidden, and dtypes of a GPU are checked without one
 from rl.recurrent_triton import _device as support
 from rl.recurrent_triton._backend import _require_dtype
 

@@ -4,11 +4,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import BrokenPluginWarning
+from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.plugins import replay as replay_plugin
 from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
+
+# storages ask a registry of the test which plugin copies rows
 from rl.replay.storages import _successors as _row_gather
 from rl.testing import ToyRowGather, check_sampler
 
@@ -22,9 +24,9 @@ class Proportional:
         self.priority = torch.zeros(capacity, dtype=torch.float64)
 
     def sample(self, storage, batch_size, *, generator=None):
-        from rl.replay._arguments import check_rows
-
-        rows = check_rows("Proportional", storage, batch_size)
+        rows = len(storage)
+        if batch_size < 1 or rows == 0:
+            raise RLError(f"Proportional: a batch of {batch_size} of {rows} rows")
         p = self.priority[:rows]
         index = torch.multinomial(p, batch_size, replacement=True, generator=generator)
         return index, {"priority_weight": (p[index] / p[p > 0].min()).reciprocal().float()}

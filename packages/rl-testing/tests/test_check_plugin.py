@@ -8,6 +8,8 @@ from rl.core.component import Component
 from rl.core.doctor import examine_plugin
 from rl.core.errors import CheckError, NotExercisedWarning, UnknownComponentError
 from rl.core.registry import GROUP, Registry
+
+# the limit of an import's duration is raised for busy machines
 from rl.testing import _plugin, check_component, check_plugin
 
 HEAD = """

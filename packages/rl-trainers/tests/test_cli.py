@@ -14,6 +14,8 @@ from rl.core.cli import main
 from rl.core.component import Component
 from rl.core.registry import Registry, default, load
 from rl.trainers import Algorithm, PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
+
+# the configuration of a command line, without the training that follows
 from rl.trainers._arguments import parse_train
 from rl.trainers.algorithms import ppo
 from rl.trainers.config import config_fields
@@ -213,6 +215,7 @@ def test_switches_need_no_value_and_lists_no_brackets():
 
 
 def test_every_hint_about_another_project_names_an_option():
+    # the table of other projects' options, looked through for options that do not exist
     from rl.trainers import _arguments as arguments
 
     known = {field.name for component in default().components("recipe")

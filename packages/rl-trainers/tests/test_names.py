@@ -23,6 +23,8 @@ from rl.trainers import (
     save_checkpoint,
     train_ppo,
 )
+
+# files of older versions are read, without the training that follows
 from rl.trainers._arguments import parse_train
 from rl.trainers._benchmark import read_cases
 from rl.trainers._storage import config_yaml

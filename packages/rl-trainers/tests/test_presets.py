@@ -10,6 +10,8 @@ import rl.trainers
 from rl.core import components, load
 from rl.core.cli import main
 from rl.trainers import PPOConfig
+
+# the settings of each preset, without a training for each
 from rl.trainers._arguments import UsageError, parse_train
 from rl.trainers._storage import config_yaml
 

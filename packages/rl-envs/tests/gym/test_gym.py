@@ -21,6 +21,8 @@ from rl.core.specs import (
     Unbounded,
 )
 from rl.envs import GymEnv, GymWrapper, register_gym_spec_conversion
+
+# a table of spaces is converted, without an environment for each
 from rl.envs.gym._spaces import places, space_spec
 from rl.testing import check_env
 

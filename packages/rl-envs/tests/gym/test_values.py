@@ -21,6 +21,8 @@ from rl.envs import (
     StepCounter,
     TransformedEnv,
 )
+
+# one space with two million choices is encoded, without steps of an environment
 from rl.envs.gym._spaces import places
 
 

@@ -8,6 +8,8 @@ import torch
 from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Categorical, MultiOneHot, OneHot
 from rl.envs import MarlGroupMapType, SerialEnv, VmasEnv, VmasWrapper
+
+# an error for more names than VMAS has
 from rl.envs._libraries import unknown_id
 from rl.testing import check_env
 

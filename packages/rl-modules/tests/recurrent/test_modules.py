@@ -24,6 +24,8 @@ from rl.modules import (
     get_recurrent_matmul_precision,
     set_recurrent_matmul_precision,
 )
+
+# only kernels of GPUs read what an alias of a precision stands for
 from rl.modules.recurrent._layout import concrete
 from rl.plugins import modules as declaration
 from rl.testing import recurrent_reference

@@ -11,6 +11,8 @@ import torch.multiprocessing as mp
 
 from rl.core.errors import ArgumentError, CheckpointError
 from rl.native import NativePriorityTree
+
+# the layout of the buffer: its bytes are counted, and single ones are overwritten
 from rl.native._priority_arguments import ALIGN, buffer_size, leaves_at, zeros
 
 

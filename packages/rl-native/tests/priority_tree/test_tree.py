@@ -14,6 +14,8 @@ from torch._subclasses import FakeTensorMode
 
 from rl.core.errors import ArgumentError
 from rl.native import NativePriorityTree
+
+# each instruction set of this processor is tested; the package chooses the widest
 from rl.native._library import ISAS, use_isa
 from rl.testing import check_priority_tree
 

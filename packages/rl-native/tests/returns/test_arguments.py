@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from rl.core.errors import ArgumentError, ShapeError
-from rl.native._returns import NativeRecurrence
+from rl.native import NativeRecurrence
 
 recurrence = NativeRecurrence()
 SHAPE = (3, 6, 1)

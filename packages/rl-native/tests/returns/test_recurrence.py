@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.registry import Registry
+from rl.native import NativeRecurrence
+
+# each instruction set of this processor is tested; the package chooses the widest
 from rl.native._library import ISAS, use_isa
-from rl.native._returns import NativeRecurrence
 from rl.plugins import native
 from rl.testing import check_linear_recurrence
 

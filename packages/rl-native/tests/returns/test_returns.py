@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.core.errors import ArgumentError, ShapeError
+from rl.native import NativeRecurrence
+
+# each instruction set is compared with a loop; the package chooses the widest
 from rl.native._library import ISAS, use_isa
-from rl.native._returns import NativeRecurrence
 
 recurrence = NativeRecurrence()
 

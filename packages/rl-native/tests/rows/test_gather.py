@@ -9,6 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from rl.core.registry import Registry
+
+# calls of C are counted below the class that rl-replay would be given
 from rl.native import _rows as _gather
 from rl.native._library import library
 from rl.native._rows import NativeRowGather

@@ -15,6 +15,8 @@ from rl.core.errors import ArgumentError, ContractError, ShapeError, Unsupported
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.objectives import ClipPPOLoss, DQNLoss, PPOLoss
+
+# a back end that counts calls is registered, and the choice is cached for the process
 from rl.objectives.functional import _recurrence
 from rl.objectives.value import ValueEstimators, VTrace
 from rl.objectives.value.functional import (

@@ -5,6 +5,8 @@ import torch
 from torch.autograd import forward_ad
 
 from rl.core.errors import ArgumentError, ShapeError
+
+# plain torch is compared with the installed back end, which hides it
 from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
+
+# each form of the recurrence is checked; the estimates call only the one that is chosen
 from rl.objectives.functional import _recurrence
 from rl.objectives.functional._recurrence import (
     linear_recurrence,

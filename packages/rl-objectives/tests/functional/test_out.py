@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from rl.core.errors import RLError, ShapeError
+
+# plain torch takes the place of the installed back end, which hides it
 from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
 

@@ -9,6 +9,8 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl.core.errors import ShapeError
+
+# the forms in plain torch are not called where a back end is installed
 from rl.objectives.functional._recurrence import linear_recurrence, scan_recurrence, torch_recurrence
 
 FORMS = pytest.mark.parametrize("form", [scan_recurrence, torch_recurrence], ids=lambda f: f.__name__)

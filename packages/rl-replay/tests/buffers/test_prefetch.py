@@ -10,6 +10,8 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError
 from rl.replay import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement, TensorStorage
+
+# a writer that waits for a batch is met between two steps of the queue
 from rl.replay.buffers._pipeline import PrefetchQueue
 
 

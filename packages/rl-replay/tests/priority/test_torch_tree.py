@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.plugins.replay import rl_priority_tree
+
+# blocks of 32 rows are built, and the last of equal indices is compared with its definition
 from rl.replay._priorities import _last_of_each
 from rl.replay._priority_tree import PrefixTree
 from rl.testing import ToyPriorityTree, check_priority_tree

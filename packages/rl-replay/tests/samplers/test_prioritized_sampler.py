@@ -22,6 +22,8 @@ from rl.core.registry import Registry
 from rl.core.settings import Settings
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, StepScheduler, TensorStorage
+
+# blocks of 32 rows, so that a hundred rows fill more than one
 from rl.replay._priority_tree import PrefixTree
 from rl.testing import ToyPriorityTree, check_sampler
 

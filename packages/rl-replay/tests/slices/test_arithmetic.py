@@ -12,6 +12,8 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
+
+# the largest random number below one, and trajectories of 2**40 steps, are not drawn in a test
 from rl.replay._slice_sampling import place_slices
 
 

@@ -8,6 +8,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
 
 from rl.core.errors import ContractError, ShapeError
+from rl.plugins.replay import rl_row_gather
 from rl.replay import (
     LazyTensorStorage,
     ListStorage,
@@ -17,8 +18,9 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
+
+# storages use another row gather, with the plugins that are installed
 from rl.replay.storages import _rows as _tensor
-from rl.replay.storages._successors import TorchRowGather
 from rl.testing import ToyRowGather, check_row_gather
 
 
@@ -43,13 +45,13 @@ def make(storage, **arguments):
 
 
 def test_rows_and_runs_in_plain_torch_are_what_indexing_gives():
-    check_row_gather(TorchRowGather)
+    check_row_gather(rl_row_gather)
 
 
 def test_runs_of_rows_that_do_not_lie_in_line():
     turned, flat = torch.arange(180).view(3, 60).t(), torch.arange(60)
     begin = torch.tensor([36, 0, 5])
-    found, places = TorchRowGather([turned, flat]).runs(40, begin, 4)
+    found, places = rl_row_gather([turned, flat]).runs(40, begin, 4)
     assert places.tolist() == (begin.unsqueeze(1) + torch.arange(4)).flatten().tolist()
     assert (found == turned[places]).all()
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.replay import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
+
+# offsets of entries are checked, and small storages are packed, too
 from rl.replay._layout import Column
 from rl.replay.storages import _tensor as _interleaved
 from rl.replay.storages._tensor import Interleaved

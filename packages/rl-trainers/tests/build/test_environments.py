@@ -20,6 +20,7 @@ from rl.core.registry import Registry, default, load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, evaluate, load_checkpoint, make_env, train_ppo
 from rl.trainers import envs as _envs
+# the configuration of a command line, without the training that follows
 from rl.trainers._arguments import parse_train
 from rl.trainers.evaluation import load_config
 

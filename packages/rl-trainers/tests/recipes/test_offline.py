@@ -18,7 +18,6 @@ from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import load_dataset, register_dataset
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_checkpoint, make_env, train_dqn, train_ppo
-from rl.trainers._dataset_command import record_dataset
 from rl.trainers.algorithms.act import ACT
 from rl.trainers.algorithms.bc import BC
 from rl.trainers.algorithms.cql import CQL
@@ -383,16 +382,16 @@ def test_names_are_checked_before_anything_is_played(tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     with pytest.raises(RLError, match="none is not a run folder"):
-        record_dataset(tmp_path / "none", "bad name", frames=10, random=0.0, checkpoint="best", seed=0)
+        dataset(["record", str(tmp_path / "none"), "bad name"])
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "config.yaml").touch()  # more than that is not read
     for name in ("p/a-v0", "bad name", "bad", "a/bad"):
         with pytest.raises(RLError, match=f"the data set '{name}' cannot be written.*pendulum/medium-v0"):
-            record_dataset(tmp_path / "none", name, frames=10, random=0.0, checkpoint="best", seed=0)
+            dataset(["record", str(tmp_path / "none"), name])
     assert not list((tmp_path / "minari").rglob("data"))
     (tmp_path / "minari" / "pendulum" / "medium-v0").mkdir(parents=True)
     with pytest.raises(RLError, match="there is a data set 'pendulum/medium-v0'"):
-        record_dataset(tmp_path / "none", "pendulum/medium-v0", frames=10, random=0.0, checkpoint="best", seed=0)
+        dataset(["record", str(tmp_path / "none"), "pendulum/medium-v0"])
 
 
 def test_without_minari_the_extra_is_named(monkeypatch):

@@ -21,6 +21,8 @@ from rl.trainers import (
     train_reinforce,
 )
 from rl.trainers.actors import on_policy_actor, on_policy_critic
+
+# rewards and returns are compared with loops; a training shows neither
 from rl.trainers.algorithms._intrinsic import IntrinsicReward
 from rl.trainers.algorithms.a2c import A2C
 from rl.trainers.algorithms.impala import IMPALA

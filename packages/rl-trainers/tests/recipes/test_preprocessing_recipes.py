@@ -18,6 +18,8 @@ from rl.trainers import (
     train_dqn,
     train_ppo,
 )
+
+# an evaluation is repeated with the seed that the run derived for it
 from rl.trainers._device import seeds_of
 from rl.trainers.loggers import read_metrics
 

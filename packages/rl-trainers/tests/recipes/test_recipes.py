@@ -13,6 +13,8 @@ from rl.replay import PrioritizedSampler
 from rl.trainers import DQNConfig, Evaluator, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
 from rl.trainers import evaluation as _evaluation
 from rl.trainers import run as _run
+
+# the seeds that runs derive are compared with each other
 from rl.trainers._device import seeds_of
 from rl.trainers.algorithms.dqn import dqn_policy
 from rl.trainers.algorithms.ppo import policy as ppo_policy

@@ -4,6 +4,8 @@ import math
 import pytest
 
 from rl.core.errors import ArgumentError
+
+# displays write into a stream of the test, or into a terminal that is pretended
 from rl.trainers._report import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
 VALUES = {"rollout/return_mean": 21.5, "train/loss_actor": -0.0123, "eval/return_mean": math.nan}

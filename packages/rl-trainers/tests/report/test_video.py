@@ -8,6 +8,8 @@ import pytest
 from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.trainers import PPOConfig, evaluate, load_run, train_ppo
+
+# the number of frames, and the error before the command prints it
 from rl.trainers._video import record_video
 
 SMALL = {"total_frames": 64, "num_envs": 1, "frames_per_batch": 64, "minibatch_size": 64, "epochs": 1,
@@ -113,6 +115,7 @@ def test_a_recurrent_policy_plays_the_episode_of_its_evaluation(policy, tmp_path
     ],
 )
 def test_rendering_without_a_screen_names_the_remedy(message):
+    # errors of a simulator that needs a screen, without the simulator
     from rl.trainers import _video as video
 
     class Blind:

@@ -12,6 +12,8 @@ from rl.core.cli import main
 from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, NonTensor, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, load_run, make_env, save_checkpoint, train_dqn, train_ppo
+
+# eight folders are created at the same moment, without eight trainings
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithms.dqn import dqn_policy
 from rl.trainers.algorithms.ppo import PPO

@@ -15,6 +15,8 @@ from rl_trainers_test_envs import GuessEnv
 
 from rl.core.errors import CheckpointError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, train_ppo
+
+# the final evaluation is recognized by its seed
 from rl.trainers._device import seeds_of
 from rl.trainers.loggers import read_metrics
 

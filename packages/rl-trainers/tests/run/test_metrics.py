@@ -9,6 +9,8 @@ from tensordict import TensorDict
 
 from rl.core.errors import CheckpointError, RLError
 from rl.trainers import CSVLogger, Logger, TensorBoardLogger
+
+# statistics of given episodes, and a plot of given metrics, without a training
 from rl.trainers._progress import EpisodeStats, Every
 from rl.trainers._report import plot_learning_curve
 from rl.trainers.loggers import read_metrics

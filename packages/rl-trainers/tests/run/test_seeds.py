@@ -10,6 +10,8 @@ import yaml
 from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.trainers import PPOConfig
+
+# what a plot shows, what a command line means and what a benchmark reads, without trainings
 from rl.trainers import _report as plot
 from rl.trainers._arguments import UsageError, parse_train
 from rl.trainers._benchmark import check_seeds, read_cases, table, train_seeds

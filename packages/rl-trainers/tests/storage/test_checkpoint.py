@@ -5,6 +5,8 @@ import torch
 
 from rl.core.errors import CheckpointError
 from rl.trainers import load_checkpoint, save_checkpoint
+
+# a write that fails halfway, as on a full disk
 from rl.trainers._storage import write_atomic
 
 

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from rl.trainers import PPOConfig, train_ppo
+
+# the record of this process, without a training for each command line and commit
 from rl.trainers._storage import this_process
 from rl.trainers.loggers import CSVLogger, read_metrics
 

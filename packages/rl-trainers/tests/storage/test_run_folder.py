@@ -15,6 +15,8 @@ from rl_trainers_test_envs import GuessEnv
 from rl.core.cli import main
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, save_checkpoint, train_ppo
+
+# another process locks the folder, and the last checkpoint is damaged in place
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithms.ppo import PPO
 

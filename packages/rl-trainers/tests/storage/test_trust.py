@@ -15,6 +15,8 @@ from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.core.registry import components, load
 from rl.trainers import PPOConfig, evaluate, load_policy, load_run, train_ppo
+
+# each text of each recipe is checked, without a run folder for each
 from rl.trainers._arguments import parse_train
 from rl.trainers._named import check_trusted
 from rl.trainers.config import config_fields
