@@ -69,7 +69,7 @@ def test_every_sentence_says_that_it_is_needless_or_what_to_do():
     for name, found in answering():
         sentences = [why for why, *_ in found.needless.values()] + list(found.replaced.values())
         for sentence in sentences:
-            assert sentence.startswith(("needless: ", "use ", "not available yet: ")), (name, sentence)
+            assert sentence.startswith(("unused: ", "use ", "not available yet: ")), (name, sentence)
             assert inspect.cleandoc(sentence) == sentence.rstrip("."), (name, sentence)
 
 

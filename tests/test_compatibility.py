@@ -82,4 +82,4 @@ def test_a_release_runs_fails_or_is_excluded_with_the_newest_others(wheels, tmp_
     assert found["rl-plugin-example"] == "runs"
     assert found["rl-replay"].startswith("FAILED")
     assert "rl.core.gone" in found["rl-replay"]
-    assert found["rl-envs"] == "excluded  rl-core<0.3,>=0.2 refuses 0.3.0"
+    assert found["rl-envs"] == "excluded  rl-core<0.3,>=0.2 rejects 0.3.0"

@@ -143,7 +143,7 @@ def test_what_reads_the_device_cannot_be_recorded():
 
 
 def test_settings_that_exclude_a_recording():
-    with pytest.raises(ArgumentError, match=r"one CUDA device, and CartPoleEnv with .* is on cpu: make them there"):
+    with pytest.raises(ArgumentError, match=r"one CUDA device, and CartPoleEnv with .* is on cpu: create them there"):
         Collector(CartPoleEnv([2]), policy_on("cpu")[0], frames_per_batch=4, cudagraph=True)
     with pytest.raises(ArgumentError, match="got both"):
         Collector(CartPoleEnv([2]), policy_on("cpu")[0], frames_per_batch=4, cudagraph=True, cudagraph_policy=True)

@@ -172,7 +172,7 @@ def prefetched() -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "a collector": collector,
     "the storing device of a collector": partial(collector, storing_device="meta"),
-    "whole trajectories": trajectories,
+    "complete trajectories": trajectories,
     "CatFrames": partial(transform, lambda: CatFrames(2, -1, ["observation"]), attributes="_frames"),
     "CatFrames before a cast": before_a_cast,
     "RandomTruncationTransform": partial(

@@ -66,7 +66,7 @@ def test_an_environment_a_function_and_a_class_will_do(counting_env, bare_env):
 @pytest.mark.parametrize("wrong", [3, lambda: "env", None], ids=["number", "function", "none"])
 def test_anything_else_is_refused(wrong):
     with pytest.raises(
-        ArgumentError, match=r"create_env_fn gave (int|str|NoneType), expected an environment.*lacks batch"
+        ArgumentError, match=r"create_env_fn returned (int|str|NoneType), expected an environment.*lacks batch"
     ):
         Collector(wrong, frames_per_batch=2)
 

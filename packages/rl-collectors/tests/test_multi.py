@@ -399,7 +399,7 @@ def test_arguments():
     assert found[0].filename == __file__
     for settings, message in (
         ({}, "takes a list of functions"),
-        ({"env_fns": [CountingEnv()]}, "takes functions that make environments"),
+        ({"env_fns": [CountingEnv()]}, "takes functions that create environments"),
         ({"create_env_fn": CountingEnv}, "say num_workers="),
         ({"env_fns": [CountingEnv], "num_workers_per_collector": 2}, r"SerialEnv\(n, make\)"),
         ({"env_fns": [CountingEnv], "cat_results": 1}, "'stack', 0 or -1"),

@@ -195,7 +195,7 @@ def test_a_policy_that_drops_its_state_is_refused(counting_env):
 def test_an_environment_without_a_done_flag_is_refused(counting_env):
     env = counting_env(((3,),), fast=False)
     env.full_done_spec = type(env.full_done_spec)({"agents": {"done": env.full_done_spec["done"]}}, shape=())
-    with pytest.raises(SpecError, match=r"is reset where 'done'.*belong to the whole step.* write 'done'"):
+    with pytest.raises(SpecError, match=r"is reset where 'done'.*belong to the entire step.* write 'done'"):
         Collector(env, Summing(), frames_per_batch=7, track_traj_ids=False)
 
 

@@ -12,7 +12,7 @@ from rl.core.arguments import check_arguments, fixed, foreign_arguments
 from rl.core.errors import ArgumentError, RLError
 
 
-@foreign_arguments(needless={"fast": ("needless: it is", False, None)}, replaced={"size": "use width="})
+@foreign_arguments(needless={"fast": ("unused: it is", False, None)}, replaced={"size": "use width="})
 class Layer(nn.Module):
     def __init__(self, width: int = 2, *, bias: bool = True) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Wider(Layer):
         self.extra = extra
 
 
-@foreign_arguments(needless={"fast": ("needless: it is", False), "slow": ("needless: it is not", False)})
+@foreign_arguments(needless={"fast": ("unused: it is", False), "slow": ("unused: it is not", False)})
 class Passing(Layer):
     def __init__(self, **options) -> None:
         super().__init__(**options)
 
 
-@foreign_arguments(needless={"fast": ("needless: it is", False)})
+@foreign_arguments(needless={"fast": ("unused: it is", False)})
 class Bare:
     pass
 
@@ -53,14 +53,14 @@ def test_a_needless_argument_is_dropped_at_its_default(value):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Layer(fast=True), "Layer got an unexpected keyword argument fast=True: needless: it is"),
-        (lambda: Layer(fast=0), "fast=0: needless"),
-        (lambda: Layer(fast=torch.zeros(2)), "'fast': needless"),
+        (lambda: Layer(fast=True), "Layer got an unexpected keyword argument fast=True: unused: it is"),
+        (lambda: Layer(fast=0), "fast=0: unused"),
+        (lambda: Layer(fast=torch.zeros(2)), "'fast': unused"),
         (lambda: Layer(size=3), "Layer got an unexpected keyword argument 'size': use width="),
         (lambda: Layer(widht=3), "'widht'; did you mean 'width'?"),
         (lambda: Layer(q=3), "'q'$"),
         (lambda: Wider(1, size=3), "Wider got an unexpected keyword argument 'size': use width="),
-        (lambda: Passing(slow=True), "slow=True: needless: it is not"),
+        (lambda: Passing(slow=True), "slow=True: unused: it is not"),
         (lambda: Passing(widht=3), "Passing .*did you mean 'width'"),
         (lambda: check_arguments(Layer, {"width": 3, "widht": 3}, "Other"), "Other .*did you mean 'width'"),
         (lambda: Bare(q=1), "Bare got an unexpected keyword argument 'q'$"),
@@ -114,7 +114,7 @@ class Renamed(Scaled):
 def test_a_fixed_setting_can_be_read_and_not_assigned():
     module = Scaled(3)
     assert (module.factor, module.name) == (3, "a")
-    with pytest.raises(AttributeError, match=r"Scaled\.factor is set by the constructor, .*\. Make a new Scaled$"):
+    with pytest.raises(AttributeError, match=r"Scaled\.factor is set by the constructor, .*\. Create a new Scaled$"):
         module.factor = 4
     with pytest.raises(AttributeError, match=r"Scaled\.name .*\. Call rename\(name\)$"):
         module.name = "b"
@@ -125,7 +125,7 @@ def test_a_fixed_setting_can_be_read_and_not_assigned():
 
 def test_a_subclass_names_the_object_that_refuses_or_takes_the_name():
     module = Renamed(3)
-    with pytest.raises(AttributeError, match=r"Renamed\.factor .*Make a new Renamed"):
+    with pytest.raises(AttributeError, match=r"Renamed\.factor .*Create a new Renamed"):
         module.factor = 4
     module.name = "c"
     assert module.name == "c"

@@ -169,9 +169,9 @@ def test_a_wrong_answer_of_a_hook_is_a_problem():
 
     findings = doctor.examine(registry=registry(Trees(), Wrong()))
     shown = next(f.value for f in of(findings, "back ends") if f.name == "priority tree on cpu")
-    assert "wrong: its answer was refused; this program:trees: selected" in shown
+    assert "wrong: its answer was rejected; this program:trees: selected" in shown
     (found,) = problems(findings)
-    assert "rl_priority_tree gave 'a tree', which lacks update" in found.value
+    assert "rl_priority_tree returned 'a tree', which lacks update" in found.value
     assert "RL_PLUGINS_DISABLE=wrong" in found.remedy
 
 

@@ -131,11 +131,11 @@ def test_a_wrong_answer_is_named_and_the_next_one_is_called(hook, wrong, said):
 
     setattr(Wrong, hook, staticmethod(hookimpl(lambda: wrong)))
     found = registry(Fallback(), Wrong())
-    with pytest.warns(BrokenPluginWarning, match=f"this program:wrong: {hook} gave .*{said}.*Upgrade this program"):
+    with pytest.warns(BrokenPluginWarning, match=f"this program:wrong: {hook} returned .*{said}.*Upgrade this program"):
         answers = found.answers(hook, **ASKED[hook])
     assert [answer.plugin.name for answer in answers] == ["fallback"] * (hook != "rl_notes")
     (problem,) = found.plugins[1].problems
-    assert problem.startswith(f"{hook} gave")
+    assert problem.startswith(f"{hook} returned")
 
 
 def test_an_interrupt_names_the_plugin_whose_hook_was_running():
@@ -212,7 +212,7 @@ def test_what_is_no_command_is_named():
         def rl_commands(self):
             yield "train"
 
-    with pytest.warns(BrokenPluginWarning, match="rl_commands gave 'train', which is no Command"):
+    with pytest.warns(BrokenPluginWarning, match="rl_commands returned 'train', which is no Command"):
         assert registry(Wrong()).commands() == {}
 
 

@@ -77,13 +77,13 @@ BROKEN = {
     "wrong-argument": ("@hookimpl\ndef rl_priority_tree(size): ...", "size"),
     "no-mark": ("def rl_components(): return []", "not marked: put @hookimpl"),
     "wrapper": ("@hookimpl(wrapper=True)\ndef rl_components(): yield", "hook wrapper"),
-    "no-component": ("@hookimpl\ndef rl_components(): return ['gym']", "rl_components gave 'gym'"),
+    "no-component": ("@hookimpl\ndef rl_components(): return ['gym']", "rl_components returned 'gym'"),
     "no-hook": ("", "rlt_broken implements no hook"),
     "one-component": (
         "@hookimpl\ndef rl_components(): return Component('loss', 'x', 'm:A')",
         "yields or lists objects",
     ),
-    "not-iterable": ("@hookimpl\ndef rl_components(): return 3", "rl_components gave 3; it yields or lists"),
+    "not-iterable": ("@hookimpl\ndef rl_components(): return 3", "rl_components returned 3; it yields or lists"),
     "bad-name": (declares('"loss", "Bad Name", "m:A"'), "lower case"),
     "generator-fails": (
         declares('"loss", "half", "m:A"') + "    raise RuntimeError('half way')\n",

@@ -34,7 +34,7 @@ class Levelled(PendulumEnv):
 @pytest.mark.parametrize(("name", "value"), [("frame_skip", 4), ("env_name", "Acrobot-v1")])
 def test_a_setting_that_would_be_ignored_is_refused(wrap, name, value):
     env = wrap(cart)
-    with pytest.raises(AttributeError, match=rf"GymEnv\.{name} is set by the constructor, .*Make a new GymEnv"):
+    with pytest.raises(AttributeError, match=rf"GymEnv\.{name} is set by the constructor, .*Create a new GymEnv"):
         setattr(env, name, value)
     env.mine = 3
     assert env.mine == 3

@@ -127,13 +127,13 @@ def test_a_probability_of_exploration_is_at_most_one():
 @pytest.mark.parametrize(
     ("make", "name", "message"),
     [
-        (lambda: EGreedyModule(OneHot(3)), "action_key", "Make a new EGreedyModule"),
+        (lambda: EGreedyModule(OneHot(3)), "action_key", "Create a new EGreedyModule"),
         (lambda: EGreedyModule(OneHot(3)), "spec", r"Call set_spec\(spec\)"),
         (lambda: EGreedyModule(OneHot(3)), "eps", "eps"),
         (lambda: AdditiveGaussianModule(Bounded(-1, 1, (2,))), "spec", r"Call set_spec\(spec\)"),
         (lambda: OrnsteinUhlenbeckProcessModule(Bounded(-1, 1, (2,))), "spec", r"Call set_spec\(spec\)"),
-        (lambda: MLP(3, 4), "out_features", "Make a new MLP"),
-        (lambda: MLP(3, 4), "in_features", "Make a new MLP"),
+        (lambda: MLP(3, 4), "out_features", "Create a new MLP"),
+        (lambda: MLP(3, 4), "in_features", "Create a new MLP"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_refused(make, name, message):

@@ -479,7 +479,7 @@ def test_a_target_network_that_nothing_moves_is_reported_once_at_the_tenth_train
     (message,) = warnings_of(loss)
     target = "target_qvalue_network" if name == "DiscreteSACLoss" else "target_value_network"
     assert message.startswith(
-        f"{name} was called 10 times in training, and nothing has moved {target}: make SoftUpdate"
+        f"{name} was called 10 times in training, and nothing has moved {target}: create SoftUpdate"
     )
     argument = "delay_qvalue=False" if name == "DiscreteSACLoss" else "delay_value=False"
     assert message.endswith(f"optimizer. Without a target network ({argument}) none is needed")

@@ -177,7 +177,7 @@ def test_a_bad_index_is_recorded_on_the_device(make, n, bad):
     index[[n - 3, n - 1]] = bad
     tree.update(index.to(tree.device), torch.full((n,), 9.0, device=tree.device))
     assert torch.equal(tree.buffer, before)
-    with pytest.raises(IndexError, match=rf"index {bad:.0f}.*place {n - 3}"):
+    with pytest.raises(IndexError, match=rf"index {bad:.0f}.*position {n - 3}"):
         tree.check()
     tree.check()  # raised once
     tree.update(torch.tensor([1], device=tree.device), torch.tensor([5.0], device=tree.device))
@@ -194,7 +194,7 @@ def test_a_bad_priority_is_recorded_on_the_device(make, n, bad):
     priority[n - 2] = bad
     tree.update(torch.zeros(n, dtype=torch.int64, device=tree.device), priority.to(tree.device))
     assert torch.equal(tree.buffer, before)
-    with pytest.raises(ArgumentError, match=f"place {n - 2}"):
+    with pytest.raises(ArgumentError, match=f"position {n - 2}"):
         tree.check()
 
 
@@ -207,7 +207,7 @@ def test_a_bad_error_writes_nothing_anywhere(make, n, bad):
     error[280] = bad
     rows = torch.arange(n, device=tree.device)
     tree.update_from_errors(rows, error, 1.0, 2.0, raw=raw, largest=largest)
-    with pytest.raises(ArgumentError, match="place 280"):
+    with pytest.raises(ArgumentError, match="position 280"):
         tree.check()
     assert torch.equal(tree.buffer, before)
     assert not raw.any()
@@ -231,7 +231,7 @@ def test_an_error_with_an_infinite_power_is_reported(make, n):
     error = torch.full((n,), 0.5, device=tree.device)
     error[1] = 2
     tree.update_from_errors(torch.zeros(n, dtype=torch.int64, device=tree.device), error, 0.0, 1e5)
-    with pytest.raises(ArgumentError, match=r"2 is rejected.*place 1.*an error makes"):
+    with pytest.raises(ArgumentError, match=r"2 is rejected.*position 1.*an error makes"):
         tree.check()
 
 
@@ -278,7 +278,7 @@ def test_sampling_from_an_infinite_total_raises(make):
 def test_a_bad_u_is_refused(make, bad):
     tree = _tree(make)
     tree.sample(2, u=torch.tensor([0.5, bad], dtype=torch.float64, device=tree.device))
-    with pytest.raises(ArgumentError, match=r"outside.*place 1"):
+    with pytest.raises(ArgumentError, match=r"outside.*position 1"):
         tree.check()
 
 
@@ -294,6 +294,6 @@ def test_a_damaged_leaf_is_found_when_rebuilding(make):
     total = tree.total().item()
     tree._leaves[5] = NAN
     tree.rebuild()
-    with pytest.raises(ArgumentError, match="place 5"):
+    with pytest.raises(ArgumentError, match="position 5"):
         tree.check()
     assert tree.total().item() == total

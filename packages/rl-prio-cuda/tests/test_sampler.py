@@ -74,7 +74,7 @@ def test_a_refused_error_is_raised_by_check_and_wrote_nothing(sampler, device):
     sampler.extended(torch.arange(100), None)
     before = sampler.state_dict()
     sampler.update_priority(torch.tensor([1, 2], device=device), torch.tensor([5.0, float("nan")], device=device))
-    with pytest.raises(ArgumentError, match="place 1"):
+    with pytest.raises(ArgumentError, match="position 1"):
         sampler.check()
     after = sampler.state_dict()
     for name in ("raw", "priority", "largest"):

@@ -91,7 +91,7 @@ class Case:
             self.tree.update(index.to(self.device), value.to(self.device))
         else:
             self.errors(index, value)
-        with pytest.raises(IndexError if wrong in {"index", "rows"} else ValueError, match=f"place {place} "):
+        with pytest.raises(IndexError if wrong in {"index", "rows"} else ValueError, match=f"position {place} "):
             self.tree.check()
 
     def _sample(self, u):

@@ -29,7 +29,7 @@ def run(backend, module, dtype=torch.float32, device="cpu", **options):
         (nn.GRU(3, 4, batch_first=True, bidirectional=True), "bidirectional=True: leave it out"),
         (nn.LSTM(3, 4, batch_first=True, proj_size=2), "proj_size=2: leave it out"),
         (nn.GRU(3, 4, 2, batch_first=True, dropout=0.5), "dropout=0.5 in training: leave it out, or take.*'scan'"),
-        (nn.LSTM(3, 4), "takes batches first.*batch_first=False: make it with batch_first=True"),
+        (nn.LSTM(3, 4), "takes batches first.*batch_first=False: create it with batch_first=True"),
         (nn.RNN(3, 4, batch_first=True), "'LSTM' or 'GRU', got RNN"),
     ],
     ids=["bidirectional lstm", "bidirectional gru", "projection", "dropout", "time first", "rnn"],

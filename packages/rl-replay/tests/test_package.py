@@ -128,7 +128,7 @@ class _Overlapping:
 
 
 def test_the_kit_finds_a_writer_that_claims_a_place_twice():
-    with pytest.raises(AssertionError, match="claims a place twice"):
+    with pytest.raises(AssertionError, match="claims a slot twice"):
         check_writer(_Overlapping)
 
 

@@ -150,7 +150,7 @@ def answered(monkeypatch):
 def test_an_answer_that_copies_no_rows_is_named_and_passed_over(answered):
     answered(lambda tensors: 42)
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), batch_size=5)
-    with pytest.warns(BrokenPluginWarning, match=r"fast: rl_row_gather gave 42.*RL_PLUGINS_DISABLE=fast"):
+    with pytest.warns(BrokenPluginWarning, match=r"fast: rl_row_gather returned 42.*RL_PLUGINS_DISABLE=fast"):
         buffer.extend(TensorDict(y=torch.arange(4), batch_size=[4]))
     sample = buffer.sample()
     assert torch.equal(sample["y"], sample["index"])

@@ -135,14 +135,14 @@ class ChangesItsArguments(ToyPriorityTree):
 
 WRONG_TREES = {
     FirstWins: "the last priority counts",
-    WritesBeforeItChecks: "after a refused update",
+    WritesBeforeItChecks: "after a rejected update",
     AcceptsNegative: "negative priority must raise ValueError, it was accepted",
     AcceptsInfinity: "must raise ValueError, it was accepted",
     WrapsNegativeIndices: "an index of -1 must raise IndexError",
     Uniform: "not in proportion",
     SquaredProportions: "not in proportion",
     DrawsZero: "whose priority is zero",
-    IgnoresGenerator: "two generators of one seed gave different draws",
+    IgnoresGenerator: "two generators of one seed returned different draws",
     NeverStratifies: "stratified draws: leaf",
     MinimumWithZero: "minimum",
     StaleMaximum: "the maximum is",

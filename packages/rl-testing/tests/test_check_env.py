@@ -573,7 +573,7 @@ FAULTS = [
     (lambda: Careless([4, 2, 3], (3,)), "changed 'observation' of others"),
     (Unseeded, "^same seed: two runs with the same seed and actions differ in 'observation' at step 1"),
     (DeafToSeeds, "^same seed: two runs with the same seed and actions differ"),
-    (AlwaysSeedZero, "^set_seed ignores its argument: seeds 0 to 16 give the same run"),
+    (AlwaysSeedZero, "^set_seed ignores its argument: seeds 0 to 16 yield the same run"),
     (HiddenClock, "^partial reset: after a reset of element 0, 'done' of another element is different"),
     (CrashesLater, r"^reset and steps: step 20 raised ZeroDivisionError: division by zero \(CrashesLater\)"),
     (LowersToNothing, "^lowered returned a object, which lacks batch_size, reset_leaves, step_leaves of LeafEnv"),
@@ -595,7 +595,7 @@ FAULTS = [
 ]
 
 
-DETERMINISTIC = "whether set_seed uses its argument: seeds 0 and 1 give the same run, and nothing in it looks random"
+DETERMINISTIC = "whether set_seed uses its argument: seeds 0 and 1 yield the same run, and nothing in it looks random"
 
 
 def named(value):
@@ -613,7 +613,7 @@ def test_a_terminal_state_reported_as_truncated_is_named_where_the_time_limit_is
         check_env(TruncatesInstead, time_limit=10)
     with pytest.warns(NotExercisedWarning, match="as truncated: none in 20 .*, although the time limit is 10"):
         check_env(CountingEnv, steps=20, time_limit=10)
-    unseen = ["ends reported as terminated: none in 200 random steps; give `steps=`", DETERMINISTIC]
+    unseen = ["ends reported as terminated: none in 200 random steps; pass `steps=`", DETERMINISTIC]
     assert check_env(TruncatesInstead, time_limit=3).not_exercised == unseen
     with pytest.raises(CheckError, match="goes on after the time limit of 2"):
         check_env(TruncatesInstead, time_limit=2)
@@ -626,7 +626,7 @@ class NoState(CountingEnv):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: CountingEnv(1000), "last observation of an episode: no end in 200 random steps; give `steps=`"),
+        (lambda: CountingEnv(1000), "last observation of an episode: no end in 200 random steps; pass `steps=`"),
         (TruncatesInstead, "whether ends reported as truncated are time limits: .* after .3. steps"),
         (NotRestorable, "exact continuation: load_state_dict says that it cannot"),
         (lambda: HiddenClock(careless=False, noise=True), "partial reset: steps draw random numbers"),

@@ -77,5 +77,5 @@ def test_a_fault_is_named_reason_first(kind, message):
 
 
 def test_without_a_way_to_read_what_was_recorded_is_not_exercised():
-    with pytest.warns(NotExercisedWarning, match="^not exercised: what was recorded: give `read=`"):
+    with pytest.warns(NotExercisedWarning, match="^not exercised: what was recorded: pass `read=`"):
         check_logger(Memory)

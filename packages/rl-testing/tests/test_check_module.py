@@ -110,13 +110,13 @@ class Diverging(Value):
 FAULTS = {
     Double: r"^'state_value' is float64, although nothing that is read is: expected float32 \(Double\)",
     Hidden: r"^a parameter of shape \[\d.*\] is not registered",
-    Scaled: "^a deep copy gives another result|^a pickle gives another result",
+    Scaled: "^a deep copy returns another result|^a pickle returns another result",
     Forgetful: "^the state_dict is incomplete",
     Shared: "^a deep copy shares its parameters",
-    Counting: "^the same seed gives two results|^reads",
+    Counting: "^the same seed yields two results|^reads",
     ReadsMore: r"^reads \['other'\], which the contract does not declare",
     Unpicklable: "^cannot be pickled",
-    Diverging: "^the lowered form gives another 'state_value'",
+    Diverging: "^the lowered form returns another 'state_value'",
 }
 
 

@@ -88,7 +88,7 @@ def test_a_plugin_that_keeps_its_promises_passes_and_says_what_was_not_exercised
         ("import os; os._exit(3)", "^its import ended the process with status 3"),
         ("x = 3", "implements no hook"),
         (declaring("torch.nn:MSELoss"), r"does not fit the kind env.*\(env acme\)"),
-        (declaring("acme_parts:Nothing"), "acme_parts:Nothing gave AttributeError"),
+        (declaring("acme_parts:Nothing"), "acme_parts:Nothing raised AttributeError"),
         (declaring("acme_parts:Unseeded"), "^set_seed: it must return the next seed"),
     ],
 )
@@ -131,7 +131,7 @@ def test_the_wrong_target_is_named_before_the_missing_summary():
 
 def test_a_wrong_answer_of_a_hook_is_named(write):
     text = HEAD + '\n@hookimpl\ndef rl_priority_tree():\n    return "a tree"\n'
-    with pytest.raises(CheckError, match=r"^rl_priority_tree gave 'a tree', which lacks update"):
+    with pytest.raises(CheckError, match=r"^rl_priority_tree returned 'a tree', which lacks update"):
         check_plugin(write(text))
 
 

@@ -108,7 +108,7 @@ class Unequal:
         ({"config": Changeable}, r"^Changeable is not frozen.* \(recipe 'mine'\)"),
         ({"config": Required}, "^the setting 'gamma' has no default"),
         ({"config": Undocumented}, "^the setting 'gamma' is not documented"),
-        ({"config": Refused}, "^the defaults are refused: ValueError: 2.0"),
+        ({"config": Refused}, "^the defaults are rejected: ValueError: 2.0"),
         ({"config": Unequal}, "^settings rebuilt from their values are not equal"),
         ({"config": 3}, "^config must be a dataclass, got 3"),
         ({"train": len}, r"^<built-in function len> cannot be called with \(config, out=, resume=, display=\)"),

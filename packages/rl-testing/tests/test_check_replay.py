@@ -263,7 +263,7 @@ def test_a_right_writer_passes():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"), [(Stuck, "overwrites rows while places are free"), (GoesOn, "leaves a gap")]
+    ("make", "message"), [(Stuck, "overwrites rows while slots are free"), (GoesOn, "leaves a gap")]
 )
 def test_a_wrong_writer_is_caught(make, message):
     with pytest.raises(AssertionError, match=message):

@@ -66,9 +66,9 @@ class AnotherOrderOfRuns(ToyRowGather):
 
 
 WRONG_ROWS = {
-    FirstRowsOnly: "gave 1 tensors for",
-    ForgetsTheType: "gave torch.float64",
-    ForgetsTheShape: "gave the shape",
+    FirstRowsOnly: "returned 1 tensors for",
+    ForgetsTheType: "returned torch.float64",
+    ForgetsTheShape: "returned the shape",
     IgnoresWhatIsWritten: "an index behind the written rows must raise IndexError",
     WrapsNegativeRows: "a negative index must raise IndexError",
     RunsOverTheEnd: "a run over the end must raise IndexError",

@@ -51,12 +51,12 @@ class NeverEqual(Unbounded):
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        pytest.param(DrawsOutside(0, 1), r"rand\(\) gave .* not in", id="draw"),
+        pytest.param(DrawsOutside(0, 1), r"rand\(\) returned .* not in", id="draw"),
         pytest.param(DrawsFlat((2, 2)), r"rand\(\) has shape", id="shape"),
         pytest.param(ForgetsToEncode(5, (8, 5)), r"encode\(to_numpy\(x\)\)", id="encode"),
         pytest.param(MovesWhatIsInside(0, 1), r"project\(\) changed", id="project"),
         pytest.param(AcceptsAnything(), r"an object\(\) is in", id="accepts"),
-        pytest.param(ListsTooFew(2), r"gave 3 values, the cardinality is 4", id="cardinality"),
+        pytest.param(ListsTooFew(2), r"returned 3 values, the cardinality is 4", id="cardinality"),
         pytest.param(NeverEqual(), r"clone\(\) of .* not equal", id="equality"),
         pytest.param(
             ForgetsItsMask(2, (3,), mask=torch.tensor([[True, False], [False, True], [True, True]])),

@@ -186,8 +186,8 @@ def batch():
         (in_place, r"^changed 'x' of its input in place.*\(in_place\)"),
         (lambda td: None, "^must return a TensorDict, got NoneType"),
         (lambda td: td[:2], r"^batch size \(2,\) was returned"),
-        (random, "^the same input gives two results: the transform is random or keeps a state"),
-        (Stateful(), "^the same input gives two results"),
+        (random, "^the same input yields two results: the transform is random or keeps a state"),
+        (Stateful(), "^the same input yields two results"),
         (Replacing(), "^changed the entry 'y' of its input, which the contract does not declare"),
         (Named(), "^changed the entry 'y' of its input"),
         (ReadsMore(), r"^reads \['y'\], which the contract does not declare"),
@@ -205,12 +205,12 @@ def test_a_fault_is_named_reason_first(transform, message):
         (WrongInverse(), "^the inverse of the result must be the input again, and 'x' differs"),
         (LosesInverse(), "^the inverse of the result must be the input again, and 'x' differs"),
         (InverseInPlace(), "^changed 'x' of the input of inv in place|^changed 'x' of its input in place"),
-        (FirstDimension(), r"^a batch \[1, 3\] gives another result than the same batch \[3\]: 'x' differs"),
-        (Branches(), r"^torch.compile\(fullgraph=True\) .*give `compiles=False`\) raised"),
-        (CloneHalves(), "^its clone gives another result: 'x' differs"),
-        (DeepcopyHalves(), "^its deepcopy gives another result: 'x' differs"),
-        (CannotBePickled(), "^pickle .*give `picklable=False`.* raised"),
-        (PickleForgets(), "^its pickle gives another result: 'x' differs"),
+        (FirstDimension(), r"^a batch \[1, 3\] returns another result than the same batch \[3\]: 'x' differs"),
+        (Branches(), r"^torch.compile\(fullgraph=True\) .*pass `compiles=False`\) raised"),
+        (CloneHalves(), "^its clone returns another result: 'x' differs"),
+        (DeepcopyHalves(), "^its deepcopy returns another result: 'x' differs"),
+        (CannotBePickled(), "^pickle .*pass `picklable=False`.* raised"),
+        (PickleForgets(), "^its pickle returns another result: 'x' differs"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -222,7 +222,7 @@ def test_a_fault_of_an_inverse_a_copy_or_compiled_code_is_named(transform, messa
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (StateLacksMemory(), "^a new one with its state_dict gives another result: 'x' differs"),
+        (StateLacksMemory(), "^a new one with its state_dict returns another result: 'x' differs"),
         (Holds := type("Holds", (Counting,), {"state_dict": lambda self: {"x": self}})(), "^state_dict holds a Holds"),
     ],
     ids=lambda value: type(value).__name__,
@@ -243,7 +243,7 @@ def test_a_transform_with_all_of_it_passes():
     ("nested", "message"),
     [
         (Negate("x"), "^the transform with nested keys raised KeyError"),
-        (Negate(("nested", "y")), r"^nested keys give another result: \('nested', '[xy]'\) differs"),
+        (Negate(("nested", "y")), r"^nested keys return another result: \('nested', '[xy]'\) differs"),
     ],
     ids=["at the root", "another key"],
 )
@@ -342,7 +342,7 @@ class Clamping(Same):
         (WrongDtype(), "^'observation': expected float32 .*, got float64"),
         (Adds(), "^partial reset: the reset of marked elements after step 2 changed 'observation' of others"),
         (Total(), "^last observation of an episode: .* the last one is lost"),
-        (Clamping(), "^its pickle gives another result: .*observation"),
+        (Clamping(), "^its pickle returns another result: .*observation"),
     ],
     ids=lambda value: type(value).__name__,
 )

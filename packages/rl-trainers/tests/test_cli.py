@@ -159,7 +159,7 @@ def test_what_cannot_be_understood_is_reported_with_status_2(words, message, cap
         pytest.param("a..b:Maze", "'a..b' is no name of a module", id="dots-in-module"),
         pytest.param("a-b:Maze", "'a-b' is no name of a module", id="hyphen-in-module"),
         pytest.param("CartPole-v1-", "Gymnasium knows no environment 'CartPole-v1-'", id="hyphen"),
-        pytest.param("Cart$Pole", "'Cart$Pole' cannot be made, Gymnasium says: Malformed", id="dollar"),
+        pytest.param("Cart$Pole", "'Cart$Pole' cannot be created, Gymnasium says: Malformed", id="dollar"),
         pytest.param("CartPol-v1", "Did you mean 'CartPole-v1'", id="gymnasium"),
         pytest.param("gym/CartPol-v1", "Did you mean 'CartPole-v1'", id="component-id"),
         pytest.param("test/gues", "did you mean 'test/guess'", id="component"),

@@ -151,7 +151,7 @@ def test_specs_are_inferred_from_a_step():
 
 
 def test_specs_that_cannot_be_inferred():
-    with pytest.raises(ArgumentError, match="give a policy"):
+    with pytest.raises(ArgumentError, match="pass a policy"):
         Plain(batch_size=[2]).auto_specs_()
     policy = TensorDictModule(lambda place: place, ["place"], ["push"])
     with pytest.raises(SpecError, match="'pushes' is not written"):

@@ -128,9 +128,9 @@ def _closed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_closed, "is closed; make a new one. The shutdown of a collector closes its environment"),
+        (_closed, "is closed; use a new one. The shutdown of a collector closes its environment"),
         (lambda: GymWrapper([gymnasium.make("CartPole-v1")] * 2), "one environment several times"),
-        (lambda: SerialEnv(2, [PendulumEnv().__enter__] * 2), "make a new one each time"),
+        (lambda: SerialEnv(2, [PendulumEnv().__enter__] * 2), "create a new one each time"),
         (lambda: SerialEnv(2, PendulumEnv()), "takes a function"),
         (lambda: GymWrapper("CartPole-v1"), "gymnasium.make"),
         (lambda: GymWrapper(PendulumEnv()), "wraps a Gymnasium environment"),

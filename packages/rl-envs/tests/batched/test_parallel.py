@@ -309,7 +309,7 @@ def test_the_end_of_a_worker_is_described_by_its_cause(end, said):
             end()
 
     env = ParallelEnv(2, [Walk, Ends], processes=2)
-    with pytest.raises(WorkerError, match=rf"worker 1 has ended \({said}\)\. Close this object and make a new one"):
+    with pytest.raises(WorkerError, match=rf"worker 1 has ended \({said}\)\. Close this object and create a new one"):
         env.rollout(2)
     env.close()
 

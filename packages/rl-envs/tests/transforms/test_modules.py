@@ -198,7 +198,7 @@ def test_a_module_maps_actions():
     plain = PendulumEnv([4], seed=0)
     expected = plain.step(plain.reset().set("action", push - root["thdot"].unsqueeze(-1)))
     torch.testing.assert_close(following["reward"], expected["next", "reward"])
-    with pytest.raises(SpecError, match="reads 'push', which has no spec: give action_spec_transform="):
+    with pytest.raises(SpecError, match="reads 'push', which has no spec: pass action_spec_transform="):
         around(ModuleTransform(module=brake, inverse=True))
 
 

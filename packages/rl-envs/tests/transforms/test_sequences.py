@@ -88,7 +88,7 @@ def test_what_chunks_cannot_be_made_of_is_named():
     with pytest.raises(ShapeError, match=r"time right before the last dimension, got \(3, 7, 2\) with time_dim=0"):
         ActionChunkTransform(2, time_dim=0)(batch)
     batch["next", "done"] = torch.zeros(3, 7, 2, dtype=torch.bool)
-    with pytest.raises(ShapeError, match=r"'done'\) of shape \(3, 7, 1\), got \(3, 7, 2\); give done_key=None"):
+    with pytest.raises(ShapeError, match=r"'done'\) of shape \(3, 7, 1\), got \(3, 7, 2\); pass done_key=None"):
         ActionChunkTransform(2)(batch)
 
 
@@ -218,7 +218,7 @@ def test_what_differences_cannot_hold_is_refused_by_key():
         ContractError, match=r"'x' is int64 \[\] and its next value int64 \[\].* leave it out of in_keys"
     ):
         NextObservationDelta(["x"]).inv(whole)
-    with pytest.raises(RLError, match="give in_keys=, or append it to the environment before"):
+    with pytest.raises(RLError, match="pass in_keys=, or append it to the environment before"):
         NextObservationDelta().inv(batch)
     with pytest.raises(ArgumentError, match=r"restore_dtype must be a floating-point dtype, got torch.int32"):
         NextObservationDelta(restore_dtype=torch.int32)

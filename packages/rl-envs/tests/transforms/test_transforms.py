@@ -366,7 +366,7 @@ def test_a_hook_that_nothing_calls_is_refused(hook, ours):
         ),
         (lambda: FlattenObservation(-2, -1, in_keys=["observation"]), r"map the spec of 'observation', float32 \[3\]"),
         (lambda: CatTensors(["observation", "th"], del_keys=False), r"join entries of the shapes .*'th'.*: \(\)"),
-        (lambda: Stack(["th", "thdot"], "both"), "remove 'th', 'thdot', which .* next step: give del_keys=False"),
+        (lambda: Stack(["th", "thdot"], "both"), "remove 'th', 'thdot', which .* next step: pass del_keys=False"),
         (lambda: ActionMask(mask_key="observation"), "mask of booleans or integers, and 'observation' is float32"),
     ],
 )
@@ -534,7 +534,7 @@ def test_an_observation_that_is_state_too_is_renamed(inverse, chained, create_co
 
 
 def test_an_entry_of_the_state_has_one_name():
-    with pytest.raises(SpecError, match="give the same pair of keys in both directions"):
+    with pytest.raises(SpecError, match="pass the same pair of keys in both directions"):
         TransformedEnv(PendulumEnv(), RenameTransform(["th"], ["angle"], ["th"]))
     with pytest.raises(SpecError, match="writes 'observation', which the environment has already"):
         TransformedEnv(PendulumEnv(), RenameTransform(["th"], ["observation"]))

@@ -281,7 +281,7 @@ def test_one_hot_actions_by_the_spec():
     ("call", "message"),
     [
         (lambda: load_networks("sb3/trpo", {}), "no layout is called 'sb3/trpo'"),
-        (lambda: load_networks("sb3/ppo", CleanDqn().state_dict()), "the layout of the algorithm that made the file"),
+        (lambda: load_networks("sb3/ppo", CleanDqn().state_dict()), "the layout of the algorithm that wrote the file"),
         (
             lambda: load_networks("cleanrl/dqn", {**CleanDqn().state_dict(), "extra": torch.zeros(1)}),
             r"has no \['extra'\]",

@@ -57,7 +57,7 @@ def test_a_lazy_layer_becomes_a_noisy_one():
     assert net[0].weight_epsilon.any()
     assert net[0].weight_mu.shape == (8, 3)
     assert NoisyLazyLinear(2, bias=False)(torch.zeros(3)).equal(torch.zeros(2))
-    with pytest.raises(ArgumentError, match="Linear and NoisyLinear only: give it for Bilinear"):
+    with pytest.raises(ArgumentError, match="Linear and NoisyLinear only: pass it for Bilinear"):
         MLP(out_features=2, layer_class=nn.Bilinear)
 
 

@@ -131,7 +131,7 @@ def test_simplicial_normalization_is_a_softmax_of_each_group():
     found = SimNorm(8)(x)
     torch.testing.assert_close(found[:, 8:], x[:, 8:].softmax(-1))
     torch.testing.assert_close(found.sum(-1), torch.full((3,), 2.0))
-    with pytest.raises(ShapeError, match="give a multiple"):
+    with pytest.raises(ShapeError, match="pass a multiple"):
         SimNorm(8)(x[:, :9])
 
 

@@ -34,7 +34,7 @@ def test_a_world_model_encodes_steps_and_decodes():
     decoded = model.decode(whole.select("latent"))["reconstructed_observation"]
     torch.testing.assert_close(decoded, whole["reconstructed_observation"])
     assert set(model.in_keys) == {"observation", "action"}
-    with pytest.raises(UnsupportedError, match="give decoder="):
+    with pytest.raises(UnsupportedError, match="pass decoder="):
         WorldModel(*parts()).decode(td)
 
 

@@ -105,7 +105,7 @@ def test_bad_arguments_are_refused():
         CEMPlanner(Point(), 3, 4, 8, 9)
     with pytest.raises(ArgumentError, match="planning_horizon"):
         CEMPlanner(Point(), 0, 4, 8, 2)
-    with pytest.raises(ContractError, match="give a value estimator"):
+    with pytest.raises(ContractError, match="pass a value estimator"):
         MPPIPlanner(Point(), nn.Identity(), 1.0, 3, 4, 8, 2)(TensorDict(position=torch.zeros(2)))
 
     class Flat(Point):

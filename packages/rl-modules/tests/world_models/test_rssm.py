@@ -285,7 +285,7 @@ def test_misuse_is_refused_with_the_remedy():
             module(batch("gaussian")[0, 0])
     with pytest.raises(ArgumentError, match="action_spec or action_dim"):
         RSSMPriorV3()
-    with pytest.raises(ArgumentError, match="give multiples"):
+    with pytest.raises(ArgumentError, match="pass multiples"):
         RSSMPriorV3(action_dim=1, rnn_hidden_dim=9)
     with pytest.raises(ArgumentError, match="rnn_hidden_dim and obs_embed_dim"):
         RSSMPosteriorV3()

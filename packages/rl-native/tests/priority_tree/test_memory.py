@@ -135,7 +135,7 @@ def test_rebuild_takes_what_was_written_into_the_leaves():
     tree.update(torch.tensor([5]), torch.tensor([100.0]))
     assert torch.equal(copy.buffer, tree.buffer)
     copy._leaves[5] = float("nan")
-    with pytest.raises(ValueError, match="place 5"):
+    with pytest.raises(ValueError, match="position 5"):
         copy.rebuild()
 
 
@@ -219,7 +219,7 @@ def test_a_compiled_graph_holds_a_rebuild_too():
     plain.update(torch.arange(1000), given)
     assert torch.equal(tree.buffer, plain.buffer)
     given[7] = -1
-    with pytest.raises(ArgumentError, match="place 7"):
+    with pytest.raises(ArgumentError, match="position 7"):
         compiled(tree, given)
 
 

@@ -331,7 +331,7 @@ def test_a_refused_error_writes_nothing(td):
     before = tree.buffer.clone()
     error = torch.full((300,), 5.0)
     error[280] = td
-    with pytest.raises(ValueError, match="place 280"):
+    with pytest.raises(ValueError, match="position 280"):
         tree.update_from_errors(torch.arange(300), error, 1.0, 2.0)
     assert torch.equal(tree.buffer, before)
 
@@ -411,7 +411,7 @@ def test_invalid_arguments_raise(call, error, says):
 
 def test_an_error_whose_power_is_infinite_is_named_with_that_power():
     tree = NativePriorityTree(4)
-    with pytest.raises(ValueError, match=r"5.0.*\+ 0.5\) \*\* 1000.* place 1 .*nothing was written"):
+    with pytest.raises(ValueError, match=r"5.0.*\+ 0.5\) \*\* 1000.* position 1 .*nothing was written"):
         tree.update_from_errors(torch.tensor([0, 1]), torch.tensor([0.25, 5.0]), 0.5, 1000.0)
 
 

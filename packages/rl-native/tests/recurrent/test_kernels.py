@@ -346,7 +346,7 @@ def test_wrong_shapes_and_dtypes_raise(change, error, match):
         pytest.param([0, 2, 2, 2], [1, 1], "out of order", id="twice"),
         pytest.param([0, 1, 2, 3], [0, 1], "out of order", id="more-than-there-are"),
         pytest.param([0, 3, 1, 2], [0, 1], "out of order", id="starts-descend"),
-        pytest.param([0, 1, 2], [0, 1], "3 places|4", id="too-few-starts"),
+        pytest.param([0, 1, 2], [0, 1], "3 entries|4", id="too-few-starts"),
     ],
 )
 def test_resets_out_of_order_are_refused(starts, rows, match):

@@ -174,7 +174,7 @@ def test_keys_may_have_other_names():
     ("names", "text"),
     [
         ({"rewards": "r"}, r"GAE has no key 'rewards'; .*did you mean 'reward'\?"),
-        ({"reward": ("next", "r")}, "GAE adds 'next' itself: give reward='r'"),
+        ({"reward": ("next", "r")}, "GAE adds 'next' itself: pass reward='r'"),
     ],
     ids=["unknown", "next"],
 )

@@ -460,7 +460,7 @@ def test_targets_that_are_no_floats_are_refused(critic, dtype):
     actor = make_actor("categorical")
     batch = make_batch(actor, 4)
     batch["value_target"] = batch["value_target"].to(dtype)
-    with pytest.raises(ArgumentError, match="give target"):
+    with pytest.raises(ArgumentError, match="pass target"):
         PPOLoss(actor, critic)(batch)
 
 

@@ -109,5 +109,5 @@ def test_rewards_are_scaled_by_the_deviation_of_their_running_sums():
 def test_constant_rewards_stay_finite_and_other_streams_are_refused():
     scaled, scale = scale_by_returns(torch.zeros(2, 3, 1))
     assert not scaled.any()
-    with pytest.raises(ShapeError, match="give batches of the same streams"):
+    with pytest.raises(ShapeError, match="pass batches of the same streams"):
         scale_by_returns(torch.zeros(3, 3, 1), scale)

@@ -294,7 +294,7 @@ def test_gail_takes_one_hot_actions_and_refuses_what_does_not_fit():
         GAILLoss(states, gp_lambda=-1)
     data = steps()
     data["collector_action"] = torch.zeros(B, 3)
-    with pytest.raises(ShapeError, match="give as many steps of both"):
+    with pytest.raises(ShapeError, match="pass as many steps of both"):
         GAILLoss(discriminator())(data)
 
 

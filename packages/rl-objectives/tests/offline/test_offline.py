@@ -254,7 +254,7 @@ def test_the_weight_of_the_penalty_is_learned():
     for options in ({"max_q_backup": True}, {"deterministic_backup": False}):
         out = CQLLoss(gaussian(), q_network(), **make, **options)(data)
         assert all(torch.isfinite(value) for value in out.values())
-    with pytest.raises(SpecError, match="give action_spec"):
+    with pytest.raises(SpecError, match="pass action_spec"):
         CQLLoss(gaussian(), q_network())
 
 

@@ -143,7 +143,7 @@ def test_padding_reaches_no_term():
 def test_an_end_without_a_model_of_ends_is_refused():
     loss = make(terminated=False)
     assert "loss_terminated" not in loss(batch(ends=False)).keys()
-    with pytest.raises(UnsupportedError, match="give terminated_model"):
+    with pytest.raises(UnsupportedError, match="pass terminated_model"):
         loss(batch())
     with pytest.raises(ArgumentError, match="num_qvalue_nets"):
         make(num_qvalue_nets=1)

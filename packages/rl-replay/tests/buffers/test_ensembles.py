@@ -212,7 +212,7 @@ def test_members_are_checked():
         ReplayBufferEnsemble(one, one)
     with pytest.raises(ArgumentError, match="without prefetch"):
         ReplayBufferEnsemble(one, member(0, batch_size=3, prefetch=2))
-    with pytest.raises(ArgumentError, match="give buffers"):
+    with pytest.raises(ArgumentError, match="pass buffers"):
         ReplayBufferEnsemble()
 
 

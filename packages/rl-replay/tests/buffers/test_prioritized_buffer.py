@@ -124,7 +124,7 @@ def test_rows_in_a_list_have_priorities_too():
 def test_a_batch_with_a_bad_priority_is_refused_before_anything_is_written(bad):
     buffer = made()
     buffer.extend(batch(4, td_error=torch.ones(4)))
-    with pytest.raises(ArgumentError, match="place 1"):
+    with pytest.raises(ArgumentError, match="position 1"):
         buffer.extend(batch(4, 10, td_error=torch.tensor([1.0, bad, 1.0, 1.0])))
     assert (len(buffer), buffer.write_count, buffer.writer.cursor) == (4, 4, 4)
 

@@ -103,7 +103,7 @@ def test_episodes_without_timeouts_need_a_limit(tmp_path):
     data = steps()
     del data["timeouts"]
     path = write(tmp_path / "walk.hdf5", data)
-    with pytest.raises(RLError, match=r"has no timeouts\. Give max_episode_steps"):
+    with pytest.raises(RLError, match=r"has no timeouts\. Pass max_episode_steps"):
         D4RLExperienceReplay(path, root=tmp_path)
     limited = D4RLExperienceReplay(path, max_episode_steps=6, root=tmp_path)[:]
     ends = [row for row in range(len(limited)) if limited["next", "truncated"][row]]

@@ -139,7 +139,7 @@ def test_weights_and_priorities_are_those_of_the_anchors():
     buffer.update_tensordict_priority(sample)
     raw = buffer.sampler.state_dict()["raw"]
     assert raw.tolist() == [0, 0, 3, 0, 0, 5, 0, 0, 0, 0, 0, 0]  # 2 learns from rows 2 and 3, 5 from itself
-    with pytest.raises(ContractError, match="has no 'anchor_index'; give a sample"):
+    with pytest.raises(ContractError, match="has no 'anchor_index'; pass a sample"):
         buffer.update_tensordict_priority(sample.exclude("anchor_index"))
 
 

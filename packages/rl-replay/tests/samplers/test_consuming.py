@@ -129,7 +129,7 @@ def test_it_serves_other_storages_writers_and_units():
 def test_refusals():
     with pytest.raises(ArgumentError, match="max_sample_count must be at least 1, got 0"):
         make(0)
-    with pytest.raises(ArgumentError, match=r"give sampler or consume_after_n_samples=2"):
+    with pytest.raises(ArgumentError, match=r"pass sampler or consume_after_n_samples=2"):
         ReplayBuffer(sampler=RandomSampler(), consume_after_n_samples=2)
     with pytest.raises(ArgumentError, match="leave out prefetch=2"):
         make(prefetch=2)

@@ -271,8 +271,8 @@ def test_gradients_and_other_dtypes_are_taken(make):
 BAD = {
     "negative index": ([0, -1], [9.0, 9.0], IndexError, "-1"),
     "row that is not stored": ([0, 3], [9.0, 9.0], IndexError, "3 rows that are stored"),
-    "nan": ([0, 1], [9.0, float("nan")], ArgumentError, "nan at place 1"),
-    "infinite": ([0, 1], [9.0, float("inf")], ArgumentError, "inf at place 1"),
+    "nan": ([0, 1], [9.0, float("nan")], ArgumentError, "nan at position 1"),
+    "infinite": ([0, 1], [9.0, float("inf")], ArgumentError, "inf at position 1"),
     "too large": ([0, 1], [9.0, 1e30], ArgumentError, "alpha=2"),
     "too few": ([0, 1, 2], [9.0, 9.0], ShapeError, "3 indices"),
     "one for several": ([0, 1, 2], [9.0], ShapeError, "3 indices"),
@@ -298,7 +298,7 @@ def test_what_is_refused_writes_nothing(make, case):
 def test_with_alpha_zero_a_priority_is_a_finite_number_still(make, bad):
     """Its power would be 1, and the largest priority NaN from then on."""
     sampler = told(make(5, 0.0, 0.4), 3)
-    with pytest.raises(ArgumentError, match=f"{bad} at place 1"):
+    with pytest.raises(ArgumentError, match=f"{bad} at position 1"):
         sampler.update_priority(torch.tensor([0, 1]), torch.tensor([9.0, bad]))
     sampler.alpha = 0.5
     assert sampler.state_dict()["raw"].tolist() == [1, 1, 1]

@@ -182,7 +182,7 @@ def test_bad_rows_raise_before_anything_is_written():
 
 def test_bad_functions_and_levels_are_refused():
     for options, message in (
-        ({"compression_fn": zlib.compress}, "give both"),
+        ({"compression_fn": zlib.compress}, "pass both"),
         ({"compression_fn": zlib.compress, "decompression_fn": 3}, "must be a function"),
         ({"compression_level": 10}, "at most 9, got 10"),
         ({"compression_level": 2.0}, "must be an integer, got 2.0"),

@@ -134,12 +134,12 @@ def test_arguments_of_any_number_are_given_as_a_list():
         pytest.param({"wrapper": ["ImageOnly"]}, UnknownComponentError, "write module:callable", id="bare-wrapper"),
         pytest.param({"wrapper": ["MAZE:Image"]}, UnknownComponentError, "no attribute 'Image'", id="no-attribute"),
         pytest.param({"env": "pendulum", "wrapper": ["MAZE:ImageOnly"]}, ArgumentError, "use a transform", id="not-gym"),
-        pytest.param({"env": "MAZE:nothing"}, RLError, "made a int, which is neither", id="no-environment"),
+        pytest.param({"env": "MAZE:nothing"}, RLError, "returned a int, which is neither", id="no-environment"),
         pytest.param({"env_kwargs": {"sise": 2}}, RLError, r"env_kwargs={'sise': 2}: .*sise", id="unknown-argument"),
         pytest.param({"env": "pendulum", "transform": ["step-countr"]}, UnknownComponentError,
                      "did you mean 'step-counter'", id="no-transform"),
         pytest.param({"env": "pendulum", "transform": ["step-counter:{a: 1}"]}, RLError,
-                     "transform 'step-counter:{a: 1}' cannot be made", id="transform-argument"),
+                     "transform 'step-counter:{a: 1}' cannot be created", id="transform-argument"),
         pytest.param({"env": "pendulum", "transform": ["step-counter:{a"]}, RLError, "no mapping", id="no-mapping"),
         pytest.param({"env": "pendulum", "transform": ["step-counter:[3]"]}, RLError, r"write NAME:\{key: value\}",
                      id="no-braces"),
@@ -148,12 +148,12 @@ def test_arguments_of_any_number_are_given_as_a_list():
         pytest.param({"env": "pendulum", "transform": ["torch:zeros"]}, RLError,
                      "the transform 'torch:zeros' does not fit: .*; name a Transform", id="no-transform-at-all"),
         pytest.param({"wrapper": ["gymnasium.wrappers:TimeLimit"]}, RLError,
-                     "TimeLimit' cannot be made: .*missing 1 required positional argument", id="wrapper-argument"),
-        pytest.param({"env": "json:dumps"}, RLError, "json:dumps' cannot be made: .*; give what", id="no-env"),
+                     "TimeLimit' cannot be created: .*missing 1 required positional argument", id="wrapper-argument"),
+        pytest.param({"env": "json:dumps"}, RLError, "json:dumps' cannot be created: .*; pass what", id="no-env"),
         pytest.param({"env": "MAZE:Nope"}, UnknownComponentError, r"[.?] And the module 'maze_.*' has no 'Nope'\.$",
                      id="no-class"),
         pytest.param({"env": "MAZE:Batch", "workers": 1}, ArgumentError,
-                     "Batch makes a batch of environments itself: leave it out", id="workers-of-a-batch"),
+                     "Batch creates a batch of environments itself: leave it out", id="workers-of-a-batch"),
         pytest.param({"env": "gymnax"}, UnknownComponentError, "takes an id: write gymnax/ID$", id="no-example"),
         pytest.param({"env": "Nope-v7"}, UnknownComponentError, r"[.?] And no installed plugin offers", id="full-stop"),
     ],
@@ -253,7 +253,7 @@ def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
 
 
 def test_what_processes_cannot_run_is_rejected():
-    with pytest.raises(ArgumentError, match=r"--workers.*makes a batch"):
+    with pytest.raises(ArgumentError, match=r"--workers.*creates a batch"):
         make_env("test/guess", 4, seed=0, workers=2)
     with pytest.raises(UnknownComponentError, match="Did you mean"):
         make_env("CartPole-v11", 4, seed=0, workers=2)
@@ -365,7 +365,7 @@ def test_arguments_of_an_environment_that_is_given_as_an_object_are_settings():
     ],
 )
 def test_an_environment_that_no_settings_can_hold_is_rejected(env, words):
-    with pytest.raises(ArgumentError, match=f"{words}.*, which no settings can hold.*give a function of a module"):
+    with pytest.raises(ArgumentError, match=f"{words}.*, which no settings can hold.*pass a function of a module"):
         PPOConfig(env=env)
 
 

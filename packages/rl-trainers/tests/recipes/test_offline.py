@@ -285,13 +285,13 @@ def test_a_data_set_is_part_of_each_minibatch(tmp_path):
 
 
 def test_what_does_not_fit_is_rejected(tmp_path):
-    with pytest.raises(ArgumentError, match="iql learns from a data set: give --dataset"):
+    with pytest.raises(ArgumentError, match="iql learns from a data set: pass --dataset"):
         train("iql", config_of("iql", dataset=""), out=tmp_path / "run")
     with pytest.raises(ContractError, match=r"bc reads 'action', which bare:x lacks; it has 'observation'"):
         train("bc", config_of("bc", dataset="bare:x"), out=tmp_path / "run")
     with pytest.raises(SpecError, match="dt trains vectors of bounded floats"):
         train("dt", config_of("dt", env="test/guess"), out=tmp_path / "run")
-    with pytest.raises(ArgumentError, match="gail learns from an expert: give --dataset"):
+    with pytest.raises(ArgumentError, match="gail learns from an expert: pass --dataset"):
         train("gail", adversarial(dataset=""), out=tmp_path / "run")
     for option in ({"with_lagrange": True}, {"actor_bc_frames": 100}):
         with pytest.raises(ArgumentError, match=f"leave {next(iter(option))} out"):

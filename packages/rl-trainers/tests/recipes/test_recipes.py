@@ -253,7 +253,7 @@ def test_dqn_samples_with_a_sampler_by_name(sampler, tmp_path, monkeypatch):
 
 
 def test_a_sampler_with_wrong_arguments_is_named(tmp_path):
-    with pytest.raises(RLError, match=r"the sampler 'prioritized' cannot be made: .*alpha"):
+    with pytest.raises(RLError, match=r"the sampler 'prioritized' cannot be created: .*alpha"):
         train_dqn(DQNConfig(**QUICK, sampler="prioritized"), out=tmp_path / "run", display="none")
     assert list(tmp_path.iterdir()) == []
 

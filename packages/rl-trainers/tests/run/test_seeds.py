@@ -79,7 +79,7 @@ def test_an_interrupted_seed_is_resumed(tmp_path, monkeypatch):
     [
         (["--seeds", "0,0"], "--seeds must be different integers"),
         (["--seeds", "0,x"], "as in 0,1,2 or 0-4, got 0,x"),
-        (["--seeds", "0,1", "--seed", "3"], "--seeds makes a run for each seed: remove --seed"),
+        (["--seeds", "0,1", "--seed", "3"], "--seeds starts a run for each seed: remove --seed"),
     ],
 )
 def test_seeds_that_make_no_sense_are_rejected(words, message):

@@ -157,7 +157,7 @@ def test_parts_that_do_not_fit_are_named_on_resume(monkeypatch):
     state = load_checkpoint(path)
     state["policy"] = {name: torch.zeros(3) for name in state["policy"]}
     save_checkpoint(path, state)
-    with pytest.raises(CheckpointError, match="does not fit this run: its part 'policy' gave RuntimeError"):
+    with pytest.raises(CheckpointError, match="does not fit this run: its part 'policy' raised RuntimeError"):
         train_ppo(config, resume="run", display="none")
 
 

@@ -57,18 +57,18 @@ class AsyncBatchedCollector(BackgroundCollector):
     policy that is cheaper in batches; where steps take the same time, `Collector` with a ``ParallelEnv`` is simpler.
 
     Batches are flat in time: ``[*B, frames]`` for environments of batch size ``*B``, exactly `frames_per_batch` frames
-    up to whole steps. Steps are grouped by environment, in the order of time, as ``("collector", "traj_ids")``
+    up to full steps. Steps are grouped by environment, in the order of time, as ``("collector", "traj_ids")``
     and ``env_index`` show; how many steps each environment contributes depends on its speed. Other keys are those
     of `Collector`, and ``policy_version`` int64 ``[*B, T]``, the number of weight updates when the policy acted.
 
     Args:
-        create_env_fn: Functions that make the environments, one for each worker; rl-envs steps them. Or a pool,
+        create_env_fn: Functions that create the environments, one for each worker; rl-envs steps them. Or a pool,
             such as ``rl.envs.AsyncEnvPool``.
         policy: See `Collector`. It is called with any number of rows.
-        policy_factory: Function that makes the policy.
+        policy_factory: Function that creates the policy.
         create_env_kwargs: Arguments of the functions, or a list of them.
         frames_per_batch: Frames of a batch.
-        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        total_frames: Frames after which iteration ends, rounded up to full batches; -1 for no end.
         min_batch_size: Number of waiting environments from which on the policy is called.
         max_batch_size: Number of environments that it is called with at most; all if None.
         env_backend: Kind of the workers, ``"multiprocessing"`` or ``"threading"``.
@@ -414,7 +414,7 @@ def _pool(create_env_fn: Any, kwargs: Any, backend: str, timeout: float | None) 
         return create_env_fn
     if not isinstance(create_env_fn, Sequence) or not create_env_fn or not all(map(callable, create_env_fn)):
         raise ArgumentError(
-            "AsyncBatchedCollector takes a list of functions that make environments, or an AsyncEnvPool, got"
+            "AsyncBatchedCollector takes a list of functions that create environments, or an AsyncEnvPool, got"
             f" {create_env_fn!r:.100}"
         )
     try:

@@ -39,19 +39,19 @@ class CollectorBase(ABC):
     )
     """Arguments of the constructor that are followed when they are assigned later."""
     _fixed: frozenset[str] = frozenset()
-    """Names that `__setattr__` refuses; none until the constructor has set them."""
+    """Names that `__setattr__` rejects; none until the constructor has set them."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._fixed:
             kind = type(self).__name__
             raise AttributeError(
-                f"{kind}.{name} is set by the constructor, and assigning it would change nothing. Make a new {kind}"
+                f"{kind}.{name} is set by the constructor, and assigning it would change nothing. Create a new {kind}"
                 + ("; update_policy_weights_(policy) gives the policy new weights" if name == "policy" else "")
             )
         super().__setattr__(name, value)
 
     def _fix_settings(self) -> None:
-        """Refuse assignments that would be ignored, from the end of the constructor on."""
+        """Reject assignments that would be ignored, from the end of the constructor on."""
         self._fixed = self._settings() - self._assignable
 
     @classmethod
@@ -74,7 +74,7 @@ class CollectorBase(ABC):
         until = self.total_frames
         return None if 0 <= until <= self._frames else self._next_result(until)
 
-    def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with whole trajectories
+    def _next_result(self, until: int) -> tuple[Any] | None:  # noqa: ARG002  # of subclasses with complete trajectories
         """Return the next batch as it is yielded, maybe None; no tuple if none is complete at `until`."""
         return (self.collect(),)
 
@@ -98,7 +98,9 @@ class CollectorBase(ABC):
     def __len__(self) -> int:
         """Return the number of batches of an iteration from the beginning."""
         if self.total_frames < 0 or self._has_whole_trajectories:
-            raise TypeError(f"a {type(self).__name__} without total_frames, or with whole trajectories, has no length")
+            raise TypeError(
+                f"a {type(self).__name__} without total_frames, or with complete trajectories, has no length"
+            )
         return ceil(self.total_frames / self.frames_per_batch)
 
     def __bool__(self) -> bool:
@@ -106,7 +108,7 @@ class CollectorBase(ABC):
 
     @property
     def requested_frames_per_batch(self) -> int:
-        """The same as `frames_per_batch`: frames of a batch, rounded up to whole steps."""
+        """The same as `frames_per_batch`: frames of a batch, rounded up to full steps."""
         return self.frames_per_batch
 
     # ---- weights
@@ -242,7 +244,7 @@ class CollectorBase(ABC):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RLError("this collector was shut down and its environments closed: make a new one")
+            raise RLError("this collector was shut down and its environments closed: create a new one")
 
     @contextmanager
     def _guard_state(self) -> Generator[bool]:

@@ -70,23 +70,23 @@ class Collector(BackgroundCollector):
     under ``next`` at the following step; the collector writes ``is_init`` where the environment does not.
 
     Args:
-        create_env_fn: An environment (`rl.core.interfaces.Env`), or a function that makes one.
+        create_env_fn: An environment (`rl.core.interfaces.Env`), or a function that creates one.
         policy: A TensorDict module or any function from TensorDict to TensorDict; random actions if None.
             It is not copied.
-        policy_factory: Function that makes the policy; takes the place of `policy`.
+        policy_factory: Function that creates the policy; takes the place of `policy`.
         create_env_kwargs: Arguments of `create_env_fn`.
-        frames_per_batch: Frames (steps times environments) of a batch, rounded up to whole steps.
-        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        frames_per_batch: Frames (steps times environments) of a batch, rounded up to full steps.
+        total_frames: Frames after which iteration ends, rounded up to full batches; -1 for no end.
         device: The default of `policy_device` and `env_device`.
         policy_device: Device of the policy, whose parameters must be there; that of its parameters if None.
         env_device: Device to which the environment is moved with ``env.to(device)``; not moved if None.
         storing_device: Device of the batches; that of the environment if None.
         max_frames_per_traj: Steps after which an episode is truncated and reset; None or 0 for no limit.
-        init_random_frames: Number of frames at the start with random actions, rounded up to whole steps; None and -1
+        init_random_frames: Number of frames at the start with random actions, rounded up to full steps; None and -1
             for none. The policy still runs, for its other outputs, which belong to its own action.
         reset_at_each_iter: Whether to begin every batch with a reset.
         split_trajs: Whether to split every batch with `split_trajectories`.
-        trajs_per_batch: Number of trajectories of a batch, which are whole then; parts of running ones are kept for
+        trajs_per_batch: Number of trajectories of a batch, which are complete then; parts of running ones are kept for
             the next batch. The last batch before `total_frames` may have fewer.
         traj_format: Form of a batch with `trajs_per_batch`: ``"padded"`` for ``[n, T_max]`` with ``("collector",
             "mask")``, or ``"cat"`` for ``[sum T]``; in the order in which trajectories end.
@@ -254,7 +254,7 @@ class Collector(BackgroundCollector):
         return batch[0]
 
     def _next_result(self, until: int) -> tuple[Any] | None:
-        """Collect and finish a batch; with whole trajectories None if none ended within `until` frames."""
+        """Collect and finish a batch; with complete trajectories None if none ended within `until` frames."""
         self._check_usable()
         with keep_modes():
             if self.pre_collect_hook is not None:

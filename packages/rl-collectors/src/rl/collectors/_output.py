@@ -42,7 +42,7 @@ class Output:
         whole = None if self.trajs_per_batch is None else f"trajs_per_batch={self.trajs_per_batch}"
         form = "split_trajs=True" if self.split_trajs else whole
         if whole and self.split_trajs:
-            self._exclude(whole, "split_trajs=True", "a batch of whole trajectories is split already")
+            self._exclude(whole, "split_trajs=True", "a batch of complete trajectories is split already")
         if whole and self.set_truncated:
             self._exclude(whole, "set_truncated=True", "the end of a batch ends no trajectory")
         if self.return_same_td and (form or self.ends_early):
@@ -55,7 +55,7 @@ class Output:
         raise ArgumentError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
 
     def whole_trajectories(self) -> WholeTrajectories | None:
-        """Return what gathers whole trajectories, or None. Those for a replay buffer are not padded."""
+        """Return what gathers complete trajectories, or None. Those for a replay buffer are not padded."""
         if self.trajs_per_batch is None:
             return None
         form = self.traj_format if self.replay_buffer is None else "cat"

@@ -20,7 +20,7 @@ from rl.core.tensor_functions import TensorFunction, as_function
 
 
 def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Return the environment that was passed, or that the function makes.
+    """Return the environment that was passed, or that the function creates.
 
     Args:
         create_env_fn: An environment, or a function.
@@ -34,19 +34,19 @@ def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any
         env = create_env_fn(**(kwargs or {}))
     elif kwargs:
         raise ArgumentError(
-            f"create_env_kwargs needs a function that makes the environment, got {type(env).__name__}: pass the"
+            f"create_env_kwargs needs a function that creates the environment, got {type(env).__name__}: pass the"
             " function as create_env_fn"
         )
     if lacking := missing_env_members(env):
         raise ArgumentError(
-            f"create_env_fn gave {type(env).__name__}, expected an environment or a function that makes one"
+            f"create_env_fn returned {type(env).__name__}, expected an environment or a function that creates one"
             f" (rl.core.interfaces.Env; it lacks {', '.join(lacking)})"
         )
     return env
 
 
 def make_policy(policy: Any, factory: Any) -> Any:
-    """Return the policy that was passed, or that the function makes.
+    """Return the policy that was passed, or that the function creates.
 
     Raises:
         ArgumentError: If both were passed, or it is not callable.
@@ -76,7 +76,7 @@ def as_random_frames(value: Any, owner: str) -> int:
 
 
 def rounding_messages(total_frames: int, batch: int) -> list[str]:
-    """Return the message that `total_frames` is rounded up to whole batches of `batch` frames, or no message."""
+    """Return the message that `total_frames` is rounded up to full batches of `batch` frames, or no message."""
     whole = -(-total_frames // batch) * batch
     if total_frames < 0 or whole == total_frames:
         return []
@@ -104,7 +104,7 @@ def check_fit(env: Env, recurrent: Any, policy: Any, init_random_frames: int) ->
 
 
 def check_collector_key(env: Env, policy: Any) -> None:
-    """Refuse an entry with the name of the group of trajectory ids.
+    """Reject an entry with the name of the group of trajectory ids.
 
     Raises:
         SpecError: If the environment or the policy writes one.
@@ -255,7 +255,7 @@ def move_env(env: Any, device: torch.device | str | None) -> Any:
     if not callable(getattr(env, "to", None)):
         raise ArgumentError(
             f"{type(env).__name__} is on {device_of_env(env)} and has no to(device), the collector was given {device}"
-            " for it: make it there, or name the device of the policy with policy_device= alone"
+            " for it: create it there, or name the device of the policy with policy_device= alone"
         )
     return env.to(device)
 

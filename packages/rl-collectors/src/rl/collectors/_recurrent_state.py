@@ -44,7 +44,7 @@ class RecurrentStates:
             raise SpecError(
                 f"the policy has the recurrent state {key_str(self.states[0].name)}, which is reset where"
                 f" {key_str(DONE)} is true; {type(env).__name__} has no such flag at its root (done keys:"
-                f" {leaf_keys(env.full_done_spec)}), and a state and {key_str(IS_INIT)} belong to the whole step, not"
+                f" {leaf_keys(env.full_done_spec)}), and a state and {key_str(IS_INIT)} belong to the entire step, not"
                 f" to one agent. Let the environment also write {key_str(DONE)} [*B, 1], true where the episode ends"
                 " for all agents"
             )
@@ -119,7 +119,7 @@ class RecurrentStates:
                 raise ContractError(
                     f"{key_str(state.name)} is not {state.initial} where an episode begins ({key_str(IS_INIT)} is"
                     " true): the environment writes it and does not reset it with the episode. Leave it to the"
-                    " collector, or use the transform that policy.make_tensordict_primer() gives"
+                    " collector, or use the transform that policy.make_tensordict_primer() returns"
                 )
 
 
@@ -129,7 +129,7 @@ def _state_keys(env: Env) -> list[NestedKey]:
 
 
 def _check_declared(policy: Any, states: Sequence[State], written: Sequence[NestedKey]) -> None:
-    """Refuse a policy that reads a key that it writes under ``next`` and declares no recurrent state."""
+    """Reject a policy that reads a key that it writes under ``next`` and declares no recurrent state."""
     reads, writes = ({as_tuple(key) for key in getattr(policy, name, None) or ()} for name in ("in_keys", "out_keys"))
     known = {as_tuple(key) for key in written} | {as_tuple(state.name) for state in states}
     recurrent = sorted(key for key in reads - known if (NEXT, *key) in writes)
@@ -137,7 +137,7 @@ def _check_declared(policy: Any, states: Sequence[State], written: Sequence[Nest
         raise ContractError(
             f"the policy ({type(policy).__name__}) reads {', '.join(key_str(unwrap(key)) for key in recurrent)} and"
             " writes the same under 'next', so it is recurrent, and declares no state: pass the"
-            " module itself, give an object around it states = rl.core.states_of(module), or a module of your own"
+            " module itself, pass an object around it states = rl.core.states_of(module), or a module of your own"
             " states = (rl.core.State(key, shape), ...)"
         )
 

@@ -39,7 +39,7 @@ _SHORT_CHUNK = 8  # steps between two calls of `stopped`
 
 
 class Runner:
-    """Selected inner loop; all three give the same numbers.
+    """Selected inner loop; all three return the same numbers.
 
     ============== =============== ==============================================================
     environment    policy          cost of a step besides theirs
@@ -207,7 +207,7 @@ def _check_recordable(
     if env_device.type != "cuda" or policy_device is not None:
         where = f"{who} is on {env_device}" + ("" if policy_device is None else f", the policy on {policy_device}")
         raise ArgumentError(
-            f"Collector(cudagraph=True) needs environment and policy on one CUDA device, and {where}: make them there"
+            f"Collector(cudagraph=True) needs environment and policy on one CUDA device, and {where}: create them there"
             " (device='cuda'), or leave cudagraph out"
         )
     if path != "leaves":
@@ -472,7 +472,7 @@ class ActProbe:
 
 
 class StepProbe:
-    """Wrapper of a step that refuses an environment whose leaf form returns the same memory twice.
+    """Wrapper of a step that rejects an environment whose leaf form returns the same memory twice.
 
     Args:
         step: Method `LeafEnv.step_leaves`.

@@ -1,4 +1,4 @@
-"""Trajectory ids, batches split by them, and batches of whole trajectories (``trajs_per_batch``)."""
+"""Trajectory ids, batches split by them, and batches of complete trajectories (``trajs_per_batch``)."""
 
 from __future__ import annotations
 

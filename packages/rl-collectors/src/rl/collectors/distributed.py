@@ -69,7 +69,7 @@ class RayCollector(WorkersBase):
     that the actor had when it began the batch. Weights are sent through Ray's object store, once to each machine.
 
     Args:
-        create_env_fn: Functions that make the environments, one for each actor; or one function and `num_collectors`.
+        create_env_fn: Functions that create the environments, one for each actor; or one function and `num_collectors`.
         policy: A TensorDict module or function, of which every actor has a copy, on the CPU unless `policy_device` says
             otherwise; random actions if None.
         frames_per_batch: Frames of a batch: of all actors with `sync`, else of one.

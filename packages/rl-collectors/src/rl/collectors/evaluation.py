@@ -107,16 +107,16 @@ BUSY = ("skip", "wait", "error")
 
 @_foreign.evaluator
 class Evaluator:
-    """Mean return of a policy over whole episodes, computed while training continues.
+    """Mean return of a policy over complete episodes, computed while training continues.
 
     An evaluation uses the weights of the moment in which it begins. Results are dictionaries: ``eval/reward``
     (mean return), ``eval/reward_std``, ``eval/num_episodes``, ``eval/episode_length`` (mean), ``eval/fps``,
     ``eval/step``, and ``eval/video`` if `video_key` is given.
 
     Args:
-        env: An environment of the evaluator's own, or a function that makes one.
+        env: An environment of the evaluator's own, or a function that creates one.
         policy: The policy that is trained; the evaluator has a copy of it.
-        policy_factory: Function that makes the policy instead; weights are then passed to every evaluation.
+        policy_factory: Function that creates the policy instead; weights are then passed to every evaluation.
         num_trajectories: Number of episodes, rounded up to a multiple of the environment's elements.
         max_steps: Steps after which an episode ends; None for no limit.
         backend: Place of the computation: ``"foreground"`` in the call, ``"thread"`` or ``"process"`` concurrently.
@@ -191,7 +191,7 @@ class Evaluator:
         self._closed = False
 
     env: Any = fixed("_env")
-    """Environment, or function that makes it."""
+    """Environment, or function that creates it."""
     backend: str = fixed("_backend")
     """Place of the computation."""
     num_trajectories: int = fixed("_num_trajectories")
@@ -271,7 +271,7 @@ class Evaluator:
 
     def _start(self, weights: Any, step: int | None) -> None:
         if self._closed:
-            raise RLError("this Evaluator was shut down; make a new one")
+            raise RLError("this Evaluator was shut down; create a new one")
         source = self.policy if weights is None else weights
         known = None if source is None or not _has_weights(source) else weights_of(source)
         copied = None if known is None else {name: value.detach().cpu().clone() for name, value in known.items()}
@@ -337,8 +337,8 @@ class _Local:
     """Evaluations in this process.
 
     Args:
-        make: Function that makes environment and policy.
-        thread: Executor of one thread that makes and uses them; the thread of the caller if None.
+        make: Function that creates environment and policy.
+        thread: Executor of one thread that creates and uses them; the thread of the caller if None.
     """
 
     def __init__(self, make: Callable[[], _Evaluation], thread: ThreadPoolExecutor | None) -> None:

@@ -67,7 +67,7 @@ def load_weights(policy: Any, source: Any) -> None:
     if not isinstance(policy, nn.Module):
         raise ArgumentError(
             f"the policy is {type(policy).__name__} and has no weights to update: give the collector a module, or"
-            " make a new collector"
+            " create a new collector"
         )
     new = matching_weights(policy.state_dict(), source, f"the policy ({type(policy).__name__})", policy)
     policy.load_state_dict(dict(new), strict=False)
@@ -216,7 +216,7 @@ class SharedWeights:
 
 @_foreign.weight_updater
 class WeightUpdaterBase:
-    """Object that gives new weights to the collector to which it was passed as ``weight_updater=``.
+    """Object that passes new weights to the collector to which it was passed as ``weight_updater=``.
 
     The collector sends its weights itself: the three subclasses, with TorchRL's names, do the same. A subclass may
     override `update_weights`, for example to fetch them from elsewhere.

@@ -109,12 +109,12 @@ class PluginRecord:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a plugin gave when a hook was called.
+    """What a plugin returned when a hook was called.
 
     Args:
         value: Value that the hook returned.
-        plugin: Plugin that gave it.
-        passed: Ids of the plugins that were called before and gave None, or failed.
+        plugin: Plugin that returned it.
+        passed: Ids of the plugins that were called before and returned None, or failed.
     """
 
     value: Any
@@ -171,7 +171,7 @@ _KINDS = {
     "tree_backend": "PriorityTree",
     "writer": "Writer",
 }
-"""Kind of component to the protocol of what its target makes; a module only needs `__call__`."""
+"""Kind of component to the protocol of what its target creates; a module only needs `__call__`."""
 
 _RECIPE = ("name", "config", "train", "make_policy")
 """What a target of kind recipe has; its class is in rl-trainers."""
@@ -338,11 +338,11 @@ def _listed(manager: pluggy.PluginManager, record: PluginRecord) -> list[Compone
         if impl.plugin_name == record.id:
             given: object = impl.function()
             if not isinstance(given, Iterable):
-                raise PluginError(f"rl_components gave {given!r}; it yields or lists objects of Component")
+                raise PluginError(f"rl_components returned {given!r}; it yields or lists objects of Component")
             found.extend(cast("Iterable[Component]", given))
     for item in found:
         if not isinstance(item, Component):
-            raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.component.Component")
+            raise PluginError(f"rl_components returned {item!r}; it lists objects of rl.core.component.Component")
     return found
 
 

@@ -124,7 +124,7 @@ NAMES = {
     "EvalCallback": "use eval_every= of the settings",
     "CheckpointCallback": "use checkpoint_every= of the settings",
     "check_env": "use rl.envs.check_env(GymWrapper(env))",
-    "Monitor": "needless: returns are recorded by the recipes",
+    "Monitor": "unused: returns are recorded by the recipes",
     "HerReplayBuffer": "use rl.replay.HERReplayBuffer; see docs/howto/her.md",
 }
 """What to use in place of other names."""

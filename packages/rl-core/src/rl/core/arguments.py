@@ -1,4 +1,4 @@
-"""Checks of arguments, and arguments of TorchRL that are replaced or needless."""
+"""Checks of arguments, and arguments of TorchRL that are replaced or unused."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def fixed(stored: str, remedy: str = "") -> Any:
 
     Args:
         stored: Name of the attribute that the constructor sets.
-        remedy: Sentence about what to do in place of the assignment; to make a new object if empty.
+        remedy: Sentence about what to do in place of the assignment; to create a new object if empty.
 
     Raises:
         AttributeError: Where the setting is assigned.
@@ -202,7 +202,7 @@ class _Fixed(property):
         kind = type(instance).__name__
         raise AttributeError(
             f"{kind}.{self._name} is set by the constructor, and assigning it would change nothing."
-            f" {self._remedy or f'Make a new {kind}'}"
+            f" {self._remedy or f'Create a new {kind}'}"
         )
 
 
@@ -295,7 +295,7 @@ def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
 
 
 def _movable(target: C) -> C:
-    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
+    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is built."""
     made: Any = target
     start = made.__init__
     signature = inspect.signature(start)

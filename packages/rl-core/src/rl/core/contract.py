@@ -407,7 +407,7 @@ def contract_of(component: Any) -> Contract:
         ArgumentError: If it is a class.
     """
     if isinstance(component, type):
-        raise ArgumentError(f"{component.__name__} is a class: give an object of it, which reads and writes")
+        raise ArgumentError(f"{component.__name__} is a class: pass an object of it, which reads and writes")
     own = getattr(component, "contract", None)
     if isinstance(own, Contract):
         return own

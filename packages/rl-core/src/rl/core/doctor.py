@@ -243,8 +243,8 @@ def _order(hook: str, candidates: list[tuple[PluginRecord, str]], found: Answer)
 
 def _outcome(hook: str, record: PluginRecord) -> str:
     """Describe a call that returned no usable answer."""
-    if any(problem.startswith(f"{hook} gave ") for problem in record.problems):
-        return "its answer was refused"
+    if any(problem.startswith(f"{hook} returned ") for problem in record.problems):
+        return "its answer was rejected"
     return (
         "it raised" if any(problem.startswith(f"{hook} raised ") for problem in record.problems) else "no answer here"
     )

@@ -29,10 +29,10 @@ __all__ = [
 
 @foreign_arguments(
     needless={
-        "return_contiguous": ("needless: results are compared as they come", ...),
-        "check_dtype": ("needless: dtypes always have to agree", True),
+        "return_contiguous": ("unused: results are compared as they come", ...),
+        "check_dtype": ("unused: dtypes always have to agree", True),
         "tensordict": ("not available yet: use a reset without arguments", None),
-        "break_when_any_done": ("needless: what is done is reset", ...),
+        "break_when_any_done": ("unused: what is done is reset", ...),
     }
 )
 def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
@@ -208,7 +208,7 @@ def check_flags(entries: Any, env: Any, owner: str) -> None:
 def group_faults(env: Env) -> dict[NestedKey, str]:
     """Entries of groups whose specs have another number of agents than the reward of the group, and the fault of each.
 
-    The reward ``(group, "reward")`` ``[*B, n, 1]`` gives the number of agents: ``done``, ``terminated`` and
+    The reward ``(group, "reward")`` ``[*B, n, 1]`` determines the number of agents: ``done``, ``terminated`` and
     ``truncated`` of the group must be ``[*B, n, 1]``, or ``[*B, 1]`` for all of its agents, a bool ``mask``
     ``[*B, n]``, and ``action``, ``action_mask`` and ``observation`` ``[*B, n, ...]``. A group with a reward of another
     number of dimensions, such as ``[*B, 1]``, is not compared.

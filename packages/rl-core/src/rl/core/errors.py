@@ -65,7 +65,7 @@ class ShapeError(RLError, ValueError):
 
 
 class SpecError(RLError, ValueError):
-    """A value lies outside its spec, or a spec cannot be made or combined as asked."""
+    """A value lies outside its spec, or a spec cannot be created or combined as asked."""
 
 
 class SpecIndexError(SpecError, IndexError):

@@ -8,7 +8,7 @@ Order of calls: an implementation marked ``@hookimpl(tryfirst=True)``, then thos
 one that was registered last is called first: ours are registered first, then third parties by the names of their
 distributions. In a *first result* hook None means "not me", and the first other answer ends the round.
 
-A plugin that raises, or gives an object that lacks a member of the hook's protocol, does not end the round: it is
+A plugin that raises, or returns an object that lacks a member of the hook's protocol, does not end the round: it is
 named in a `BrokenPluginWarning`, and the next one is called. Raise an error of `rl.core.errors` to reject on purpose:
 it reaches the caller as it is. Hook wrappers are rejected.
 
@@ -139,7 +139,7 @@ def rl_commands(registry: Any) -> Command | Iterable[Command]:
 def rl_notes() -> Iterable[str]:
     """Say what keeps a plugin from doing all that it could on this machine, and what to do about it.
 
-    Called by ``rl doctor``, which lists the answers as notes; give nothing, or an empty list, if all is well. A
+    Called by ``rl doctor``, which lists the answers as notes; return nothing, or an empty list, if all is well. A
     library that is not compiled is such a thing: its hooks pass without a reason. Answer a list, not a
     generator, so that a failure is seen as the plugin's own; import nothing heavy here.
 

@@ -2,7 +2,7 @@
 
 Everything that can be expressed without a TensorDict also has a *leaf* form, a plain call on tensors by flat key
 (`Leaves`). A component offers it through ``lowered()``; collectors and losses ask `rl.core.tensor_functions` for it
-and fall back to the TensorDict form. Both forms give the same numbers. Leaves are those of the
+and fall back to the TensorDict form. Both forms return the same numbers. Leaves are those of the
 TensorDict, not of autograd.
 """
 
@@ -110,7 +110,7 @@ class PriorityTree(Protocol):
 class LinearRecurrence(Protocol):
     """The reverse scan behind every return: ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0``; differentiable in both.
 
-    A back end may compute whole returns in one pass over memory. These methods are optional, and looked up by name:
+    A back end may compute complete returns in one pass over memory. These methods are optional, and looked up by name:
 
     - ``gae(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)``: advantage and value
       target;
@@ -120,14 +120,14 @@ class LinearRecurrence(Protocol):
       c_bar=)``: advantage and value target, where `ratio` is the probability of an action now over that when it was
       taken.
 
-    Arguments come as the user gave them, unchecked: coefficients are numbers or tensors, `terminated` may be None and
+    Arguments come as the user passed them, unchecked: coefficients are numbers or tensors, `terminated` may be None and
     stands for `done` then. A method that does not serve them (other types, shapes that differ, a gradient that it
     cannot give) returns None before it computes anything; the caller then checks them and composes the return from the
     recurrence. Results are the same either way. All take a keyword ``out``, given only if the caller wants the results
     there: tensors in the shape of the result, to be written and returned.
 
     While `torch.compile` traces, a back end is called only if it has an attribute ``traceable`` that is true: it
-    consists of registered operators then, whole returns included.
+    consists of registered operators then, complete returns included.
 
     Example: A back end without returns of its own.
         >>> class Loop:
@@ -343,7 +343,7 @@ class RecurrentKernels(Protocol):
 
 
 class RowGather(Protocol):
-    """Copies of stored rows: made for the tensors ``[capacity, ...]`` of a storage, all of them in one call.
+    """Copies of stored rows: created for the tensors ``[capacity, ...]`` of a storage, all of them in one call.
 
     It keeps the tensors, not what they hold: rows are written, and memory may be moved, between calls.
     """
@@ -616,7 +616,7 @@ class Sampler(Protocol):
     - ``prefetchable``: whether sampled batches may be discarded.
 
     The info of a sample is plain data: tensors, numbers, strings. If it has ``runs``, int64 ``[m]``, the sample is m
-    runs of equally many adjacent rows that begin there, and the buffer may copy whole runs.
+    runs of equally many adjacent rows that begin there, and the buffer may copy complete runs.
 
     Example:
         >>> import torch

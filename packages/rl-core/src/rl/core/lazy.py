@@ -18,7 +18,7 @@ __all__ = ["lazy_exports"]
 def lazy_exports(
     package: str, sources: Mapping[str, Iterable[str]] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a package root.
+    """Create the `__getattr__` and `__dir__` of a package root.
 
     Args:
         package: Root's ``__name__``.

@@ -214,7 +214,7 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
 
     Args:
         current: Leaves by flat key, with the data of all that is not reset.
-        fresh: Leaves by flat key, as a full reset gives them.
+        fresh: Leaves by flat key, as a full reset returns them.
         masks: Masks by level, from `reset_masks`; an entry obeys the mask of the innermost level that holds it.
 
     Raises:
@@ -244,7 +244,7 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
     return out
 
 
-_Tree = dict[str, Any]  # keys to leave out: None for the whole entry, or a tree of the keys below it
+_Tree = dict[str, Any]  # keys to leave out: None for the entire entry, or a tree of the keys below it
 _NOTHING: _Tree = {}
 
 
@@ -293,7 +293,7 @@ def _nested(under: Any, value: TensorDictBase, drop: _Tree) -> TensorDictBase:
 
 
 class StepMDP:
-    """`step_mdp` with its key lists made once.
+    """`step_mdp` with its key lists created once.
 
     The following root holds the root entries of this step, over them those of ``next``. Left out are ``next`` itself,
     masks ``_reset``, rewards, and what the arguments say; an entry that is absent is not missed. Tensors are shared

@@ -71,7 +71,7 @@ class timeit:  # noqa: N801  # TorchRL's name
     Calls on a CUDA device are not waited for: the time of a kernel is that of its launch.
 
     Args:
-        name: Name of the piece of code; all pieces of a name are added up, in the whole process.
+        name: Name of the piece of code; all pieces of a name are added up, in the entire process.
 
     Example:
         >>> timeit.erase()

@@ -1,7 +1,7 @@
 """Registry of installed plugins, their components, and the hooks that they answer.
 
 `default` reads the entry points of the group ``rl.plugins`` itself, so that a plugin that cannot be used is
-named and left out while the rest works. A `Registry` is an object: tests make their own.
+named and left out while the rest works. A `Registry` is an object: tests create their own.
 
 This module imports neither torch nor tensordict.
 """
@@ -306,7 +306,7 @@ class Registry:
             except KeyboardInterrupt:
                 raise
             except _WrongAnswerError as error:
-                self._failed(record, f"{hook} gave {error}")
+                self._failed(record, f"{hook} returned {error}")
                 value = None
             except BaseException as error:
                 if first and isinstance(error, RLError):
@@ -347,7 +347,7 @@ class Registry:
 
 
 class _WrongAnswerError(Exception):
-    """What a hook gave is no answer of that hook."""
+    """What a hook returned is no answer of that hook."""
 
 
 def _checked(hook: str, value: Any) -> Any:

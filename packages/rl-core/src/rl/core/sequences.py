@@ -245,14 +245,14 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
         _reject(
             (following != now) & continues,
             f"{owner}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
-            f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample whole slices instead",
+            f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample full slices instead",
         )
     if not compared and not indexed and td.batch_dims == 1 and td.names[-1] != "time":
         _reject(
             continues,
             f"{owner}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps shows that the step after step"
             f" {{step}} follows it in time, and {key_str(IS_INIT)} is false there: if it does not, the state"
-            f" {key_str(states[0].name)} leaks. Keep {key_str(next_key(states[0].name))}, which is compared, or give a"
+            f" {key_str(states[0].name)} leaks. Keep {key_str(next_key(states[0].name))}, which is compared, or pass a"
             " batch [*B, T], or name its dimension (td.names = ['time'])",
         )
 
@@ -298,7 +298,7 @@ def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, own
             f"{owner}: {name} after step {{step}} of this batch differs from"
             f" {key_str((NEXT, *as_tuple(state.name)))} of that step, and {key_str(IS_INIT)} is false there: the steps"
             " are not in time order, or were shuffled, or are padding, or time is not the last dimension of the"
-            f" batch{_if_known(list(td.batch_size))}. Sample whole slices (SliceSampler), do not shuffle time, and do"
+            f" batch{_if_known(list(td.batch_size))}. Sample full slices (SliceSampler), do not shuffle time, and do"
             " not split trajectories (no split_trajectories)",
         )
     return compared
@@ -325,13 +325,13 @@ def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
     _reject(
         back & ((wraps > 1) | (following >= index.gather(-1, begins))),
         f"{jumps} the steps were shuffled, or a slice begins there and the state of another one would leak into it."
-        " Sample whole slices (SliceSampler), which set that flag, and shuffle slices, never steps",
+        " Sample full slices (SliceSampler), which set that flag, and shuffle slices, never steps",
     )
     if td.batch_dims == 1 and td.names[0] != "time":
         _reject(
             (following != now + 1) & (following != 0) & continues,
             f"{jumps} the steps were sampled one by one, or are rows of one of several environments in a storage."
-            " Sample whole slices (SliceSampler); if these are slices, name their dimension (td.names = ['time']), or"
+            " Sample full slices (SliceSampler); if these are slices, name their dimension (td.names = ['time']), or"
             f" keep the state under {key_str(NEXT)}, which is compared",
         )
     return True

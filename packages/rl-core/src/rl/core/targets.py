@@ -18,7 +18,7 @@ __all__ = ["absent_package", "check_target", "import_target"]
 def check_target(component: Component, distribution: str = "this program") -> Any:
     """Import the target of a component and check it against the protocol of the component's kind.
 
-    A target is a class or a function that makes one; of kind recipe it is an object. A class has the methods of the
+    A target is a class or a function that creates one; of kind recipe it is an object. A class has the methods of the
     protocol in `rl.core.interfaces`, or a ``__getattr__`` of its own; a function is not called.
 
     Args:
@@ -70,7 +70,7 @@ def import_target(target: str, what: str, distribution: str, extra: str | None =
     except (Exception, SystemExit) as error:
         hidden = namespace.hint(module_name) if isinstance(error, AttributeError) else ""
         raise PluginError(
-            f"{what} of {distribution} is broken: {target} gave {type(error).__name__}: {error}"
+            f"{what} of {distribution} is broken: {target} raised {type(error).__name__}: {error}"
             f"{hidden or f'. Upgrade {distribution}, or report it there'}"
         ) from error
 
@@ -87,7 +87,7 @@ def _explained(
     own = missing.partition(".")[0] in ("rl", module_name.partition(".")[0])
     if own or (not isinstance(error, ModuleNotFoundError) and extra is None):
         remedy = namespace.hint(missing) or f". Upgrade or reinstall {distribution}, or report it there"
-        return PluginError(f"{what} of {distribution} is broken: importing {module_name} gave {error}{remedy}")
+        return PluginError(f"{what} of {distribution} is broken: importing {module_name} raised {error}{remedy}")
     library = missing.partition(".")[0] or "a library"
     absent = isinstance(error, ModuleNotFoundError)
     state = "is not installed" if absent else f"does not import ({error})"

@@ -1,9 +1,9 @@
-"""Components as functions of tensors, in place of calls on TensorDicts, where they give the same numbers.
+"""Components as functions of tensors, in place of calls on TensorDicts, where they return the same numbers.
 
 A `TensorDictModule` costs some 50 microseconds per call on top of its network. A component that calls a module many
 times (a collector, a loss) calls its *lowered* form: a function from the tensors under its ``in_keys`` to those under
 its ``out_keys``. A class offers its own with a method ``lowered()``; the classes of `tensordict.nn` are known here. A
-module without a lowered form gives None and is called as it is: lowering changes speed, never results.
+module without a lowered form returns None and is called as it is: lowering changes speed, never results.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def compile_with_warmup(
 def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs: Any) -> Any:
     """Compile a function or a module after its first `warmup` calls.
 
-    The first calls settle what compilation depends on (lazily made state, shapes), and keep the seconds that
-    it takes out of the first measurements. Both forms give the same results, up to rounding. The result is no
+    The first calls settle what compilation depends on (lazily created state, shapes), and keep the seconds that
+    it takes out of the first measurements. Both forms return the same results, up to rounding. The result is no
     `torch.nn.Module`: within a module, where its parameters would not be found, compile the outer one.
 
     Args:
@@ -134,7 +134,7 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
         return partial(compile_with_warmup, warmup=warmup, **compile_kwargs)
     if not callable(model):
         raise ArgumentError(
-            f"compile_with_warmup got {type(model).__name__}, which cannot be called: give a function or a module"
+            f"compile_with_warmup got {type(model).__name__}, which cannot be called: pass a function or a module"
         )
     return WarmedUp(model, warmup, compile_kwargs)
 
@@ -201,7 +201,7 @@ def changed(own: dict[str, Any]) -> bool:
 
 
 def plain_network(network: Any) -> Callable[..., Any]:
-    """`network` itself, or a cheaper way to call it that gives the same."""
+    """`network` itself, or a cheaper way to call it that returns the same."""
     kind = type(network)
     if getattr(kind, "forward", None) is not nn.Sequential.forward or kind.__call__ is not nn.Module.__call__:
         return network

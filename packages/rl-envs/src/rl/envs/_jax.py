@@ -204,7 +204,7 @@ class JaxEnv(LeafEnvBase):
     _pullback: Any = None
 
     def _set_up(self, reset: Callable[..., Any], step: Callable[..., Any], action: Action) -> None:
-        """Make reset and step of flat states of the two functions."""
+        """Create reset and step of flat states of the two functions."""
         jax, jnp = self._jax, self._jax.numpy
         self._action, limit = action, self.max_episode_steps
 
@@ -367,11 +367,11 @@ class JaxEnv(LeafEnvBase):
         return True
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: JAX has compiled it."""
+        """Raise an error: JAX has compiled it."""
         return EnvBase.compile(self, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"{self!r} cannot be copied or pickled: send a function that makes it")
+        raise TypeError(f"{self!r} cannot be copied or pickled: send a function that creates it")
 
 
 class _Differentiable(torch.autograd.Function):
@@ -433,7 +433,7 @@ def batch_of(batch_size: Iterable[int] | None, num_envs: int | None) -> Iterable
     if num_envs is None:
         return batch_size or ()
     if batch_size:
-        raise ArgumentError("give batch_size or num_envs, not both")
+        raise ArgumentError("pass batch_size or num_envs, not both")
     return (num_envs,)
 
 

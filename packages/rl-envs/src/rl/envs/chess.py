@@ -226,7 +226,7 @@ class ChessEnv(LeafEnvBase):
         return True
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: the game is not written in torch."""
+        """Raise an error: the game is not written in torch."""
         return EnvBase.compile(self, **kwargs)
 
     def __repr__(self) -> str:

@@ -29,11 +29,11 @@ def suggest_workers(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: If there is no such environment, or it cannot be made.
+        RLError: If there is no such environment, or it cannot be created.
     """
     parser = argparse.ArgumentParser(
         "rl suggest-workers",
-        description="Measure how fast environments run in this process, as `rl train` makes them, and in worker"
+        description="Measure how fast environments run in this process, as `rl train` creates them, and in worker"
         " processes (ParallelEnv, --workers), with random actions and resets, and say how many processes pay here.",
     )
     parser.add_argument("env", metavar="ENV", help="name or id of an environment, module:Class or module:function")
@@ -67,7 +67,7 @@ def _positive(text: str) -> int:
 
 
 def _maker(env: str) -> Callable[[], Any]:
-    """Return the function that makes an environment with this name."""
+    """Return the function that creates an environment with this name."""
     known, (prefix, _, rest) = {component.name for component in components("env")}, env.partition("/")
     if env in known:
         return load("env", env)
@@ -106,7 +106,7 @@ def _arguments(make: Callable[..., Any]) -> set[str]:
 
 
 def _integers(names: set[str]) -> dict[str, bool]:
-    """Return the argument for actions that are integers, as `rl train` gives it."""
+    """Return the argument for actions that are integers, as `rl train` passes it."""
     return {"categorical_action_encoding": True} if "categorical_action_encoding" in names else {}
 
 

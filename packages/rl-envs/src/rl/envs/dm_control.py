@@ -92,7 +92,7 @@ def random_state(env: Any, *, required: bool = True) -> Any:
                 return found
     if required:
         raise RLError(
-            f"{env!r:.100} has no generator to seed, neither random_state nor task.random: seed it where it is made"
+            f"{env!r:.100} has no generator to seed, neither random_state nor task.random: seed it where it is created"
         )
     return None
 
@@ -252,7 +252,7 @@ class DMControlWrapper(SimulatorEnv):
         skip = 1 if frame_skip is None else as_integer(frame_skip, owner, "frame_skip", 1)
         if not callable(getattr(env, "action_spec", None)) or not callable(getattr(env, "observation_spec", None)):
             raise ArgumentError(
-                f"{owner} wraps a dm_env environment, got {env!r:.100}: make it with dm_control.suite.load(domain,"
+                f"{owner} wraps a dm_env environment, got {env!r:.100}: create it with dm_control.suite.load(domain,"
                 " task), or use DMControlEnv(domain, task)"
             )
         if pixels_only and not from_pixels:
@@ -307,7 +307,7 @@ class DMControlEnv(DMControlWrapper):
     """A task of the dm_control suite; see `DMControlWrapper` for what it reads and writes.
 
     Args:
-        env_name: Domain, such as ``"cheetah"``; or the whole id, ``"cheetah-run"`` or ``"cheetah/run"``.
+        env_name: Domain, such as ``"cheetah"``; or the entire id, ``"cheetah-run"`` or ``"cheetah/run"``.
         task_name: Task, such as ``"run"``; part of `env_name` if None.
         categorical_action_encoding: See `DMControlWrapper`, as for the following ones.
         device: Device of the tensors.

@@ -26,10 +26,10 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
     """A pool whose elements are reset with ``reset(options={"reset_mask": mask})``.
 
     EnvPool resets a finished element in the step after its last one, unless it was reset before, which is what happens
-    here. A pool is seeded when it is made: a seed makes a new one.
+    here. A pool is seeded when it is created: a seed creates a new one.
 
     Args:
-        make: Function that makes the pool for a seed.
+        make: Function that creates the pool for a seed.
     """
 
     def __init__(self, make: Callable[[int], Any]) -> None:
@@ -47,7 +47,7 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
         with warnings.catch_warnings():  # its bounds are float64, its spaces float32
             warnings.filterwarnings("ignore", message=".*precision lowered by casting")
             pool = self._make(seed)
-            _ = pool.observation_space, pool.action_space  # made at the first access
+            _ = pool.observation_space, pool.action_space  # created at the first access
         return pool
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -191,7 +191,7 @@ class EnvPoolEnv(GymWrapper):
         return self.env_name
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"{self!r} cannot be copied or pickled: it has threads. Send a function that makes it")
+        raise TypeError(f"{self!r} cannot be copied or pickled: it has threads. Send a function that creates it")
 
 
 class MultiThreadedEnv(EnvPoolEnv):

@@ -70,7 +70,7 @@ class IsaacLabWrapper(LeafEnvBase):
         inner = getattr(env, "unwrapped", env)
         if not all(hasattr(inner, name) for name in _NEEDED) or hasattr(inner, "possible_agents"):
             raise ArgumentError(
-                f"{type(self).__name__} wraps a ManagerBasedRLEnv or DirectRLEnv of Isaac Lab, got {env!r:.100}: make"
+                f"{type(self).__name__} wraps a ManagerBasedRLEnv or DirectRLEnv of Isaac Lab, got {env!r:.100}: create"
                 " it with gymnasium.make(task, cfg=...)"
             )
         super().__init__(batch_size=(inner.num_envs,), device=inner.device)
@@ -172,7 +172,7 @@ class IsaacLabWrapper(LeafEnvBase):
         self._seed = as_integer(seed, f"{type(self).__name__}.set_seed", "seed", 0)
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: a simulator is not written in torch."""
+        """Raise an error: a simulator is not written in torch."""
         return EnvBase.compile(self, **kwargs)
 
     def render(self) -> Any:
@@ -214,7 +214,7 @@ class IsaacLabEnv(IsaacLabWrapper):
     """A task of Isaac Lab by its id; see `IsaacLabWrapper` for what it reads and writes.
 
     The first one in a process starts Isaac Sim, without a window. Isaac Lab simulates one environment in a process:
-    `isaac_lab_env` makes further ones.
+    `isaac_lab_env` creates further ones.
 
     Args:
         env_name: Id, such as ``"Isaac-Cartpole-v0"``.
@@ -246,7 +246,7 @@ class IsaacLabEnv(IsaacLabWrapper):
         if IsaacLabEnv._opened:
             raise RLError(
                 "Isaac Lab simulates one environment in a process, and one is open: close it first, or use"
-                " isaac_lab_env(...), which makes the second one in a process of its own"
+                " isaac_lab_env(...), which creates the second one in a process of its own"
             )
         place = "cuda:0" if device is None else str(torch.device(device))
         if IsaacLabEnv._app is None:  # before all other modules of isaaclab
@@ -276,7 +276,7 @@ def isaac_lab_env(
     categorical_action_encoding: bool = False,
     **settings: Any,
 ) -> EnvBase:
-    """Make an `IsaacLabEnv`; if one is open in this process, in a process of its own.
+    """Create an `IsaacLabEnv`; if one is open in this process, in a process of its own.
 
     Args:
         env_name: Id, such as ``"Isaac-Cartpole-v0"``.

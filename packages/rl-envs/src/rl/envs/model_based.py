@@ -126,7 +126,7 @@ class ModelBasedEnvBase(SeededState, EnvBase):
         self.state_spec = Composite({key: spec[key].clone() for key in leaf_keys(spec) if self._is_read(key)})
 
     def _is_read(self, key: NestedKey) -> bool:
-        parts = as_tuple(key)  # a module may read a TensorDict as a whole
+        parts = as_tuple(key)  # a module may read a TensorDict as a complete
         return any(unwrap(parts[:count]) in self._reads for count in range(1, len(parts) + 1))
 
     # ---- episodes
@@ -259,7 +259,7 @@ class WorldModelEnv(ModelBasedEnvBase):
 
     def _draw(self) -> TensorDictBase:
         raise RLError(
-            f"{self._rl.owner} knows no states to begin in: give reset a TensorDict with observations or"
+            f"{self._rl.owner} knows no states to begin in: pass reset a TensorDict with observations or"
             f" {key_str(self.latent_key)}, or the environment start="
         )
 
@@ -441,6 +441,6 @@ class DreamerDecoder(ModuleTransform):
         if parent is not None and self._parent is None:
             decoder = getattr(parent.base_env, "obs_decoder", None)
             if decoder is None:
-                raise RLError("DreamerDecoder: the environment has no decoder: give DreamerEnv obs_decoder=")
+                raise RLError("DreamerDecoder: the environment has no decoder: pass DreamerEnv obs_decoder=")
             super().__init__(module=decoder)
         super().set_parent(parent)

@@ -246,11 +246,11 @@ class MujocoEnv(LeafEnvBase):
         return True
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: a simulator is not written in torch."""
+        """Raise an error: a simulator is not written in torch."""
         return EnvBase.compile(self, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"{self!r} cannot be copied or pickled: send a function that makes it")
+        raise TypeError(f"{self!r} cannot be copied or pickled: send a function that creates it")
 
     def _close(self) -> None:
         if self._pool is not None:

@@ -87,7 +87,7 @@ class OpenSpielWrapper(LeafEnvBase):
         spiel, owner = _library(), type(self).__name__
         if not isinstance(env, spiel.Game | spiel.State):
             raise ArgumentError(
-                f"{owner} wraps a pyspiel.Game or pyspiel.State, got {env!r:.100}: make it with pyspiel.load_game, or"
+                f"{owner} wraps a pyspiel.Game or pyspiel.State, got {env!r:.100}: create it with pyspiel.load_game, or"
                 " use OpenSpielEnv(name)"
             )
         super().__init__(device=device)
@@ -271,7 +271,7 @@ class OpenSpielWrapper(LeafEnvBase):
         return True
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: a game is not written in torch."""
+        """Raise an error: a game is not written in torch."""
         return EnvBase.compile(self, **kwargs)
 
     @property
@@ -280,7 +280,7 @@ class OpenSpielWrapper(LeafEnvBase):
         return self._game
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"{self!r} cannot be copied or pickled: send a function that makes it")
+        raise TypeError(f"{self!r} cannot be copied or pickled: send a function that creates it")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(game={self._game}, groups={self.group_map}, device={self.device})"

@@ -115,7 +115,7 @@ def library() -> Any:
 
 
 def env_ids(*, parallel: bool) -> dict[str, Callable[..., Any]]:
-    """Functions that make an environment by id, such as ``"classic/chess_v6"``: PettingZoo's registry and MPE2."""
+    """Functions that create an environment by id, such as ``"classic/chess_v6"``: PettingZoo's registry and MPE2."""
     zoo = library()
     kind = "parallel" if parallel else "aec"
     registry = zoo.parallel_registry if parallel else zoo.aec_registry
@@ -266,7 +266,7 @@ class PettingZooWrapper(LeafEnvBase):
         turns = isinstance(env, zoo.AECEnv)
         if not turns and not isinstance(env, zoo.ParallelEnv):
             raise ArgumentError(
-                f"{owner} wraps a PettingZoo environment, got {env!r:.100}: make it with pettingzoo.make, or use"
+                f"{owner} wraps a PettingZoo environment, got {env!r:.100}: create it with pettingzoo.make, or use"
                 " PettingZooEnv(task)"
             )
         if turns and not self._use_mask:
@@ -302,7 +302,7 @@ class PettingZooWrapper(LeafEnvBase):
             mode = getattr(self._env, "render_mode", None)
             if mode != "rgb_array":
                 raise ArgumentError(
-                    f"{type(self).__name__}: from_pixels needs frames, and {self._env} renders in mode {mode!r}: make"
+                    f"{type(self).__name__}: from_pixels needs frames, and {self._env} renders in mode {mode!r}: create"
                     " it with render_mode='rgb_array'"
                 )
             seen["pixels"] = Bounded(0, 255, shape=np.shape(self._env.render()), dtype=torch.uint8)
@@ -382,7 +382,7 @@ class PettingZooWrapper(LeafEnvBase):
         self._seed = as_integer(seed, f"{type(self).__name__}.set_seed", "seed", 0)
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: a simulator is not written in torch."""
+        """Raise an error: a simulator is not written in torch."""
         return EnvBase.compile(self, **kwargs)
 
     def render(self) -> Any:
@@ -523,7 +523,7 @@ class PettingZooEnv(PettingZooWrapper):
 
     Args:
         task: Id, such as ``"mpe2/simple_spread_v3"``. Without the version, ``"mpe2/simple_spread"``, the newest is
-            made; the family may be left out too.
+            created; the family may be left out too.
         parallel: Whether agents act at once; otherwise they take turns.
         return_state: See `PettingZooWrapper`, as for the following ones.
         group_map: Names of the agents by group, or a `MarlGroupMapType`.

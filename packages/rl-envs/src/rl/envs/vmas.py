@@ -101,7 +101,7 @@ class VmasWrapper(LeafEnvBase):
         owner = type(self).__name__
         if not hasattr(env, "vmas_random_state"):
             raise ArgumentError(
-                f"{owner} wraps a VMAS environment, got {env!r:.100}: make it with vmas.make_env(scenario, num_envs),"
+                f"{owner} wraps a VMAS environment, got {env!r:.100}: create it with vmas.make_env(scenario, num_envs),"
                 " or use VmasEnv(scenario, num_envs)"
             )
         if device is not None:
@@ -196,7 +196,7 @@ class VmasWrapper(LeafEnvBase):
         if not group.stacked and rows[0] is not None:
             return rows[0]
         try:
-            return torch.stack(rows, 1)  # pyright: ignore[reportArgumentType]  # None is refused below
+            return torch.stack(rows, 1)  # pyright: ignore[reportArgumentType]  # None is rejected below
         except (RuntimeError, TypeError):
             shapes = [None if row is None else list(row.shape[1:]) for row in rows]
             other = next((index for index, shape in enumerate(shapes) if shape is None or shape != shapes[0]), 0)
@@ -257,7 +257,7 @@ class VmasWrapper(LeafEnvBase):
         return moved
 
     def compile(self, **kwargs: Any) -> Any:
-        """Refuse: the step of VMAS swaps random states, which cannot be compiled."""
+        """Raise an error: the step of VMAS swaps random states, which cannot be compiled."""
         return EnvBase.compile(self, **kwargs)
 
     def render(self, **kwargs: Any) -> Any:
@@ -343,7 +343,7 @@ class VmasEnv(VmasWrapper):
         vmas = _library()
         if render_mode not in (None, "rgb_array"):
             raise ArgumentError(
-                f"VmasEnv renders to arrays only, got render_mode={render_mode!r}: give 'rgb_array' or None"
+                f"VmasEnv renders to arrays only, got render_mode={render_mode!r}: pass 'rgb_array' or None"
             )
         if isinstance(scenario, str) and not scenario.endswith(".py"):
             check_id("VMAS", scenario, self.available_envs)

@@ -206,7 +206,7 @@ class TokenLoss(KeyedLoss):
     def normalize(self, step: TensorDictBase) -> TensorDictBase:
         """Return a shallow copy of the batch of an optimizer step with the weight of each token.
 
-        Slices of it are micro-batches: their losses and gradients are summed, and are those of the whole step.
+        Slices of it are micro-batches: their losses and gradients are summed, and are those of the entire step.
 
         Args:
             step: Batch of the step, ``[*B]``.

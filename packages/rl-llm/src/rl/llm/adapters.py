@@ -34,7 +34,7 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
 
     Args:
         llm: ``vllm.LLM`` or an object with these methods.
-        make_params: Function that makes sampling parameters; ``vllm.SamplingParams`` if None.
+        make_params: Function that creates sampling parameters; ``vllm.SamplingParams`` if None.
         stop_tokens: Tokens that end a response.
         version: Version of the weights, at least 0.
     """

@@ -174,7 +174,7 @@ class MCAdvantage:
         """Write the advantage into the batch.
 
         Args:
-            tensordict: Batch of whole groups, ``[B]``.
+            tensordict: Batch of complete groups, ``[B]``.
 
         Raises:
             ContractError: If a key that is read is absent.

@@ -1,4 +1,4 @@
-"""Collection of groups of responses: whole dialogues, partial rollouts, and a thread with a bound on staleness."""
+"""Collection of groups of responses: complete dialogues, partial rollouts, and a thread with a bound on staleness."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class LLMCollector:
         in_flight: Number of groups that are sampled at once, at least `groups_per_batch`, which is the default.
         max_dropped: Number of groups for a batch that are dropped at most because their rewards are all equal; others
             are sampled in their place.
-        chunk: Number of tokens that one call of the engine samples at most; a whole response if None.
+        chunk: Number of tokens that one call of the engine samples at most; a full response if None.
         seed: Seed of the problems.
 
     Raises:
@@ -302,7 +302,7 @@ class LLMCollector:
                 self._ready.append(group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the problems' generator and the numbers of groups; dialogues in flight are refused.
+        """Return the state of the problems' generator and the numbers of groups; dialogues in flight are rejected.
 
         Raises:
             RLError: If dialogues are in flight.

@@ -312,7 +312,7 @@ def token_weights(
 ) -> Tensor:
     """Compute the weight of each token of an optimizer step, ``[*B, T]``; 0 outside of the mask.
 
-    The weights are those of the whole step: slices of it keep them, and losses of micro-batches are summed.
+    The weights are those of the entire step: slices of it keep them, and losses of micro-batches are summed.
 
     - ``"tokens"``: one over the number of trained tokens N (DAPO).
     - ``"sequence"``: mean over the tokens of a sequence, then over sequences (GRPO, GSPO).

@@ -35,7 +35,7 @@ __all__ = ["Method"]
 
 
 class Method:
-    """What an update learns from: subclasses give a loss and batches for it.
+    """What an update learns from: subclasses define a loss and batches for it.
 
     With several processes, `batch` returns the share of this process.
 

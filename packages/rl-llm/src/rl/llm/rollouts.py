@@ -288,7 +288,7 @@ def packed(
     """Return rollouts one after the other, in one row or in few, for a loss.
 
     Writes the entries of `padded`, and ``("tokens", "sequence")`` int64 ``[R, T]``, the number of the rollout. The cost
-    of attention grows with the length of a row: give `row_tokens` for long batches.
+    of attention grows with the length of a row: pass `row_tokens` for long batches.
 
     Args:
         rollouts: Rollouts.

@@ -62,7 +62,7 @@ class Reply(NamedTuple):
 class Task(ABC):
     """Source of problems and of the rewards of answers.
 
-    A class of one's own gives `sample` and `reply`, and is used wherever a task is.
+    A class of one's own defines `sample` and `reply`, and is used wherever a task is.
 
     Attributes:
         alphabet: Characters of problems and answers, for a tokenizer of characters.

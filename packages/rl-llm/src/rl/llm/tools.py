@@ -353,7 +353,7 @@ class PythonInterpreter:
     """Tool that runs Python in a process of its own, with limits of time, memory and files, without a network.
 
     Each call is a new process in a new folder, which is deleted afterwards. The limits are those of the operating
-    system (Linux and macOS); network, further processes, and writing outside of the folder are refused by an audit
+    system (Linux and macOS); network, further processes, and writing outside of the folder are rejected by an audit
     hook. That keeps the code of a policy from doing harm by accident. It is no sandbox against code that means harm:
     use a container for that.
 

@@ -244,7 +244,7 @@ class _Run:
             shutil.rmtree(self.folder)
 
     def step(self) -> dict[str, float]:
-        """Make one update, and return its row of metrics."""
+        """Perform one update, and return its row of metrics."""
         begun = time.perf_counter()
         batch = self.method.loss.normalize(self.method.batch())
         _share_weights(self.method.loss, batch)

@@ -64,7 +64,7 @@ _NEXT = {"new": ("init",), "ready": ("start",), "updating": ("update", "finish")
 
 @final
 class WeightPush:
-    """State machine of a push of weights to an engine; a phase in the wrong order is refused and changes nothing.
+    """State machine of a push of weights to an engine; a phase in the wrong order is rejected and changes nothing.
 
     | state | phase | next state |
     |---|---|---|

@@ -164,7 +164,7 @@ def _is_weight(name: str, prefix: str) -> bool:
 
 
 def _given(count: Any) -> int:
-    assert isinstance(count, int)  # the caller gives a state or a count
+    assert isinstance(count, int)  # the caller passes a state or a count
     return count
 
 
@@ -208,7 +208,7 @@ def load_networks(layout: str, state: Mapping[str, Any], spec: TensorSpec | None
         if missing or not names:
             raise ArgumentError(
                 f"load_networks: the layout {layout!r} has {missing or list(part.layers)}, the state {sorted(flat)}:"
-                " choose the layout of the algorithm that made the file"
+                " choose the layout of the algorithm that wrote the file"
             )
         network = _build(part, known, [flat[f"{one}.weight"] for one in names], flat, spec)
         with torch.no_grad():

@@ -195,7 +195,7 @@ class ConsistentDropoutModule(TensorDictModuleBase):
     """`ConsistentDropout` on named entries: the mask is drawn at the first step of an episode and kept in the batch.
 
     Goes between two modules of a policy. ``env.append_transform(module.make_tensordict_primer())`` adds the entry of
-    the mask to an environment. The mask is drawn where this entry is negative, as the primer makes it, and written in
+    the mask to an environment. The mask is drawn where this entry is negative, as the primer sets it, and written in
     its place, where following steps and updates find it.
 
     Args:
@@ -450,7 +450,7 @@ class NoisyLazyLinear(LazyModuleMixin, NoisyLinear):
             super().reset_noise()
 
     def initialize_parameters(self, input: Tensor) -> None:  # noqa: A002  torch's name
-        """Make the parameters for an input ``[*B, in_features]``."""
+        """Create the parameters for an input ``[*B, in_features]``."""
         lazy: Any = self  # typed by torch as a protocol that no module fits
         if not lazy.has_uninitialized_params():
             return
@@ -543,7 +543,7 @@ class LazyStackedLinear(LazyModuleMixin, StackedLinear):
         self.weight = UninitializedParameter(**options)
 
     def initialize_parameters(self, x: Tensor) -> None:
-        """Make the parameters for an input ``[n, N, in_features]``."""
+        """Create the parameters for an input ``[n, N, in_features]``."""
         lazy: Any = self  # typed by torch as a protocol that no module fits
         if lazy.has_uninitialized_params():
             self.in_features = x.shape[-1]
@@ -552,7 +552,7 @@ class LazyStackedLinear(LazyModuleMixin, StackedLinear):
 
 
 class LayerMaker:
-    """Makes layers of `count` agents, called like `torch.nn.Linear`.
+    """Creates layers of `count` agents, called like `torch.nn.Linear`.
 
     Args:
         count: Number of agents.
@@ -579,7 +579,7 @@ class _PerAgent(nn.ModuleList):
 
 
 def stacked_norm(norm_class: Any, count: int) -> Any:
-    """Return a function with the arguments of `norm_class` that makes one for each agent."""
+    """Return a function with the arguments of `norm_class` that creates one for each agent."""
 
     @functools.wraps(norm_class, updated=())
     def make(*args: Any, **kwargs: Any) -> nn.Module:

@@ -85,7 +85,7 @@ def map_file(path: Path, size: int | None) -> Tensor:
         except FileExistsError as error:
             raise CheckpointError(f"{path} exists; leave out the capacity to open it") from error
     elif not path.is_file():
-        raise CheckpointError(f"{path} is no file; give a capacity to make a new tree there")
+        raise CheckpointError(f"{path} is no file; pass a capacity to create a new tree there")
     return torch.from_file(str(path), shared=True, size=path.stat().st_size, dtype=torch.uint8)
 
 
@@ -170,7 +170,7 @@ def open_tree(buffer: Tensor) -> tuple[int, torch.dtype]:
             f" {buffer.device}"
         )
     if buffer.data_ptr() % ALIGN:
-        raise ArgumentError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
+        raise ArgumentError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; pass a clone of this one")
     if buffer.numel() and (
         not buffer.data_ptr() or buffer.storage_offset() + buffer.numel() > buffer.untyped_storage().nbytes()
     ):
@@ -197,7 +197,7 @@ def raise_shared(place: int) -> NoReturn:
     """
     raise ArgumentError(
         f"priority tree: {_PARTS[place & 7]} and {_PARTS[place >> 3]} share memory, and a call must not read what it"
-        " writes; give a clone of one of them; nothing was written"
+        " writes; pass a clone of one of them; nothing was written"
     )
 
 
@@ -212,7 +212,7 @@ def raise_status(
     """Raise the error that a C function reported.
 
     Args:
-        status: Code, plus 256 times the place in the batch.
+        status: Code, plus 256 times the position in the batch.
         capacity: Exclusive upper bound of an index.
         index: Indices of the batch.
         value: Priorities of the tree, TD errors, or uniform numbers.
@@ -224,7 +224,7 @@ def raise_status(
         CheckpointError: If the buffer holds no tree.
     """
     where, code = status >> 8, status & 255
-    place = f" (the one at place {where} of the batch)"
+    place = f" (the one at position {where} of the batch)"
     if code == _INDEX and index is not None:
         raise IndexError(
             f"priority tree: index {index.flatten()[where].item()} is outside [0, {capacity}){place};"
@@ -295,13 +295,13 @@ def prepare_batch(operation: str, index: Tensor, value: Tensor, dtype: torch.dty
         raise ArgumentError(f"NativePriorityTree.{operation}: values are a tensor on the CPU, got {_described(value)}")
     if index.shape != value.shape and value.dim():
         raise ShapeError(
-            f"NativePriorityTree.{operation}: {tuple(value.shape)} values for {tuple(index.shape)} indices; give one"
+            f"NativePriorityTree.{operation}: {tuple(value.shape)} values for {tuple(index.shape)} indices; pass one"
             " value for each index, or a single one without dimensions"
         )
     if value.dtype is not dtype:
         if value.is_complex():
             raise ArgumentError(
-                f"NativePriorityTree.{operation}: values are real numbers, got {value.dtype}; give their sizes"
+                f"NativePriorityTree.{operation}: values are real numbers, got {value.dtype}; pass their sizes"
             )
         value = value.to(dtype)
     if value.is_neg():
@@ -387,7 +387,7 @@ def check_target(name: str, target: Tensor, dtype: torch.dtype, shape: tuple[int
     if target.dtype is dtype and target.shape == shape and target.is_cpu and target.is_contiguous():
         if not target.data_ptr():
             raise ArgumentError(
-                f"NativePriorityTree.update_from_errors: {name} has no memory, because its storage was freed; give"
+                f"NativePriorityTree.update_from_errors: {name} has no memory, because its storage was freed; pass"
                 " another tensor"
             )
         return

@@ -221,7 +221,7 @@ class _Job:
         rows, count = resets.rows, self._resets
         if len(resets.starts) != steps + 1:
             raise ShapeError(
-                f"resets.starts has {len(resets.starts)} places; it must have {steps + 1}, one per step and 1"
+                f"resets.starts has {len(resets.starts)} entries; it must have {steps + 1}, one per step and 1"
             )
         if rows.dtype is not torch.int64 or rows.ndim != 1 or not rows.is_cpu or (count and not rows.data_ptr()):
             raise ArgumentError(

@@ -51,7 +51,7 @@ def is_transformed() -> bool:
 def away(make: Callable[[], Result]) -> Result:
     """Return the result of `make` in a new thread, for memory that outlives the call.
 
-    Inference mode, transforms and dispatch modes are local to a thread: a tensor made inside of them could be
+    Inference mode, transforms and dispatch modes are local to a thread: a tensor created inside of them could be
     read-only, valid only inside, or without memory.
 
     Example:

@@ -213,7 +213,7 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
     if time_dim is None and names[dim] is not None:
         raise ContractError(
             f"{owner} needs steps in time order, but the last dimension of the batch (names: {names}) is"
-            f" {names[dim]!r}: name the time dimension 'time', or give time_dim. If there is none, run the"
+            f" {names[dim]!r}: name the time dimension 'time', or pass time_dim. If there is none, run the"
             " estimator before steps are shuffled"
         )
     return dim
@@ -222,7 +222,7 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
 class BatchReader:
     """Reader of batches by a contract, whose keys are split once.
 
-    Where a group of agents lacks its reward or flags, those of the whole team at the root are read: environments of a
+    Where a group of agents lacks its reward or flags, those of the entire team at the root are read: environments of a
     team write one reward and one pair of flags, ``[*B, 1]``, which count for each agent.
 
     Args:

@@ -44,7 +44,7 @@ Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 class ValueEstimatorBase(KeyedModule):
     """Base of value estimators, which write ``advantage`` and ``value_target`` into a batch.
 
-    With ``advantage`` or ``value`` in a group of agents, a reward and flags of the whole group, ``[*B, 1]``, count for
+    With ``advantage`` or ``value`` in a group of agents, a reward and flags of the entire group, ``[*B, 1]``, count for
     each agent, and ``(group, "mask")`` (bool ``[*B, n_agents]``), if the batch has it, masks out agents that do not
     act, as described for `MultiAgentGAE`; `TD0Estimator`, which sees single steps, gives agents that do not act in the
     next step the next value 0.

@@ -125,7 +125,7 @@ class KeyedModule(nn.Module, ABC):
                 raise UnknownNameError(f"{type(self).__name__} has no key {name!r}; it has {known}{hint}")
             if not isinstance(key, list) and as_tuple(key)[0] == NEXT:
                 raise ContractError(
-                    f"{type(self).__name__} adds 'next' itself: give {name}={key_str(unwrap(as_tuple(key)[1:]))}"
+                    f"{type(self).__name__} adds 'next' itself: pass {name}={key_str(unwrap(as_tuple(key)[1:]))}"
                 )
         new: dict[str, Any] = {}
         for name, key in names.items():  # one key of a composite action is a list of one

@@ -279,7 +279,7 @@ class ActorCall:
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self.states = states_of(actor)
-        # A composite distribution reads a whole group, of which the network before it writes the entries.
+        # A composite distribution reads a complete group, of which the network before it writes the entries.
         groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
         self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
         lowered = as_distribution_function(actor)
@@ -414,7 +414,7 @@ def _with_new_parameters(network: nn.Module, owner: str) -> nn.Module:
             reset()
         elif any(True for _ in part.parameters(recurse=False)):
             raise ArgumentError(
-                f"{owner} copies its critic, and {type(part).__name__} has parameters and no reset_parameters(): give a"
+                f"{owner} copies its critic, and {type(part).__name__} has parameters and no reset_parameters(): pass a"
                 " list of networks instead"
             )
     return copied

@@ -279,7 +279,7 @@ class MultiAgentGAE(GAE):
     """Generalized advantage estimation for each agent of a group.
 
     Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16, on
-    values ``[*B, T, n_agents, 1]``. A reward and done flags of the whole group, ``[*B, T, 1]``, count for each agent.
+    values ``[*B, T, n_agents, 1]``. A reward and done flags of the entire group, ``[*B, T, 1]``, count for each agent.
 
     If the value network writes ``(group, "state_value")``, it reads ``("next", group, "reward")``, or without it
     the reward of the team, ``("next", "reward")``, and writes ``advantage``, ``value_target`` and ``state_value`` of
@@ -344,7 +344,7 @@ class VTrace(ValueEstimatorBase):
     "terminated")`` ``[*B, T, 1]``; writes ``advantage``, ``value_target`` and ``state_value`` of that shape.
 
     Args:
-        actor_network: Policy with a distribution that gives log-probabilities ``[*B, T]``.
+        actor_network: Policy with a distribution that returns log-probabilities ``[*B, T]``.
         gamma: Discount, in [0, 1].
         lmbda: Weight of longer returns, in [0, 1].
         rho_thresh: Largest weight of a temporal difference; determines the policy whose values are the fixed point.

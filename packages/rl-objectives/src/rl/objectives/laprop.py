@@ -20,7 +20,7 @@ class LaProp(Optimizer):
     """Optimizer of DreamerV3: clipping of each tensor, scaling by the root mean square, then momentum.
 
     Ziyin et al., "LaProp: separating momentum and adaptivity in Adam", 2020; the clipping is that of Brock et al.,
-    "High-performance large-scale image recognition without normalization", 2021, of *whole tensors* in place of rows:
+    "High-performance large-scale image recognition without normalization", 2021, of *entire tensors* in place of rows:
     the norm of a gradient is at most `clip` times that of its parameter. Both averages are bias-corrected.
 
     Args:

@@ -85,7 +85,7 @@ class TargetWatch:
                 without = f". Without a target network ({delays}) none is needed" if delays else ""
                 issue_warning(
                     f"{owner} was called {UNMOVED_CALLS} times in training, and nothing has moved {names}:"
-                    " make SoftUpdate(loss, tau=0.005) or HardUpdate(loss) and call its step after each step of the"
+                    " create SoftUpdate(loss, tau=0.005) or HardUpdate(loss) and call its step after each step of the"
                     f" optimizer{without}",
                     UserWarning,
                 )
@@ -118,7 +118,7 @@ class _Update:
                 raise ShapeError(
                     f"{type(self).__name__}: {name.removeprefix('target_')} and {name} of {type(self._loss).__name__}"
                     " differ in the shapes of their parameters or buffers: after another network was put into a loss,"
-                    " make its target again, or make a new loss"
+                    " create its target again, or create a new loss"
                 )
             targets += copies
             followed += originals
@@ -156,7 +156,7 @@ class SoftUpdate(_Update):
     Args:
         loss: A module with children ``NAME`` and ``target_NAME``, or with such losses inside.
         eps: Share of the target network, ``1 - tau``, in [0, 1].
-        tau: Share of the trained network, in [0, 1]. Give one of the two.
+        tau: Share of the trained network, in [0, 1]. Pass one of the two.
 
     Raises:
         ArgumentError: If `loss` has no target network, or its parameters have no shape yet.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.core.errors import ArgumentError, ShapeError
 
-_MOST = 2**31 - 2  # entries of a batch: their places are kept as int32
+_MOST = 2**31 - 2  # entries of a batch: their positions are kept as int32
 
 
 def as_integer(value: Any) -> int:
@@ -73,7 +73,7 @@ def prepare_batch(
         value = value.to(dtype)
     if index.shape != value.shape and value.ndim:
         raise ShapeError(
-            f"{owner}: {tuple(value.shape)} values for {tuple(index.shape)} indices; give one value for each index, or"
+            f"{owner}: {tuple(value.shape)} values for {tuple(index.shape)} indices; pass one value for each index, or"
             " a single one without dimensions"
         )
     return index, value.contiguous()
@@ -183,7 +183,7 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 def _raise_shared(owner: str, one: str, other: str) -> NoReturn:
     raise ArgumentError(
-        f"{owner}: {one} and {other} share memory, and a call must not write what it reads; give a clone of one of them"
+        f"{owner}: {one} and {other} share memory, and a call must not write what it reads; pass a clone of one of them"
     )
 
 

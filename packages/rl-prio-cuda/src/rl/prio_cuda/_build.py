@@ -30,7 +30,7 @@ ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
 STAMP = "rl_prio_stamp"
 """The symbol that holds what `stamp` was when the library was compiled."""
 
-# No contraction: sums and products are rounded one by one, so that every processor gives the same numbers.
+# No contraction: sums and products are rounded one by one, so that every processor computes the same numbers.
 FLAGS = ("-O3", "-std=c++17", "-fmad=false", "-cudart", "static", "-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall")
 HOST_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-pthread")
 

@@ -257,7 +257,7 @@ tree_get = torch.ops.rl_prio_cuda.tree_get.default
 MAGIC = b"rltree1\0"
 HEAD = 128
 ERROR_WORDS = 3
-"""int64 words at the start of every workspace: code, place in the batch, bits of the offending float64."""
+"""int64 words at the start of every workspace: code, position in the batch, bits of the offending float64."""
 
 _BLOCK, _FAN = 16, 8
 _MOST = 2**46
@@ -275,7 +275,7 @@ class Layout:
         at: Offset of each level, lowest first; the last one is the root.
         children: Number of blocks or nodes below each level.
         leaves: Offset of the leaves.
-        size: Size of the whole buffer.
+        size: Size of the entire buffer.
     """
 
     capacity: int
@@ -329,7 +329,7 @@ def read_head(head: bytes, size: int) -> tuple[int, int]:
 
     Args:
         head: First bytes of the buffer.
-        size: Bytes of the whole buffer.
+        size: Bytes of the entire buffer.
 
     Raises:
         CheckpointError: If it holds no tree.

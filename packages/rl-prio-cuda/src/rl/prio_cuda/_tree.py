@@ -46,7 +46,7 @@ def raise_recorded(code: int, place: int, bits: int, *, capacity: int) -> NoRetu
         CheckpointError: If the buffer is damaged.
     """
     value = struct.unpack("<d", struct.pack("<q", bits))[0]
-    where = f" (the one at place {place} of its batch)"
+    where = f" (the one at position {place} of its batch)"
     if code == INDEX:
         raise IndexError(
             f"priority tree: index {value:.0f} is outside of the rows that may be used, of [0, {capacity}) at"
@@ -63,7 +63,7 @@ def raise_recorded(code: int, place: int, bits: int, *, capacity: int) -> NoRetu
         raise ArgumentError("priority tree: the sum of the priorities is infinite; scale them down")
     if code == UNIFORM:
         raise ArgumentError(f"priority tree: a u of {value:g} is outside [0, 1){where}")
-    raise CheckpointError(f"priority tree: the buffer holds no tree, or was damaged (code {code}, place {place})")
+    raise CheckpointError(f"priority tree: the buffer holds no tree, or was damaged (code {code}, position {place})")
 
 
 _BITS = {dtype: bits for bits, dtype in calls.DTYPES.items()}
@@ -131,10 +131,10 @@ class CudaPriorityTree:
         if not isinstance(buffer, Tensor) or buffer.dtype != torch.uint8 or buffer.ndim != 1:
             raise ArgumentError(f"{owner}: a buffer is uint8 [bytes]; this one is {described(buffer)}")
         if not buffer.is_contiguous():
-            raise ArgumentError(f"{owner}: a buffer is contiguous; give a clone of this one")
+            raise ArgumentError(f"{owner}: a buffer is contiguous; pass a clone of this one")
         if buffer.data_ptr() % 64:
-            raise ArgumentError(f"{owner}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
-        head = bytes(buffer[:HEAD].cpu().tolist())  # waits: once, when a tree is made
+            raise ArgumentError(f"{owner}: a buffer begins at a multiple of 64 bytes; pass a clone of this one")
+        head = bytes(buffer[:HEAD].cpu().tolist())  # waits: once, when a tree is created
         found = read_head(head, buffer.numel())
         if capacity is not None and found != (capacity, bits):
             raise CheckpointError(
@@ -416,5 +416,5 @@ def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPri
 def _number(device: torch.device) -> int:
     import torch
 
-    index: Any = device.index  # torch declares an int, and gives None for "cuda"
+    index: Any = device.index  # torch declares an int, and returns None for "cuda"
     return torch.cuda.current_device() if index is None else index

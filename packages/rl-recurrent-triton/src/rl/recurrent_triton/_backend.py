@@ -85,7 +85,7 @@ class TritonBackend:
         after = tuple(part.to(inputs.dtype) for part in states)
         h = after[0]
         last = h.squeeze(0) if len(h) == 1 else h[-1]  # the gradient of a choice is a copy
-        # Writing to outputs in place must not change states. With gradients, autograd finds that out and refuses.
+        # Writing to outputs in place must not change states. With gradients, autograd finds that out and raises.
         last = last if differentiated else last.clone()
         return last, tuple(part.permute(1, 2, 0, 3) for part in after)
 
@@ -102,7 +102,7 @@ def _require_plain(module: nn.RNNBase) -> Cell:
             f"{OWNER} expects a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}"
         )
     if not getattr(module, "batch_first", True):
-        _unsupported("takes batches first, [B, T, input_size]", "batch_first=False: make it with batch_first=True")
+        _unsupported("takes batches first, [B, T, input_size]", "batch_first=False: create it with batch_first=True")
     if module.bidirectional:
         _unsupported("computes one direction", "bidirectional=True: leave it out")
     if module.proj_size:

@@ -12,7 +12,7 @@ else the compute type. All tensors lie on one device. Nothing here waits for it,
 - `reset_h`, `reset_c` ``[B, T, H]`` or None (zeros); any floating type, any strides but 1 in the last place. Read only
   where `mask` is set.
 - `grad_h`, `grad_c` ``[B, n, H]`` or None (zeros), `grad_reset_c`, `direct` ``[B, n, H]`` or None (not wanted): any
-  floating type, any strides but 1 in the last place.
+  floating type, any strides but 1 in the last dimension.
 - `launch`: a shape ("resident" or "group") or a whole `Launch`; None lets `plan` choose.
 
 States before step t0 are read from `h` and `c` at t0 - 1, or from `h0` and `c0` where t0 is 0.

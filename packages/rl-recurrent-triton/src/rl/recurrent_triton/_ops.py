@@ -202,7 +202,7 @@ def _define(
     gradient: Callable[..., Any],
     setup: Callable[..., Any] | None = None,
 ) -> Any:
-    """Register an operator for all devices; give its overload."""
+    """Register an operator for all devices; return its overload."""
     name = schema.partition("(")[0]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")

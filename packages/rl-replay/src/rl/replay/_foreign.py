@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rl.core.arguments import Needless, foreign_arguments
 
-_COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", ...)
+_COMPILABLE: Needless = ("unused: nothing has to be switched for torch.compile", ...)
 _SERVICE = "use RayReplayBuffer(...)"
-_SPEED: Needless = ("needless: the bounds of trajectories are always kept", ...)
+_SPEED: Needless = ("unused: the bounds of trajectories are always kept", ...)
 
 _BUFFER: dict[str, Needless] = {
-    "delayed_init": ("needless: a storage is allocated by the first batch", ...),
+    "delayed_init": ("unused: a storage is allocated by the first batch", ...),
     "service_backend": (_SERVICE, "direct", None),
     "service_backend_options": (_SERVICE, None),
     "transport": (_SERVICE, "auto"),
@@ -19,7 +19,7 @@ _BUFFER: dict[str, Needless] = {
 _SAMPLED_BUFFER: dict[str, Needless] = {
     **_BUFFER,
     "transform_factory": ("use transform=", None),
-    "checkpointer": ("needless: dumps and loads write one safetensors file", None),
+    "checkpointer": ("unused: dumps and loads write one safetensors file", None),
     "compilable": _COMPILABLE,
 }
 buffer = foreign_arguments(needless=_SAMPLED_BUFFER)
@@ -44,7 +44,7 @@ prioritized_buffer = foreign_arguments(
 lazy_tensor_storage = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
-        "consolidated": ("needless: each entry is one tensor", ...),
+        "consolidated": ("unused: each entry is one tensor", ...),
         "shared_init": ("use ReplayBuffer(shared=True)", None, False),
         "cleanup_memmap": ("use LazyMemmapStorage(auto_cleanup=...)", True),
     }
@@ -57,14 +57,14 @@ memmap_storage = foreign_arguments(
 )
 _ROWS: dict[str, Needless] = {
     "compilable": _COMPILABLE,
-    "device": ("needless: rows stay on the device they come on", None, "auto"),
+    "device": ("unused: rows stay on the device they come on", None, "auto"),
 }
 list_storage = foreign_arguments(needless=_ROWS)
 lazy_stack_storage = foreign_arguments(
     needless={**_ROWS, "stack_dim": ("use the first dimension: that of the rows", 0)}
 )
 compressed_list_storage = foreign_arguments(
-    needless={"compilable": _COMPILABLE, "device": ("needless: rows are on the CPU", "cpu", None)}
+    needless={"compilable": _COMPILABLE, "device": ("unused: rows are on the CPU", "cpu", None)}
 )
 _MEMBERS = "use the arguments of the members, which are buffers"
 ensemble_buffer = foreign_arguments(
@@ -82,7 +82,7 @@ ensemble_buffer = foreign_arguments(
 )
 ensemble_storage = foreign_arguments(needless={"transforms": ("use transform= of the members", None)})
 _SLICES = "use sampler=SliceSampler(...)"
-_PREPARED = "needless: a data set is prepared once, in this process"
+_PREPARED = "unused: a data set is prepared once, in this process"
 dataset = foreign_arguments(
     needless={
         "num_slices": (_SLICES, None),
@@ -95,9 +95,9 @@ dataset = foreign_arguments(
         "num_procs": (_PREPARED, ...),
         "mp_start_method": (_PREPARED, ...),
         "streaming": ("not available yet: a data set is prepared in files", None, False),
-        "from_env": ("needless: the file itself is read", ...),
-        "direct_download": ("needless: the file itself is downloaded", ...),
-        "use_truncated_as_done": ("needless: done is terminated or truncated", True),
+        "from_env": ("unused: the file itself is read", ...),
+        "direct_download": ("unused: the file itself is downloaded", ...),
+        "use_truncated_as_done": ("unused: done is terminated or truncated", True),
         "terminate_on_end": ("not available yet: the last step of an episode is left out", None, False),
         "decode_video": ("not available yet: videos are left out", False),
         "rehydrate": ("not available yet: videos are left out", False),
@@ -109,7 +109,7 @@ dataset = foreign_arguments(
 tensor_storage = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
-        "max_size": ("needless: the storage is as large as its data", None),
+        "max_size": ("unused: the storage is as large as its data", None),
         "device": ("use data.to(device)", None),
     },
     replaced={"storage": "use data="},
@@ -137,7 +137,7 @@ prioritized_slice_sampler = foreign_arguments(
         "trajectories": ("use traj_key= and an entry of the batch", None),
         "cache_values": _SPEED,
         "compile": _SPEED,
-        "max_pending": ("needless: priorities are always updated at once", ...),
+        "max_pending": ("unused: priorities are always updated at once", ...),
     }
 )
 slice_sampler_without_replacement = foreign_arguments(

@@ -71,7 +71,7 @@ class NodeType:
 
     @classmethod
     def from_state(cls, state: Any) -> NodeType | None:
-        """Return the kind that `state` was made from; None for that of a TensorDict."""
+        """Return the kind that `state` was created from; None for that of a TensorDict."""
         if state is None:
             return None
         name, keys = state
@@ -81,7 +81,7 @@ class NodeType:
 
 
 NodeTypes = dict[tuple[str, ...], NodeType]
-"""The nodes of a row that are no TensorDicts, by their place."""
+"""The nodes of a row that are no TensorDicts, by their path."""
 
 
 def flatten_node(value: Any, place: tuple[str, ...]) -> tuple[NodeType, dict[str, Any]]:
@@ -134,7 +134,7 @@ def batch_shape(data: Any, dims: int) -> torch.Size:
     if isinstance(data, (TensorDictBase, Tensor)) or is_tensorclass(data):
         return data.shape
     if isinstance(data, list):
-        raise ContractError("a list is a list of rows; make a batch of it with torch.stack, or use a tuple")
+        raise ContractError("a list is a list of rows; create a batch of it with torch.stack, or use a tuple")
     shapes: dict[str, torch.Size] = {}
     _shapes(data, dims, (), shapes)
     if not shapes:

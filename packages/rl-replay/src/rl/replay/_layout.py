@@ -24,7 +24,7 @@ TENSOR: NestedKey = ()
 
 _CPU = torch.device("cpu")
 _UNCHECKED: Callable[..., TensorDict] = getattr(TensorDict, "_new_unsafe", TensorDict)
-"""Makes a TensorDict without looking at each entry: columns have the shapes of the layout. It takes a quarter of
+"""Creates a TensorDict without looking at each entry: columns have the shapes of the layout. It takes a quarter of
 the constructor's time, which is that of gathering a few columns; where tensordict lacks it, the constructor serves."""
 
 
@@ -302,7 +302,7 @@ class Layout:
 
     @classmethod
     def from_state(cls, state: Any) -> Layout:
-        """Return the layout that `state` was made from.
+        """Return the layout that `state` was created from.
 
         Raises:
             SpecError: If it is not the state of a layout.
@@ -400,7 +400,7 @@ def _node(node: Any, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, 
 
 
 def _under(place: tuple[str, ...], keys: Iterable[NestedKey]) -> bool:
-    """Return whether a key is at this place or below."""
+    """Return whether a key is at this path or below."""
     return any(as_tuple(key)[: len(place)] == place for key in keys)
 
 

@@ -34,7 +34,7 @@ _WRITTEN = ("steps_to_next_obs", "gamma", "nonterminal")
 
 
 class MultiStepBase:
-    """Base of the components that make multi-step transitions; arguments are those of `MultiStepTransform`."""
+    """Base of the components that create multi-step transitions; arguments are those of `MultiStepTransform`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MultiStepBase:
         self.n_steps: Final = as_integer(n_steps, self._owner, "n_steps", 1)
         self.gamma: Final = as_number(gamma, self._owner, "gamma", least=0, most=1)
         if done_key is not None and done_keys is not None:
-            raise ArgumentError(f"{self._owner}: got done_key={done_key!r} and done_keys: give one of them")
+            raise ArgumentError(f"{self._owner}: got done_key={done_key!r} and done_keys: pass one of them")
         self.reward_keys: Final = _keys(self._owner, "reward_keys", [REWARD] if reward_keys is None else reward_keys)
         self._any_flag: Final = done_key is None and done_keys is None
         ends = [DONE, TERMINATED, TRUNCATED] if done_keys is None else done_keys

@@ -246,7 +246,7 @@ def as_priority(owner: str, priority: Any, rows: int, reduction: str, like: Tens
     elif priority.requires_grad:
         priority = priority.detach()
     if priority.is_complex():
-        raise ArgumentError(f"{owner}: a priority is a real number, got {priority.dtype}; give its absolute value")
+        raise ArgumentError(f"{owner}: a priority is a real number, got {priority.dtype}; pass its absolute value")
     if priority.dtype is not like.dtype or priority.device != like.device:
         priority = to_device(priority, like.device).to(like.dtype)
     if priority.dim() == 0:
@@ -290,7 +290,7 @@ def check_finite(owner: str, priority: Tensor) -> None:
     bad = ~priority.isfinite()
     if bad.any():
         raise ArgumentError(
-            f"{owner}: a priority is a finite number, got {priority[bad][0].item()} at place "
+            f"{owner}: a priority is a finite number, got {priority[bad][0].item()} at position "
             f"{int(bad.nonzero()[0])}; nothing was written. Does the loss diverge?"
         )
 

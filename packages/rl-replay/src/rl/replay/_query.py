@@ -145,7 +145,7 @@ class Trajectory:
 
 
 class TrajectoryPredicate:
-    """A condition on a `Trajectory`, which `traj` makes; combined with ``&``, ``|`` and ``~``.
+    """A condition on a `Trajectory`, which `traj` creates; combined with ``&``, ``|`` and ``~``.
 
     Args:
         fn: Function from a trajectory to a boolean.
@@ -363,7 +363,7 @@ def filter_trajectories(
 
     Args:
         data: Steps ``[n]``; see `iter_trajectories`.
-        predicate: Condition made with `traj`, or a function from `Trajectory` to a boolean; all trajectories if None.
+        predicate: Condition built with `traj`, or a function from `Trajectory` to a boolean; all trajectories if None.
         trajectory_key: Trajectory id; see `iter_trajectories`.
 
     Example:

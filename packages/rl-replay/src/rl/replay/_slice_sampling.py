@@ -68,7 +68,7 @@ class SlicesBase(Trajectories):
                 raise ArgumentError(f"{owner}: {name} is a string or a tuple of strings, got {key!r}")
         if (num_slices is None) == (slice_len is None):
             raise ArgumentError(
-                f"{owner}: give exactly one of num_slices and slice_len, got num_slices={num_slices!r} and"
+                f"{owner}: pass exactly one of num_slices and slice_len, got num_slices={num_slices!r} and"
                 f" slice_len={slice_len!r}: the batch size determines the other"
             )
         super().__init__(owner, Boundaries(owner, several or keys["end_key"], keys["traj_key"]))
@@ -390,7 +390,7 @@ def check_slices(buffer: Any, keys: Sequence[NestedKey] = ("observation",)) -> N
     """Validate that ``("next", key)`` of each row equals ``key`` of the next row of its trajectory.
 
     Call it once after filling a buffer: rows of several environments or rollouts that were stored one after the other
-    without an end flag between them make slices that cross from one into the other. Data that differ by design
+    without an end flag between them form slices that cross from one into the other. Data that differ by design
     (multi-step targets, noise added to stored observations) fail it, too.
 
     Args:

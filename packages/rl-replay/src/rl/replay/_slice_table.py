@@ -72,7 +72,7 @@ class TrajectoryTable:
         return self._steps[: self._used]
 
     def at_least(self, steps: int) -> IndexSet:
-        """Trajectories with at least `steps` steps; the first call for a length reads the whole table."""
+        """Trajectories with at least `steps` steps; the first call for a length reads the entire table."""
         found = self._sets.pop(steps, None)
         if found is None:
             found = IndexSet(np.flatnonzero(self.steps >= steps))

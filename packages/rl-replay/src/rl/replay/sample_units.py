@@ -94,7 +94,7 @@ class Sequence(Trajectories, SampleUnit):
 
     Adds to the info of a sample, and to the samples of a `TensorDictReplayBuffer`, each ``[n]``:
 
-    - ``sequence_id``, int64: number of the window in the batch; ``step_in_sequence``, int64: place in the window;
+    - ``sequence_id``, int64: number of the window in the batch; ``step_in_sequence``, int64: position in the window;
     - ``learning_mask``, bool: neither burn-in nor bootstrap; ``validity_mask``, bool: not a repeated row;
     - ``anchor_index``, int64: row of the anchor. `TensorDictReplayBuffer.update_tensordict_priority` gives it the
       largest priority of the valid rows of its window in the learning part;

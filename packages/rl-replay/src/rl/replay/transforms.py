@@ -135,7 +135,7 @@ class BurnInTransform:
         if init is None or not bool(init.reshape(-1)[:1].all()):
             raise ContractError(
                 f"BurnInTransform: a flat batch {list(data.batch_size)} is cut where {key_str(IS_INIT)} is true, and it"
-                f" is {'absent' if init is None else 'false at the first row'}: sample with SliceSampler, or give"
+                f" is {'absent' if init is None else 'false at the first row'}: sample with SliceSampler, or pass"
                 " [*B, T]"
             )
         flags = init.reshape(-1)
@@ -274,7 +274,7 @@ class Reward2GoTransform:
     on it.
 
     Works on `extend`: samples are not changed, because rows that were sampled one by one do not follow each other. To
-    compute it on samples of whole trajectories ``[*B, T]``, append it with ``invert=True``. Batches are ``[*B, T]``
+    compute it on samples of complete trajectories ``[*B, T]``, append it with ``invert=True``. Batches are ``[*B, T]``
     in time order.
 
     Reads the rewards ``[*B, T, ...]`` and the end flag bool ``[*B, T, 1]``, or of the reward's shape. Writes
@@ -388,7 +388,7 @@ class PolicyAgeFilter:
     ) -> None:
         if not callable(get_version):
             raise ArgumentError(
-                f"PolicyAgeFilter: get_version returns the current version, got {get_version!r}: give a function, for"
+                f"PolicyAgeFilter: get_version returns the current version, got {get_version!r}: pass a function, for"
                 " example `lambda: policy_version.version`"
             )
         self.max_age: Final = as_integer(max_age, "PolicyAgeFilter", "max_age", 0)

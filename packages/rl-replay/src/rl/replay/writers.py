@@ -158,7 +158,7 @@ _REDUCTIONS = ("max", "min", "mean", "median", "sum")
 class TensorDictMaxValueWriter(WriterBase):
     """Keeps the rows with the largest value of an entry: a full storage replaces its smallest by a larger new one.
 
-    `extend` returns -1 as the index of a row that is not written. Of equal values the stored row stays. Rows of whole
+    `extend` returns -1 as the index of a row that is not written. Of equal values the stored row stays. Rows of full
     trajectories ``[n, T]`` with the default entry are kept by their returns.
 
     Args:
@@ -347,11 +347,11 @@ class RoundRobinWriter(WriterBase):
 
     @property
     def position(self) -> int | None:
-        """Where the next row goes; None for the first place after the stored rows."""
+        """Where the next row goes; None for the first position after the stored rows."""
         return self._cursor
 
     def move(self, position: int | None) -> None:
-        """Continue at another place, as another process that writes into the same storage has left it."""
+        """Continue at another position, as another process that writes into the same storage has left it."""
         self._cursor = self._claimed = position
 
     def attach(self, storage: Storage) -> None:
@@ -421,7 +421,7 @@ class RoundRobinWriter(WriterBase):
         return found
 
     def empty(self) -> None:
-        """Start at the first place again; generations continue, so that no earlier index is valid."""
+        """Start at the first position again; generations continue, so that no earlier index is valid."""
         self._cursor = self._claimed = self._free = None
         self._generations[self._generations >= 0] += 1
 

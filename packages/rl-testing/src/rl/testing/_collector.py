@@ -60,7 +60,7 @@ def check_collector(make: Callable[[], Collector], *, batches: int = 3) -> Repor
             found = _collected(collector, batches, owner)
         ended = _check_order(found, owner)
         if not ended:
-            report.skip(f"episode ends: none in {batches} batches; make longer batches or shorter episodes")
+            report.skip(f"episode ends: none in {batches} batches; use longer batches or shorter episodes")
     finally:
         collector.shutdown()
     try:

@@ -248,7 +248,7 @@ def check_module(module: Any, td: TensorDictBase) -> Report:
 
     It passes `check_contract`, nothing that it writes is float64 unless its input or a parameter is, every parameter
     that it computes with is registered, and copies compute with parameters of their own. Its randomness is that of
-    torch's generator. The lowered form, if there is one, gives the same numbers.
+    torch's generator. The lowered form, if there is one, returns the same numbers.
 
     Args:
         module: Callable on TensorDicts with ``in_keys`` and ``out_keys``, or a ``contract``.
@@ -273,7 +273,7 @@ def check_module(module: Any, td: TensorDictBase) -> Report:
     keys = contract_of(module).out_keys
     _check_dtypes(module, td, out, keys, owner)
     repeatable = _agree(seeded(module, td), seeded(module, td), keys)
-    require(repeatable, "the same seed gives two results: it is random in another way, or keeps a state", owner)
+    require(repeatable, "the same seed yields two results: it is random in another way, or keeps a state", owner)
     if not isinstance(module, nn.Module):
         report.skip("parameters, copies and states: it is no torch.nn.Module")
         return report.warn()
@@ -330,7 +330,7 @@ def _check_copies(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], 
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         fail(f"cannot be pickled: {error}", owner)
     for what, copy in (("a deep copy", deepcopy(module)), ("a pickle", pickled)):
-        require(_agree(before, seeded(copy, td), keys), f"{what} gives another result", owner)
+        require(_agree(before, seeded(copy, td), keys), f"{what} returns another result", owner)
         state = deepcopy(module.state_dict())
         with torch.no_grad():
             for value in copy.parameters():
@@ -339,7 +339,7 @@ def _check_copies(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], 
         require(own, f"{what} shares its parameters with the original", owner)
         copy.load_state_dict(state)
         complete = _agree(before, seeded(copy, td), keys)
-        require(complete, f"the state_dict is incomplete: {what} that loads it gives another result", owner)
+        require(complete, f"the state_dict is incomplete: {what} that loads it returns another result", owner)
 
 
 def _check_lowered(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], report: Report) -> None:
@@ -354,4 +354,4 @@ def _check_lowered(module: nn.Module, td: TensorDictBase, keys: list[NestedKey],
     for key, leaf in zip(lowered.out_keys, leaves, strict=True):
         if key in keys:
             same = torch.allclose(leaf.float(), out.get(key).float(), rtol=1e-5, atol=1e-6, equal_nan=True)
-            require(same, f"the lowered form gives another {key_str(key)}", report.owner)
+            require(same, f"the lowered form returns another {key_str(key)}", report.owner)

@@ -85,7 +85,7 @@ def _check_ends(judge: EnvJudge, time_limit: int | None, report: Report, owner: 
         own = [key for key in (unwrap((*level, flag)) for level in levels) if key in keys]
         if own and not any(bool(step.outcome.get(key).any()) for step in judge.run for key in own):
             limit = f", although the time limit is {time_limit}" if time_limit and flag == "truncated" else ""
-            report.skip(f"ends reported as {flag}: none in {judge.steps} random steps{limit}; give `steps=`")
+            report.skip(f"ends reported as {flag}: none in {judge.steps} random steps{limit}; pass `steps=`")
     if not driver.one_level:
         return
     cut = unwrap((*driver.level, "truncated"))
@@ -105,7 +105,7 @@ def _check_ends(judge: EnvJudge, time_limit: int | None, report: Report, owner: 
         text = (
             f"whether ends reported as truncated are time limits: episodes were truncated after {sorted(ages)} steps;"
         )
-        report.skip(f"{text} give `time_limit=`")
+        report.skip(f"{text} pass `time_limit=`")
 
 
 def _check_memory(make_env: Callable[[], Any], run: list[EnvStep], owner: str) -> None:
@@ -145,7 +145,7 @@ def _check_twin(make_env: Callable[[], Any], run: list[EnvStep], seed: int) -> N
 
 
 def _check_seeds(make_env: Callable[[], Any], seed: int, steps: int, report: Report) -> None:
-    """Check that another seed gives other episodes; the judge has seen that a seed repeats its own."""
+    """Check that another seed yields other episodes; the judge has seen that a seed repeats its own."""
     with EnvDriver(make_env(), seed) as driver:
         judge = EnvJudge(driver.env, seed, steps)
         run = judge.walk("seeds")
@@ -156,9 +156,9 @@ def _check_seeds(make_env: Callable[[], Any], seed: int, steps: int, report: Rep
             raise judge.error
         if differ:
             return
-    text = f"set_seed ignores its argument: seeds {seed} to {seed + others[-1]} give the same run, no seed another one"
+    text = f"set_seed ignores its argument: seeds {seed} to {seed + others[-1]} yield the same run, no seed another one"
     require(not random, text, driver.owner)
-    text = f"whether set_seed uses its argument: seeds {seed} and {seed + 1} give the same run"
+    text = f"whether set_seed uses its argument: seeds {seed} and {seed + 1} yield the same run"
     report.skip(f"{text}, and nothing in it looks random")
 
 

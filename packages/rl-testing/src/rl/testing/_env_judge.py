@@ -50,7 +50,7 @@ def examine_env(env: Env, *, seed: int = 0, steps: int = 200) -> list[EnvRow]:
 
     Random steps are compared with the specs: keys, shapes, dtypes, devices, bounds, NaN. Further rows say whether the
     specs of a group have the number of agents of its reward, the done flags agree, an episode begins without a done
-    flag, inputs stay as they are, the last observation of an episode is kept, one seed gives one trajectory, and a
+    flag, inputs stay as they are, the last observation of an episode is kept, one seed yields one trajectory, and a
     partial reset (``_reset``) leaves the other elements alone. Nothing that the environment does is raised. The
     environment is left in the middle of an episode.
 
@@ -343,7 +343,7 @@ class EnvJudge:
             text = "at every end 'next' holds the first observation of the following episode: the last one is lost"
             self._row(name, expected, None if kept else text, bad="lost")
         else:
-            why = f"no end in {self.steps} random steps; give `steps=`, or shorter episodes"
+            why = f"no end in {self.steps} random steps; pass `steps=`, or shorter episodes"
             self._skip(name, expected, "at every end it equals that of the reset" if ends else why)
 
     def _judge_seeded_runs(self) -> None:

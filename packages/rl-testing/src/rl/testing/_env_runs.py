@@ -99,7 +99,7 @@ class EnvDriver:
 
 
 def check_leaf_form(make_env: Callable[[], Any], run: list[EnvStep], seed: int) -> None:
-    """Check that the leaf form gives the numbers of a run of the TensorDict form, in tensors of its own."""
+    """Check that the leaf form returns the numbers of a run of the TensorDict form, in tensors of its own."""
     with EnvDriver(make_env(), seed) as driver:
         env, owner = driver.env, driver.owner
         leaf = env.lowered() if hasattr(env, "lowered") else None

@@ -95,11 +95,11 @@ def _compare_recurrence(
     out = recurrence(d, c, time_dim)
     expected = _reference(d, c, time_dim)
     if out.shape != d.shape:
-        fail(f"{where}: gave the shape {tuple(out.shape)}, expected {tuple(d.shape)}")
+        fail(f"{where}: returned the shape {tuple(out.shape)}, expected {tuple(d.shape)}")
     if out.dtype != d.dtype:
-        fail(f"{where}: gave {out.dtype}, expected {d.dtype}")
+        fail(f"{where}: returned {out.dtype}, expected {d.dtype}")
     if out.device != d.device:
-        fail(f"{where}: gave a tensor on {out.device}, expected {d.device}")
+        fail(f"{where}: returned a tensor on {out.device}, expected {d.device}")
     if not (torch.equal(d, given[0]) and torch.equal(c, given[1])):
         fail(f"{where}: changed its arguments")
     error = (out.double() - expected).abs().max().item()
@@ -162,16 +162,16 @@ def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, gener
 
 def _compare_rows(found: list[Tensor], tensors: Sequence[Tensor], places: Tensor, where: str) -> None:
     if len(found) != len(tensors):
-        fail(f"{where}: gave {len(found)} tensors for {len(tensors)}")
+        fail(f"{where}: returned {len(found)} tensors for {len(tensors)}")
     for copy, tensor in zip(found, tensors, strict=True):
         of = f"{where}, {tensor.dtype} {tuple(tensor.shape[1:])}"
         wanted = _seen(tensor)[places.cpu()]
         if copy.dtype is not tensor.dtype:
-            fail(f"{of}: gave {copy.dtype}")
+            fail(f"{of}: returned {copy.dtype}")
         if copy.device != tensor.device:
-            fail(f"{of}: gave a tensor on {copy.device}")
+            fail(f"{of}: returned a tensor on {copy.device}")
         if copy.shape != wanted.shape:
-            fail(f"{of}: gave the shape {tuple(copy.shape)}, expected {tuple(wanted.shape)}")
+            fail(f"{of}: returned the shape {tuple(copy.shape)}, expected {tuple(wanted.shape)}")
         if not torch.equal(_seen(copy), wanted):
             fail(f"{of}: differs from indexing")
 

@@ -1,4 +1,4 @@
-"""Conformance of declarations and of whole plugins."""
+"""Conformance of declarations and of complete plugins."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _checked(component: Component, target: Any) -> Report | str:
 
 
 def _rejection(target: Any, arguments: tuple[Any, ...]) -> str:
-    """Why the target makes nothing from these arguments; an empty string if it does."""
+    """Why the target creates nothing from these arguments; an empty string if it does."""
     try:
         inspect.signature(target).bind(*arguments)
         made = target(*arguments)
@@ -247,7 +247,7 @@ def check_plugin(module: str, distribution: str = "this program") -> Report:
     """Check the declaration of a plugin, and every component that it lists.
 
     The declaration is imported in a process of its own: it takes 50 ms at most and imports neither torch nor
-    tensordict. Each component passes `check_component`; what can be made without arguments passes the check of its
+    tensordict. Each component passes `check_component`; what can be created without arguments passes the check of its
     kind. ``rl doctor --plugin NAME`` does the same for an installed plugin, and prints a table.
 
     Args:

@@ -105,7 +105,7 @@ def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
 def _compare(tree: PriorityTree, array: Tensor, where: str) -> None:
     stored = tree.get(torch.arange(len(array), device=tree.device))
     if stored.dtype != array.dtype:
-        fail(f"{where}: get gave {stored.dtype}, expected {array.dtype}")
+        fail(f"{where}: get returned {stored.dtype}, expected {array.dtype}")
     different = (stored.cpu() != array).nonzero().flatten().tolist()
     if different:
         fail(
@@ -134,14 +134,14 @@ def _check_zero_is_never_drawn(make: Make, dtype: torch.dtype) -> None:
         for stratified in (False, True):
             index, drawn = tree.sample(3000, generator=_rng(tree, 1), stratified=stratified)
             if not (index.shape == drawn.shape == (3000,)):
-                fail(f"sample(3000) gave shapes {index.shape} and {drawn.shape}")
+                fail(f"sample(3000) returned shapes {index.shape} and {drawn.shape}")
             if index.dtype != torch.int64:
-                fail(f"sample gave indices of {index.dtype}, expected torch.int64")
+                fail(f"sample returned indices of {index.dtype}, expected torch.int64")
             wrong = set(index.tolist()) - set(live)
             if wrong:
                 fail(f"{sorted(wrong)} were drawn, whose priority is zero (stratified={stratified}, {dtype})")
             if not torch.equal(drawn, tree.get(index)):
-                fail("sample gave other priorities than get does for its indices")
+                fail("sample returned other priorities than get does for its indices")
 
 
 def _chi_square_bound(degrees: int) -> float:
@@ -177,13 +177,13 @@ def _check_generator(make: Make, dtype: torch.dtype) -> None:
 
         first, second = draw(_rng(tree, 5)), draw(_rng(tree, 5))
         if first != second:
-            fail(f"two generators of one seed gave different draws (stratified={stratified})")
+            fail(f"two generators of one seed returned different draws (stratified={stratified})")
         running = _rng(tree, 5)
         draw(running)
         if draw(running) == first:
             fail(f"sample does not advance its generator (stratified={stratified})")
         if draw(_rng(tree, 6)) == first:
-            fail(f"two seeds gave the same draws (stratified={stratified})")
+            fail(f"two seeds returned the same draws (stratified={stratified})")
 
 
 def _check_stratified(make: Make, dtype: torch.dtype) -> None:
@@ -213,7 +213,7 @@ def _check_rejections(make: Make, dtype: torch.dtype) -> None:
     for what, index, priority, error in cases:
         arguments = torch.tensor(index, device=tree.device), torch.tensor(priority, dtype=dtype, device=tree.device)
         _rejected(tree, lambda given=arguments: tree.update(*given), error, f"an update with {what}")
-        _compare(tree, array, f"after a refused update with {what}")
+        _compare(tree, array, f"after a rejected update with {what}")
 
 
 def _check_weights(make: Make, dtype: torch.dtype) -> None:
@@ -227,9 +227,9 @@ def _check_weights(make: Make, dtype: torch.dtype) -> None:
         if not torch.equal(index, same):
             fail("sample_weighted drew other indices than sample does with this generator")
         if weight.shape != (500,):
-            fail(f"sample_weighted(500) gave weights of shape {tuple(weight.shape)}")
+            fail(f"sample_weighted(500) returned weights of shape {tuple(weight.shape)}")
         if weight.dtype != dtype:
-            fail(f"sample_weighted gave weights of {weight.dtype}, expected {dtype}")
+            fail(f"sample_weighted returned weights of {weight.dtype}, expected {dtype}")
         expected = (drawn.double() / tree.min().double()) ** -beta
         worst = ((weight.double() - expected).abs() / expected).max().item()
         slack = 1e-5 if dtype == torch.float32 else 1e-10

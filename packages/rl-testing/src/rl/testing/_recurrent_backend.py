@@ -177,7 +177,7 @@ def _compare(
     options = RecurrentOptions(recompute=recompute, matmul_precision=exactly)
     out, after = backend(module, inputs, state, is_init, resets, options)
     if not (isinstance(after, tuple) and len(after) == len(state)):
-        fail(f"{where}: gave {len(after)} states")
+        fail(f"{where}: returned {len(after)} states")
     expected, expected_after = recurrent_reference(exact, inputs_64, state_64, is_init, resets_64)
     named = {"outputs": (out, expected)}
     named |= {f"state {i}": pair for i, pair in enumerate(zip(after, expected_after, strict=True))}

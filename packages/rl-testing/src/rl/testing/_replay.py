@@ -96,7 +96,7 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     """
     storage = make(SIZE)
     owner = type(storage).__name__
-    require(storage.max_size == SIZE, f"max_size is {storage.max_size}, made with {SIZE}", owner)
+    require(storage.max_size == SIZE, f"max_size is {storage.max_size}, created with {SIZE}", owner)
     require(len(storage) == 0, f"a new storage has {len(storage)} rows", owner)
     require(storage.count(make_rows(0, 3)) == 3, "count must return the number of rows", owner)
     require(len(storage) == 0, "count must not write", owner)
@@ -316,7 +316,7 @@ def _takes_priorities(sampler: Sampler, storage: RowCount) -> bool:
 
 
 def check_writer(make: Callable[[], Writer]) -> Report:
-    """Check a writer: it claims different places inside the storage, fills it without a gap, and resumes.
+    """Check a writer: it claims different slots inside the storage, fills it without a gap, and resumes.
 
     Args:
         make: Function that returns a new writer. One that rejects every claim, as a writer of datasets, raises
@@ -344,7 +344,7 @@ def check_writer(make: Callable[[], Writer]) -> Report:
     try:
         writer.claim(storage, 1)
     except RLError:
-        require_rejected(lambda: make().claim(storage, 3), "claim of three rows, after it refused one,", owner)
+        require_rejected(lambda: make().claim(storage, 3), "claim of three rows, after it rejected one,", owner)
         return Report(owner)
     writer = make()
     for count in (1, 3, 2, 5, 8, 1, 3):
@@ -358,15 +358,15 @@ def check_writer(make: Callable[[], Writer]) -> Report:
         storage.grow(index, owner)
         require(
             len(storage) == wanted,
-            f"claims {index.tolist()}, which overwrites rows while places are free: {len(storage)} rows,"
+            f"claims {index.tolist()}, which overwrites rows while slots are free: {len(storage)} rows,"
             f" expected {wanted}",
             owner,
         )
         writer.extended(index, make_rows(0, count))
     before = writer.state_dict()
-    require_rejected(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has places", owner)
+    require_rejected(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has slots", owner)
     require_rejected(lambda: writer.claim(storage, 0), "claim of no rows", owner)
-    require(writer.state_dict() == before, "a refused claim moved the cursor", owner)
+    require(writer.state_dict() == before, "a rejected claim moved the cursor", owner)
     writer.empty()
     fresh = RowCount(0, max_size=SIZE)
     fresh.grow(_claim(writer, fresh, 3), owner)
@@ -377,7 +377,7 @@ def _claim(writer: Writer, storage: RowCount, count: int) -> Tensor:
     owner, index = type(writer).__name__, writer.claim(storage, count)
     require(index.dtype is torch.int64, f"indices are {index.dtype}, expected int64", owner)
     require(index.shape == (count,), f"{list(index.shape)} indices for {count} rows", owner)
-    require(len(set(index.tolist())) == count, f"claims a place twice: {index.tolist()}", owner)
+    require(len(set(index.tolist())) == count, f"claims a slot twice: {index.tolist()}", owner)
     inside = bool(((index >= 0) & (index < storage.max_size)).all())
     require(inside, f"claims {index.tolist()} of a storage of {storage.max_size}", owner)
     return index

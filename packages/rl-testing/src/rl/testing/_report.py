@@ -27,7 +27,7 @@ class Report:
     Example:
         >>> from rl.testing import CountingEnv, check_env
         >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,))).not_exercised[0]
-        'ends reported as truncated: none in 200 random steps; give `steps=`'
+        'ends reported as truncated: none in 200 random steps; pass `steps=`'
     """
 
     owner: str

@@ -63,7 +63,7 @@ def _check_config(config: Any, owner: str) -> None:
     try:
         settings = config()
     except Exception as error:
-        raise CheckError(f"the defaults are refused: {type(error).__name__}: {error} ({owner})") from error
+        raise CheckError(f"the defaults are rejected: {type(error).__name__}: {error} ({owner})") from error
     again = config(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(config)})
     require(again == settings, "settings rebuilt from their values are not equal", owner)
 
@@ -139,7 +139,7 @@ def check_logger(
     _call("close", logger.close, owner)
     _call("close, called a second time,", logger.close, owner)
     if read is None:
-        report.skip("what was recorded: give `read=`")
+        report.skip("what was recorded: pass `read=`")
     else:
         _check_recorded(read(), owner)
     return report.warn()

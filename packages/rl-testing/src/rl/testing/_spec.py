@@ -76,7 +76,7 @@ def _check_values(spec: TensorSpec) -> None:
     if not _fits(_shape(value), spec.shape):
         fail(f"rand() has shape {_shape(value)}, not that of {name}")
     if not spec.is_in(value):
-        fail(f"rand() gave {value!r}, which is not in {name}")
+        fail(f"rand() returned {value!r}, which is not in {name}")
     spec.assert_is_in(value)
     if not _equal(spec.project(value), value):
         fail(f"project() changed {value!r}, which is in {name}")
@@ -99,7 +99,7 @@ def _check_forms(spec: TensorSpec, name: str) -> None:
         if _shape(many) != expected:
             fail(f"rand((2, 1)) has shape {_shape(many)}, not {expected}")
         if not spec.is_in(many):
-            fail(f"rand((2, 1)) gave {many!r}, which is not in {name}")
+            fail(f"rand((2, 1)) returned {many!r}, which is not in {name}")
 
 
 def _check_copies(spec: TensorSpec) -> None:
@@ -115,19 +115,19 @@ def _check_copies(spec: TensorSpec) -> None:
 
 def _agree(spec: TensorSpec, changed: TensorSpec, expected: torch.Size, what: str) -> None:
     if changed.shape != expected:
-        fail(f"{what} of {spec!r} has shape {changed.shape}, torch gives {expected}")
+        fail(f"{what} of {spec!r} has shape {changed.shape}, torch returns {expected}")
     value = changed.rand()
     if not changed.is_in(value):
-        fail(f"after {what}, rand() gave {value!r}, which is not in {changed!r}")
+        fail(f"after {what}, rand() returned {value!r}, which is not in {changed!r}")
 
 
 def _check_algebra(spec: TensorSpec) -> None:
     stacked: Any = torch.stack([spec, spec, spec], 0)  # pyright: ignore[reportArgumentType, reportCallIssue]  # specs are stacked as tensors are
     parts = stacked.unbind(0)
     if not all(part == spec for part in parts):
-        fail(f"unbind(stack) of {spec!r} gave {parts!r}")
+        fail(f"unbind(stack) of {spec!r} returned {parts!r}")
     if stacked[1] != spec:
-        fail(f"stack(...)[1] of {spec!r} gave {stacked[1]!r}")
+        fail(f"stack(...)[1] of {spec!r} returned {stacked[1]!r}")
     if -1 in spec.shape:
         return
     value = spec.rand()
@@ -171,10 +171,10 @@ def _check_slices(spec: TensorSpec) -> None:
 def _check_enumerate(spec: TensorSpec) -> None:
     values = spec.enumerate()
     if len(values) != spec.cardinality():
-        fail(f"enumerate() of {spec!r} gave {len(values)} values, the cardinality is {spec.cardinality()}")
+        fail(f"enumerate() of {spec!r} returned {len(values)} values, the cardinality is {spec.cardinality()}")
     for value in values.unbind(0):
         if not spec.is_in(value):
-            fail(f"enumerate() gave {value!r}, which is not in {spec!r}")
+            fail(f"enumerate() returned {value!r}, which is not in {spec!r}")
 
 
 def _stack(values: list[Any]) -> Any:

@@ -37,7 +37,7 @@ def check_copies_on_batch(transform: Any, batch: TensorDictBase, report: Report,
     expected = seeded(used, batch)
     for what, other in copies:
         _load(other, state)
-        require_same(seeded(other, batch), expected, f"{what} gives another result", report.owner)
+        require_same(seeded(other, batch), expected, f"{what} returns another result", report.owner)
 
 
 def check_copies_in_env(
@@ -59,7 +59,7 @@ def check_copies_in_env(
             finally:
                 twin.close()
             for one, two in zip(found, expected, strict=True):
-                require_same(one, two, f"{what} gives another result", report.owner)
+                require_same(one, two, f"{what} returns another result", report.owner)
     finally:
         env.close()
 
@@ -69,7 +69,7 @@ def _copies(transform: Any, used: Any, report: Report, *, picklable: bool) -> It
         yield "its clone" if hasattr(transform, "clone") else "its deepcopy", copy_of(used)
         yield "its deepcopy", copy.deepcopy(copy_of(used))
     if picklable:
-        with raising("pickle (if it cannot be pickled on purpose, give `picklable=False`)", report.owner):
+        with raising("pickle (if it cannot be pickled on purpose, pass `picklable=False`)", report.owner):
             yield "its pickle", pickle.loads(pickle.dumps(copy_of(used)))
     if hasattr(used, "state_dict"):
         yield "a new one with its state_dict", copy_of(transform)
@@ -107,11 +107,11 @@ Copy = Callable[[], Any]
 def check_on_batch(
     copy: Copy, batch: TensorDictBase, report: Report, *, nested: Any, repeatable: bool, compiles: bool
 ) -> None:
-    """Check fresh copies of a transform, made by `copy`, on a batch."""
+    """Check fresh copies of a transform, created by `copy`, on a batch."""
     _check_entries(copy, batch, report)
     if repeatable:
         transform = copy()
-        reason = "the same input gives two results: the transform is random or keeps a state (if on purpose, give"
+        reason = "the same input yields two results: the transform is random or keeps a state (if on purpose, pass"
         out, again = transform(batch.copy()), transform(batch.copy())
         require_same(out, again, f"{reason} `repeatable=False`)", report.owner)
         _check_dimension(copy, batch, report)
@@ -196,8 +196,8 @@ def _unchanged(call: Callable[[Any], Any], batch: TensorDictBase, which: str, ow
 
 
 def _check_dimension(copy: Copy, batch: TensorDictBase, report: Report) -> None:
-    """Check that a batch ``[1, *B]`` gives the same as ``[*B]``."""
-    reason = f"a batch {[1, *batch.batch_size]} gives another result than the same batch {list(batch.batch_size)}"
+    """Check that a batch ``[1, *B]`` returns the same as ``[*B]``."""
+    reason = f"a batch {[1, *batch.batch_size]} returns another result than the same batch {list(batch.batch_size)}"
     with raising(f"a batch {[1, *batch.batch_size]}", report.owner):
         out = copy()(batch.unsqueeze(0))
     require_close(out, copy()(batch.copy()).unsqueeze(0), reason, report.owner)
@@ -223,7 +223,7 @@ def _check_nested(transform: Any, nested: Any, batch: TensorDictBase, report: Re
     """Check that the transform of nested keys does with nested entries what the other does with those at the root."""
     with raising("the transform with nested keys", report.owner):
         out = nested(_nested(batch))
-    require_close(out, _nested(transform(batch.copy())), "nested keys give another result", report.owner)
+    require_close(out, _nested(transform(batch.copy())), "nested keys return another result", report.owner)
 
 
 def _nested(batch: TensorDictBase) -> TensorDict:
@@ -242,11 +242,11 @@ def _check_compiled(copy: Copy, batch: TensorDictBase, report: Report) -> None:
 
     torch.compiler.reset()
     function: Any = torch.compile(run, fullgraph=True, backend="eager")
-    what = "torch.compile(fullgraph=True) (if it cannot be compiled on purpose, give `compiles=False`)"
+    what = "torch.compile(fullgraph=True) (if it cannot be compiled on purpose, pass `compiles=False`)"
     with raising(what, report.owner):
         out = seeded(function, batch)
     torch.compiler.reset()
-    require_close(out, expected, "compiled, it gives another result", report.owner)
+    require_close(out, expected, "compiled, it returns another result", report.owner)
 
 
 def _check_cuda(copy: Copy, batch: TensorDictBase, report: Report) -> None:
@@ -294,9 +294,9 @@ def check_transform(
 
     - returns a TensorDict of the same batch size, and changes no tensor of its input in place;
     - replaces only entries that its ``contract`` or ``out_keys`` declare;
-    - gives the same result for the same input, for a batch with one dimension more, compiled by
+    - returns the same result for the same input, for a batch with one dimension more, compiled by
       ``torch.compile(fullgraph=True)``, and with nested keys;
-    - gives the input back through ``inv``, for keys that are in ``in_keys`` and ``in_keys_inv``;
+    - restores the input back through ``inv``, for keys that are in ``in_keys`` and ``in_keys_inv``;
     - runs on a CUDA device, where there is one;
     - if it has neither ``inv`` nor ``transform_specs``: changes the entries under ``next`` also when it is called as in
       an environment, with the root and with ``next`` by themselves. Without `wrap` this is only reported.

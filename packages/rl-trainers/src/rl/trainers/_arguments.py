@@ -188,7 +188,7 @@ def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
         return ()
     for option in ("--seed", "--resume"):
         if _value_of(option, given) is not None:
-            raise UsageError(f"--seeds makes a run for each seed: remove {option}")
+            raise UsageError(f"--seeds starts a run for each seed: remove {option}")
     wrong = UsageError(f"--seeds must be different integers from 0 to 2147483647, as in 0,1,2 or 0-4, got {text}")
     seeds: list[int] = []
     for word in text.strip("[]").split(","):
@@ -360,7 +360,7 @@ def _in_brackets(text: str, kind: Any) -> str:
 
 
 def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
-    """Each repeated option once, with the list of its values at the place of the first."""
+    """Each repeated option once, with the list of its values at the position of the first."""
     out: list[str] = []
     places: dict[str, int] = {}
     values: dict[str, list[str]] = {}
@@ -431,7 +431,7 @@ def _parse(parser: ArgumentParser, recipe: Algorithm, given: Sequence[str]) -> t
 
 
 def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -> Preset | None:
-    """Return the preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
+    """Return the preset that applies, less the settings that an option or a file sets; None if nothing of it is left.
 
     Raises:
         UsageError: If there is no preset of that name.

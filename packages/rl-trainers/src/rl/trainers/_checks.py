@@ -1,4 +1,4 @@
-"""What a run refuses: keys that two parts write, values that are not finite."""
+"""What a run rejects: keys that two parts write, values that are not finite."""
 
 from __future__ import annotations
 

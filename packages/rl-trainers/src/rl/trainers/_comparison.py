@@ -123,7 +123,7 @@ def draw(curves: Sequence[Curve], out: Path, metric: str, x: str) -> None:
     """Draw curves, with a panel for each environment, as ``.png``, ``.svg`` or ``.html``.
 
     Raises:
-        RLError: If the picture cannot be written.
+        RLError: If the plot cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

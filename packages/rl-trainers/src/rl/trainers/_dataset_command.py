@@ -109,7 +109,7 @@ def record_dataset(
 
 
 def _origin(env: Any, name: str) -> dict[str, str]:
-    """Metadata about the environment: its name in the run, and its spec if Gymnasium can make it from one."""
+    """Metadata about the environment: its name in the run, and its spec if Gymnasium can create it from one."""
     simulators = getattr(env, "gym_env", None)
     first = simulators[0] if isinstance(simulators, list) else simulators
     try:
@@ -119,7 +119,7 @@ def _origin(env: Any, name: str) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name before anything is played; Minari leaves a folder behind if it refuses one itself."""
+    """Reject a name before anything is played; Minari leaves a folder behind if it rejects one itself."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
@@ -203,7 +203,7 @@ def _read_buffer(
 def _play(
     env: Any, policy: Any, frames: int, random: float, seed: int, seen: Sequence[str], *, one_hot: bool
 ) -> list[dict[str, Any]]:
-    """Whole episodes."""
+    """Complete episodes."""
     states = states_of(policy)
     if states:
         from rl.envs import InitTracker, TensorDictPrimer, TransformedEnv

@@ -18,7 +18,7 @@ from rl.trainers.config import RunConfig
 
 
 def check_device(device: str) -> None:
-    """Raise unless tensors can be made on a device.
+    """Raise unless tensors can be created on a device.
 
     Raises:
         BackendError: If not; names the available devices.

@@ -165,7 +165,7 @@ def _line_of(error: BaseException, module: str) -> str:
 
 
 class GivenEnv(str):
-    """The name of an environment, with the function that makes it in this process."""
+    """The name of an environment, with the function that creates it in this process."""
 
     __slots__ = ("make",)
 
@@ -230,8 +230,8 @@ def _of_gymnasium(env: Any) -> tuple[GivenEnv, dict[str, Any]]:
     spec = getattr(env, "spec", None)
     if spec is None or getattr(spec, "entry_point", None) is None:
         raise ArgumentError(
-            f"env is a {type(env).__name__}, which cannot be rebuilt, and a run needs several; give the class or a"
-            " function that makes it, as in env=MyEnv or env=lambda: MyEnv(size=5)"
+            f"env is a {type(env).__name__}, which cannot be rebuilt, and a run needs several; pass the class or a"
+            " function that creates it, as in env=MyEnv or env=lambda: MyEnv(size=5)"
         )
     import gymnasium
 
@@ -244,7 +244,7 @@ def _of_gymnasium(env: Any) -> tuple[GivenEnv, dict[str, Any]]:
     found = {
         name: value
         for name, value in spec.kwargs.items()
-        if name not in own.kwargs or repr(own.kwargs[name]) != repr(value)  # comparing arrays gives an array
+        if name not in own.kwargs or repr(own.kwargs[name]) != repr(value)  # comparing arrays returns an array
     }
     if spec.max_episode_steps != own.max_episode_steps:
         found["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
@@ -268,8 +268,8 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _not_named(what: str) -> ArgumentError:
     return ArgumentError(
-        f"env {what}, which no settings can hold, so that later commands would make another environment; give a"
-        " function of a module that makes all of it, as in env=my_env.make_maze"
+        f"env {what}, which no settings can hold, so that later commands would create another environment; pass a"
+        " function of a module that creates all of it, as in env=my_env.make_maze"
     )
 
 
@@ -288,7 +288,7 @@ def check_trusted(settings: Mapping[str, Any], trust: str | Sequence[str], file:
     """Raise if settings from a file name code that is neither an installed component nor trusted.
 
     Run folders, config files and benchmark files are data that people share. So nothing in them is imported or called,
-    also if the run was made here: every file is treated alike, and only the command line or the caller adds modules.
+    also if the run was created here: every file is treated alike, and only the command line or the caller adds modules.
 
     Args:
         settings: Settings of `file`, without those that the command line replaces.
@@ -399,5 +399,5 @@ def _named_in(setting: str, text: str) -> Iterator[tuple[str, str]]:
         try:
             inner = yaml.safe_load("{" + arguments)
         except (yaml.YAMLError, RecursionError):
-            return  # refused where it is used
+            return  # rejected where it is used
         yield from _texts_of(f"{setting}.arguments", inner)

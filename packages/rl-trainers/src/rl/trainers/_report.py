@@ -217,11 +217,11 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     Args:
         metrics: The file; its columns ``rollout/return_mean`` and ``eval/return_mean`` are plotted.
         out: The PNG file to write.
-        title: Title above the picture.
+        title: Title above the plot.
 
     Raises:
         CheckpointError: If the file cannot be read.
-        RLError: If the picture cannot be written.
+        RLError: If the plot cannot be written.
     """
     figure = learning_curve(metrics, title)
     _save(figure, figure.axes[0], out, f"rl plot {metrics.parent}")
@@ -232,7 +232,7 @@ def learning_curve(metrics: Path, title: str = "") -> Any:
 
     Args:
         metrics: A ``metrics.csv``.
-        title: Title above the picture.
+        title: Title above the plot.
 
     Raises:
         CheckpointError: If the file cannot be read.
@@ -257,12 +257,12 @@ def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: f
     Args:
         metrics: A ``metrics.csv`` of each run; only evaluations after the same frames in all of them are plotted.
         out: The PNG file to write.
-        title: Title above the picture.
+        title: Title above the plot.
         reference: Return at which a line is drawn.
 
     Raises:
         CheckpointError: If a file cannot be read.
-        RLError: If the picture cannot be written.
+        RLError: If the plot cannot be written.
     """
     runs = [read_metrics(path) for path in metrics]
     curves = [

@@ -298,7 +298,7 @@ def run_plot(argv: Sequence[str]) -> int:
 
     Raises:
         UsageError: If the arguments cannot be understood.
-        RLError: If there is no such run, its metrics cannot be read, or the picture cannot be written.
+        RLError: If there is no such run, its metrics cannot be read, or the plot cannot be written.
     """
     parser = OneLineParser(
         "rl plot",

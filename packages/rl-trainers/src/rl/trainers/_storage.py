@@ -142,7 +142,7 @@ def check_video(out: str | Path) -> Any:
     Raises:
         MissingExtraError: If it is not installed.
         ArgumentError: If there is a file at `out`, or its name has no known ending.
-        RLError: If no file can be made there.
+        RLError: If no file can be created there.
     """
     path = Path(out)
     if path.exists():
@@ -323,7 +323,7 @@ class RunFolder:
             config: Settings.
 
         Raises:
-            RLError: If the folder is there already, or cannot be made.
+            RLError: If the folder is there already, or cannot be created.
             ArgumentError: If a setting cannot be written as YAML.
         """
         text = config_yaml(recipe.reference, config)
@@ -497,7 +497,7 @@ def new_folder_of_runs(recipe: str, config: RunConfig) -> Path:
     """Create a folder ``runs/RECIPE-ENV-seeds-COUNTER``, for runs that differ in their seed.
 
     Raises:
-        RLError: If it cannot be made.
+        RLError: If it cannot be created.
     """
     return next(path for path in _names(recipe, config, "seeds") if _create_folder(path))
 
@@ -523,16 +523,20 @@ def _create_folder(path: Path) -> bool:
     """Whether the folder is new; another run may take a name at any moment.
 
     Raises:
-        RLError: If it cannot be made.
+        RLError: If it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=False)
     except ValueError as error:
-        raise RLError(f"the run folder {str(path)!r} cannot be made: {error}; name another one with --out") from error
+        raise RLError(
+            f"the run folder {str(path)!r} cannot be created: {error}; name another one with --out"
+        ) from error
     except OSError as error:
         if os.path.lexists(path):
             return False
-        raise RLError(f"the run folder {path} cannot be made: {error.strerror}; name another one with --out") from error
+        raise RLError(
+            f"the run folder {path} cannot be created: {error.strerror}; name another one with --out"
+        ) from error
     return True
 
 

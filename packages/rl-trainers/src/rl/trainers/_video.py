@@ -82,7 +82,7 @@ def _going_on(td: TensorDictBase) -> TensorDictBase:
 
 
 def _fps(env: Any) -> float:
-    """Pictures per second, as a Gymnasium environment states it."""
+    """Frames per second, as a Gymnasium environment states it."""
     simulator = getattr(env, "gym_env", env)
     simulator = simulator[0] if isinstance(simulator, (list, tuple)) else simulator
     return (getattr(simulator, "metadata", None) or {}).get("render_fps") or FPS

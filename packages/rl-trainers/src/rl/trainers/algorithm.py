@@ -116,7 +116,7 @@ class Algorithm:
     ) -> None:
         if isinstance(loop, str) and loop not in LOOPS:
             raise ArgumentError(
-                f"Algorithm: there is no loop {loop!r}; name one of {', '.join(LOOPS)}, or give a function"
+                f"Algorithm: there is no loop {loop!r}; name one of {', '.join(LOOPS)}, or pass a function"
             )
         self.name, self.config, self.evaluate = config.recipe, config, evaluate
         self._loop, self._policy, self._presets, self._parts = loop, policy, presets, parts

@@ -172,7 +172,7 @@ def plot(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments cannot be understood.
 
     Raises:
-        RLError: If there is no such run, its metrics cannot be read, or the picture cannot be written.
+        RLError: If there is no such run, its metrics cannot be read, or the plot cannot be written.
     """
     return _with_usage("plot", argv)
 
@@ -314,7 +314,7 @@ def benchmark(argv: Sequence[str]) -> int:
     _search_current_folder()
     parser = OneLineParser(
         "rl benchmark",
-        description="Train all cases of a YAML file with all their seeds; write results.json, results.md and pictures."
+        description="Train all cases of a YAML file with all their seeds; write results.json, results.md and plots."
         " Runs that are complete are not repeated.",
     )
     parser.add_argument("file", metavar="FILE", help="YAML: seeds, and a list of cases")
@@ -385,7 +385,7 @@ def evaluate(argv: Sequence[str]) -> int:
         if options.video and trained is not None:  # of the only run
             seed = trained.config.seed if options.seed is None else options.seed
             count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
-            sys.stdout.write(f"{options.video}: {count} pictures\n")
+            sys.stdout.write(f"{options.video}: {count} frames\n")
     if len(runs) > 1:
         sys.stdout.write(f"{len(runs)} seeds: median {median(means):.2f} (from {min(means):.2f} to {max(means):.2f})\n")
     return 0

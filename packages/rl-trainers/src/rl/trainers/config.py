@@ -83,7 +83,7 @@ def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
     """Define a field with rules.
 
     Args:
-        default: Value of the field where none is given; a function of no arguments makes it.
+        default: Value of the field where none is given; a function of no arguments creates it.
         rules: Rules of the values.
         repeated: Whether the option may be given several times, once for each entry.
 
@@ -336,10 +336,10 @@ class RunConfig(metaclass=_ConfigType):
             frame in all other settings.
         atari: Whether to apply the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the
             maximum of the last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign
-            of the reward, in evaluations whole games and their score.
+            of the reward, in evaluations complete games and their score.
         gamma: Discount of the return, per step.
         observation_layout: Reading of observations with two or more dimensions. auto takes uint8 with three
-            dimensions as an image, whose channels are the smaller of the first and last dimension, and refuses
+            dimensions as an image, whose channels are the smaller of the first and last dimension, and rejects
             others; channels-first and channels-last take all with three dimensions as images; flat takes all as
             vectors.
         total_frames: Number of environment steps to train for, counted over all parallel environments.
@@ -374,7 +374,7 @@ class RunConfig(metaclass=_ConfigType):
         loggers: Loggers that get every row of metrics, as in csv,tensorboard or 'csv,wandb:{project: maze}'; names of
             components or module:NAME.
         metric_names: Names that metrics have in loggers other than csv: rl, or those of sb3 or cleanrl, for
-            dashboards that were made for these.
+            dashboards that were created for these.
 
     Raises:
         ArgumentError: If a value is out of its range.

@@ -90,7 +90,7 @@ def make_env(  # noqa: PLR0913  one for each setting
 
     Args:
         env: Environment, in this order: the name of an installed env component; COMPONENT/ID, where the component takes
-            an id; ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's;
+            an id; ``module:Class``, an environment class or a function that creates one, ours or Gymnasium's;
             ``module:ID``, a Gymnasium id that the module registers; a Gymnasium id.
         num_envs: Batch size; an environment with a batch of its own keeps that.
         seed: Seed of the environment.
@@ -209,7 +209,7 @@ def _clipped(made: Env) -> Env:
 def _explain(
     env: str, arguments: tuple[Any, ...], env_kwargs: Mapping[str, Any] | None, *, atari: bool
 ) -> Generator[None]:
-    """Errors of the making of an environment, with what to do about them."""
+    """Errors of the creation of an environment, with what to do about them."""
     try:
         yield
     except UnknownComponentError as error:
@@ -217,9 +217,9 @@ def _explain(
             raise
         stop = "" if str(error).endswith((".", "?")) else "."
         raise UnknownComponentError(f"{error}{stop} {_no_component(env)}") from error
-    except gymnasium.error.Error as error:  # of a malformed id, and what else Gymnasium refuses
+    except gymnasium.error.Error as error:  # of a malformed id, and what else Gymnasium rejects
         said = " ".join(str(error).split()).removesuffix(".")
-        raise RLError(f"{env!r} cannot be made, Gymnasium says: {said}. Write an id as in CartPole-v1") from error
+        raise RLError(f"{env!r} cannot be created, Gymnasium says: {said}. Write an id as in CartPole-v1") from error
     except (TypeError, ArgumentError, SpecError) as error:
         if atari:
             raise ArgumentError(
@@ -230,7 +230,7 @@ def _explain(
             raise
         given_kwargs = f" with env_kwargs={dict(env_kwargs)}" if env_kwargs else ""
         raise RLError(
-            f"{env!r} cannot be made{given_kwargs}: {error}; give what it takes with --env-kwargs '{{key: value}}'"
+            f"{env!r} cannot be created{given_kwargs}: {error}; pass what it takes with --env-kwargs '{{key: value}}'"
         ) from error
 
 
@@ -347,7 +347,7 @@ def _transform(text: str) -> Any:
     try:
         return found(*positional, **arguments)
     except TypeError as error:
-        raise ArgumentError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+        raise ArgumentError(f"the transform {text!r} cannot be created: {error}; write NAME:{{key: value}}") from error
 
 
 def _wrapper(text: str) -> Callable[[Any], Any]:
@@ -363,12 +363,12 @@ def _wrap(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> A
         return wrapper(env, **arguments)
     except TypeError as error:
         raise RLError(
-            f"the wrapper {text!r} cannot be made: {error}; give its arguments as in module:callable:{{key: value}}"
+            f"the wrapper {text!r} cannot be created: {error}; pass its arguments as in module:callable:{{key: value}}"
         ) from error
 
 
 def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
-    """Return the callable that makes the environment, and its positional arguments."""
+    """Return the callable that creates the environment, and its positional arguments."""
     if isinstance(env, GivenEnv):
         return env.make, ()
     _check_form(env)
@@ -479,7 +479,7 @@ def _create_batch(
     first = _check_no_wrappers(first, wrappers)
     if not hasattr(first, "batch_size"):
         raise RLError(
-            f"{getattr(make, '__name__', make)} made a {type(first).__name__}, which is neither an environment of"
+            f"{getattr(make, '__name__', make)} returned a {type(first).__name__}, which is neither an environment of"
             " ours (rl.core.interfaces.Env) nor a gymnasium.Env; return one of these"
         )
     if len(first.batch_size) == 1 and first.batch_size.numel() == num_envs:
@@ -512,7 +512,7 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
     names = _parameters(make)
     size = names.get("num_envs")
     if size is not None and size.default is size.empty and "num_envs" not in options:
-        _reject_workers(make, "makes a batch of environments itself")
+        _reject_workers(make, "creates a batch of environments itself")
     options = {name: value for name, value in options.items() if name != "device"}
     if "categorical_action_encoding" in names:
         options.setdefault("categorical_action_encoding", True)
@@ -524,7 +524,7 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
         return _gym_wrapper(reduce(_apply, wrappers, made), seed)
     made = _check_no_wrappers(made, wrappers)
     if getattr(made, "batch_size", None) != ():
-        _reject_workers(make, "makes a batch or no environment of ours")
+        _reject_workers(make, "creates a batch or no environment of ours")
     return made
 
 
@@ -556,8 +556,8 @@ def _create(make: Make, arguments: tuple[str, ...], options: dict[str, Any], see
     made.close()
     if "info_keys" not in _parameters(make):
         raise SpecError(
-            f"{getattr(make, '__name__', make)} makes an environment whose info has {MASK!r}, which policies have to"
-            f" read: give info_keys=[{MASK!r}] to its GymEnv or GymWrapper"
+            f"{getattr(make, '__name__', make)} returns an environment whose info has {MASK!r}, which policies have to"
+            f" read: pass info_keys=[{MASK!r}] to its GymEnv or GymWrapper"
         )
     return make(*arguments, **options, info_keys=found)
 
@@ -582,7 +582,7 @@ def make_collector(config: RunConfig, env: Env, policy: Any, seed: int, **settin
 
     Args:
         config: Settings of the run; with `ray` as many actors as `workers`, each with its share of the environments.
-        env: Environment of training. With `ray` the actors make their own, and this one is closed.
+        env: Environment of training. With `ray` the actors create their own, and this one is closed.
         policy: Policy that collects.
         seed: Seed of the first environment.
         settings: Arguments of the collector.

@@ -35,13 +35,13 @@ MAX_STEPS, NOTE_STEPS = 100_000, 10_000
 
 
 class Evaluator:
-    """Plays whole episodes.
+    """Plays complete episodes.
 
     Each parallel environment plays the same number of episodes, so that short episodes are not over-represented.
 
     Args:
         make: Function that returns an environment, called with the number of parallel environments and a seed;
-            `Run.make_env` makes one that is meant for evaluations.
+            `Run.make_env` creates one that is meant for evaluations.
         policy: The policy; each `run` uses its current weights.
         deterministic: Whether to take the deterministic action instead of sampling as in training.
 

@@ -93,7 +93,7 @@ def export_policy(
             differences: dict[str, float] = {}
             for name in formats:
                 files[name] = folder / FORMATS[name]
-                with atomic_path(files[name]) as path:  # kept only if it gives the same actions
+                with atomic_path(files[name]) as path:  # kept only if it returns the same actions
                     call = _WRITERS[name](program, module, recorded[0][0], path)
                     differences[name] = _compare(name, call, recorded)
     facts = {

@@ -303,4 +303,4 @@ def _entry(observation: Any, key: NestedKey, index: int, count: int) -> Any:
         return observation
     if isinstance(observation, Sequence | tuple) and len(observation) == count:
         return observation[index]
-    raise ShapeError(f"the policy reads {count} entries: give the observation as a dict of them")
+    raise ShapeError(f"the policy reads {count} entries: pass the observation as a dict of them")

@@ -122,7 +122,7 @@ class Logger(ABC):
         self._cannot("settings", "log_hparams")
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:  # noqa: ARG002 - of the interface
-        """Record pictures, uint8 ``[T, C, H, W]`` or ``[N, T, C, H, W]``; `kwargs` has ``fps``, pictures per second.
+        """Record frames, uint8 ``[T, C, H, W]`` or ``[N, T, C, H, W]``; `kwargs` has ``fps``, frames per second.
 
         Raises:
             RLError: If the logger records none.
@@ -217,7 +217,7 @@ class CSVLogger(Logger):
         write_atomic(_file_of(self.folder, "", "hparams", None, ".yaml"), _yaml(cfg))
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
-        """Write pictures as a video; of several videos side by side.
+        """Write frames as a video; of several videos side by side.
 
         Raises:
             MissingExtraError: If imageio is not installed.
@@ -367,7 +367,7 @@ def video_file(folder: Path, name: str, video: Tensor, step: int | None = None, 
         name: Name of the video.
         video: Pictures, uint8 ``[T, C, H, W]`` or ``[N, T, C, H, W]``.
         step: Frames so far.
-        fps: Pictures per second.
+        fps: Frames per second.
 
     Returns:
         The file.
@@ -387,7 +387,7 @@ BATCH_OF_VIDEOS = 5
 
 
 def pictures_of(video: Tensor) -> Any:
-    """Pictures ``[T, H, W, C]`` of a video ``[T, C, H, W]``, or of several side by side, as an array.
+    """Frames ``[T, H, W, C]`` of a video ``[T, C, H, W]``, or of several side by side, as an array.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""The former place of the algorithms, kept for one series: their names are in `rl.trainers`."""
+"""The former location of the algorithms, kept for one series: their names are in `rl.trainers`."""
 
 from __future__ import annotations
 

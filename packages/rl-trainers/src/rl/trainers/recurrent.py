@@ -18,7 +18,7 @@ from rl.trainers.networks import ACTIVATIONS, network, observations_of
 
 __all__ = ["NEVER_DONE", "MemoryConfig", "activation_of", "recurrent_layers", "with_memory"]
 
-#: never true: to a recurrent policy the whole life of an environment is one sequence
+#: never true: to a recurrent policy the entire life of an environment is one sequence
 NEVER_DONE = (NEXT, "break")
 
 

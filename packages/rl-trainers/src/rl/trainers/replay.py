@@ -48,7 +48,7 @@ def replay_sampler(config: Any) -> Any:
         return make(**arguments)
     except TypeError as error:
         raise ArgumentError(
-            f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}"
+            f"the sampler {config.sampler!r} cannot be created: {error}; write NAME:{{key: value}}"
         ) from error
 
 

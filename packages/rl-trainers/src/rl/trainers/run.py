@@ -201,7 +201,7 @@ class Run:
             yield self
 
     def _leave_no_failed_start(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After an error in the first iteration: remove the folder, which this run has made."""
+        """After an error in the first iteration: remove the folder, which this run has created."""
         if kind is not None and self._is_failed_start and self.folder is not None:
             self.folder.remove()
 
@@ -351,7 +351,7 @@ class Run:
         if not self.episodes.episodes and self.frames >= ENDLESS_STEPS * self.config.num_envs:
             self.note(
                 f"note: no episode of {self.config.env!r} has ended in {ENDLESS_STEPS} steps of each environment;"
-                " evaluations play whole episodes, so an environment that never ends needs --max-episode-steps"
+                " evaluations play complete episodes, so an environment that never ends needs --max-episode-steps"
             )
         if self._checkpoint.due(self.frames):
             self._save_last()
@@ -564,7 +564,7 @@ class Run:
             self._restore_best(run["best"])
         except (RLError, RuntimeError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{self.folder.last} does not fit this run: its part {name!r} gave {_first_line(error)}; was the"
+                f"{self.folder.last} does not fit this run: its part {name!r} raised {_first_line(error)}; was the"
                 " environment changed? Train again into a new folder"
             ) from error
         write = config_yaml(self.recipe.reference, self.config)

@@ -68,7 +68,7 @@ class WorkersBase(CollectorBase):
         self.policy, self._makes_policy = policy, policy_factory is not None
         self.replay_buffer = replay_buffer
         self._hooks = {name: settings.get(name) for name in ("pre_collect_hook", "post_collect_hook")}
-        self._assigned: dict[str, Any] = {}  # hooks that the workers were not made with
+        self._assigned: dict[str, Any] = {}  # hooks that the workers were not created with
         self.total_frames = as_total_frames(total_frames, owner)
         self._output = Output(
             postproc,
@@ -118,7 +118,7 @@ class WorkersBase(CollectorBase):
         self._check_rows()
 
     def _check_rows(self) -> None:
-        """Refuse a storage that counts more dimensions than a batch has whose parts are concatenated."""
+        """Reject a storage that counts more dimensions than a batch has whose parts are concatenated."""
         counted = getattr(getattr(self.replay_buffer, "storage", None), "ndim", 1)
         reshaped = self._output.postproc is not None or self._output.split_trajs or self._whole is not None
         if counted < 2 or self._cat == "stack" or self._ahead or not self._output.extend_buffer or reshaped:
@@ -373,7 +373,7 @@ class WorkersBase(CollectorBase):
         self._hooks[name] = self._assigned[name] = hook
 
     def _assign_again(self, index: int) -> None:
-        """Give a worker that replaces another what was assigned since it was made."""
+        """Give a worker that replaces another what was assigned since it was created."""
         for name, hook in self._assigned.items():
             self._call(index, "call", "__setattr__", name, hook)
 
@@ -458,7 +458,7 @@ def _by_worker(source: Any, worker_ids: Any) -> dict[Any, Any] | None:
 
 
 def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
-    """Refuse settings that `Collector` does not have, or that do not apply to batches of workers."""
+    """Reject settings that `Collector` does not have, or that do not apply to batches of workers."""
     check_arguments(Collector, settings, owner)
     refused = {
         "interruptor": "MultiSyncCollector(preemptive_threshold=...) has one of its own",
@@ -473,7 +473,9 @@ def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs
     """Return a function without arguments for each worker."""
     given = create_env_fn if env_fns is None else env_fns
     if given is None or (create_env_fn is not None and env_fns is not None):
-        raise ArgumentError(f"{owner} takes a list of functions that make environments, as create_env_fn or as env_fns")
+        raise ArgumentError(
+            f"{owner} takes a list of functions that create environments, as create_env_fn or as env_fns"
+        )
     if callable(given):
         if num_workers is None:
             raise ArgumentError(f"{owner} got one function: say num_workers=, or pass a list")
@@ -481,7 +483,7 @@ def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs
     makers = list(given)
     if not makers or not all(callable(make) for make in makers) or num_workers not in (None, len(makers)):
         raise ArgumentError(
-            f"{owner} takes functions that make environments, one for each worker"
+            f"{owner} takes functions that create environments, one for each worker"
             f" ({'any number' if num_workers is None else num_workers}), got {makers!r:.200}"
         )
     if kwargs is None:
@@ -493,7 +495,7 @@ def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs
 
 
 def _policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
-    """Return the policy or the function that makes it, for each worker."""
+    """Return the policy or the function that creates it, for each worker."""
     if factory is None:
         return [policy] * count
     several = [factory] * count if callable(factory) else list(factory)
@@ -505,7 +507,7 @@ def _policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]
 class Interruptor:
     """Flag in shared memory that ends the batch of every ``Collector(interruptor=...)`` within a few steps.
 
-    Make it before the worker processes, and give it to their collectors.
+    Create it before the worker processes, and pass it to their collectors.
 
     Example:
         >>> from rl.collectors import Collector

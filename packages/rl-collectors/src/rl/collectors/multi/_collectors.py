@@ -158,10 +158,10 @@ class MultiSyncCollector(MultiBase):
     are those of `Collector`, and ``policy_version`` int64: the number of weight updates that the worker had.
 
     Args:
-        create_env_fn: Functions that make the environments, one for each worker; or one function and `num_workers`.
+        create_env_fn: Functions that create the environments, one for each worker; or one function and `num_workers`.
         policy: A TensorDict module or function, of which every worker has a copy; random actions if None.
-        frames_per_batch: Frames of a batch, over all workers; rounded up to whole steps of each.
-        total_frames: Frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        frames_per_batch: Frames of a batch, over all workers; rounded up to full steps of each.
+        total_frames: Frames after which iteration ends, rounded up to full batches; -1 for no end.
         cat_results: Form of a batch: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches
             ``[*B, T]`` along which they are concatenated, 0 or -1 (time). None for 0 if the batch extends a replay
             buffer, so that its rows are those of a `Collector`, and ``"stack"`` otherwise.
@@ -170,14 +170,14 @@ class MultiSyncCollector(MultiBase):
         env_fns: The same as `create_env_fn`.
         num_workers: Number of workers if there is one function.
         create_env_kwargs: Arguments of the functions, or a list of them.
-        policy_factory: Function that makes the policy in the worker, or a list of them; takes the place of `policy`.
+        policy_factory: Function that creates the policy in the worker, or a list of them; takes the place of `policy`.
         num_workers_per_collector: 1.
         init_random_frames: Number of frames at the start with random actions, over all workers; None and -1 for none.
         postproc: Function that is applied to every batch; its result is yielded.
         split_trajs: Whether to split every batch with `split_trajectories`.
         update_at_each_batch: Whether to call `update_policy_weights_` before every batch.
         weight_updater: A `WeightUpdaterBase`, with which this collector is registered.
-        trajs_per_batch: Number of whole trajectories of a batch, see `Collector`; of all workers, in the order in which
+        trajs_per_batch: Number of full trajectories of a batch, see `Collector`; of all workers, in the order in which
             they end.
         traj_format: See `Collector`.
         replay_buffer: Buffer that is extended by every batch; None is yielded instead.
@@ -314,7 +314,7 @@ class MultiCollector:
     """`MultiSyncCollector` if `sync` is true, else `MultiAsyncCollector`; with the arguments of those.
 
     Args:
-        create_env_fn: Functions that make the environments, one for each worker process.
+        create_env_fn: Functions that create the environments, one for each worker process.
         policy: A TensorDict module or function, of which every worker has a copy; random actions if None.
         sync: Whether a batch consists of parts of all workers, or is that of one.
         settings: Further arguments of the collector.

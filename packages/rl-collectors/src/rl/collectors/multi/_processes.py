@@ -39,8 +39,8 @@ class WorkerBase:
 
     Args:
         collector_class: Class of the collector.
-        create_env_fn: Function that makes the environment.
-        policy: The policy; a function that makes it if `factory`.
+        create_env_fn: Function that creates the environment.
+        policy: The policy; a function that creates it if `factory`.
         factory: See `policy`.
         settings: Further arguments of the collector.
         index: Number of this worker.
@@ -279,7 +279,7 @@ class MultiBase(WorkersBase):
             if other != found[0]:
                 raise SpecError(
                     f"{type(self).__name__}: the batches of workers 0 and {index} differ, which they may not:"
-                    f" {_differences(found[0], other)}. Make environments with equal specs"
+                    f" {_differences(found[0], other)}. Create environments with equal specs"
                 )
         front = (SLOTS, len(self._workers))
         self._layout = {key: ((*front, *shape), dtype) for key, (shape, dtype) in found[0]["layout"].items()}

@@ -167,7 +167,7 @@ class TensorSpec(ABC):
     """A set of tensors of one shape, dtype and device: draw from it, test for it, project onto it.
 
     A spec behaves like a tensor without data: ``expand, squeeze, unsqueeze, reshape, flatten, unflatten, unbind,
-    clone, to``, indexing and ``torch.stack`` give the spec of what torch would give. Such an operation only
+    clone, to``, indexing and ``torch.stack`` return the spec of what torch would return. Such an operation only
     picks elements: it is done once on the elements' numbers, and each spec takes those elements of its parameters
     (`_gather`). Trailing dimensions that encode one value (the classes of a one-hot vector) stay as they are.
 

@@ -146,7 +146,7 @@ class Composite(TensorSpec):
         return spec
 
     def set(self, key: NestedKey, spec: Any) -> Self:
-        """Put a spec under a key; a path makes the nested composites that it needs, None removes the entry."""
+        """Put a spec under a key; a path creates the nested composites that it needs, None removes the entry."""
         if not _is_key(key):
             raise SpecError(f"a key of Composite is a string or a tuple of strings, got {key!r}")
         if spec is None:
@@ -476,7 +476,7 @@ def _size(value: Any) -> torch.Size:
 
 
 class Stacked(TensorSpec):
-    """Specs that differ side by side along a new dimension, as ``torch.stack`` gives them.
+    """Specs that differ side by side along a new dimension, as ``torch.stack`` returns them.
 
     Where the shapes differ, `shape` has a -1. Values of composites are lazy stacks of TensorDicts, which may differ in
     keys; ``stacked[key]`` stacks the entries of one key. Numpy values are lists along the dimension.
@@ -786,7 +786,7 @@ class _OfDomain(ABCMeta):
 
 
 class UnboundedContinuous(Unbounded, metaclass=_OfDomain):
-    """`Unbounded` of a float dtype; makes an `Unbounded`.
+    """`Unbounded` of a float dtype; creates an `Unbounded`.
 
     Example:
         >>> spec = UnboundedContinuous(3)
@@ -796,7 +796,7 @@ class UnboundedContinuous(Unbounded, metaclass=_OfDomain):
 
 
 class UnboundedDiscrete(Unbounded, metaclass=_OfDomain):
-    """`Unbounded` of an integer dtype or bool; makes an `Unbounded`, of int64 by default.
+    """`Unbounded` of an integer dtype or bool; creates an `Unbounded`, of int64 by default.
 
     Example:
         >>> UnboundedDiscrete(3).dtype
@@ -805,7 +805,7 @@ class UnboundedDiscrete(Unbounded, metaclass=_OfDomain):
 
 
 class BoundedContinuous(Bounded, metaclass=_OfDomain):
-    """`Bounded` of a float dtype; makes a `Bounded`.
+    """`Bounded` of a float dtype; creates a `Bounded`.
 
     Example:
         >>> BoundedContinuous(-1.0, 1.0, (3,)) == Bounded(-1.0, 1.0, (3,))
@@ -814,7 +814,7 @@ class BoundedContinuous(Bounded, metaclass=_OfDomain):
 
 
 class BoundedDiscrete(Bounded, metaclass=_OfDomain):
-    """`Bounded` of an integer dtype or bool; makes a `Bounded`, of int64 by default.
+    """`Bounded` of an integer dtype or bool; creates a `Bounded`, of int64 by default.
 
     Example:
         >>> BoundedDiscrete(0, 4).cardinality()

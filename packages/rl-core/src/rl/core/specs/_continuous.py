@@ -89,7 +89,7 @@ def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
     if not dtype.is_floating_point and bool((cast.to(end.dtype) != end).any()):
         raise SpecError(
             f"Bounded: the ends {end.tolist()!r:.100} are not values of {dtype}:"
-            " give ends that it holds, or a wider dtype"
+            " pass ends that it holds, or a wider dtype"
         )
     return cast
 

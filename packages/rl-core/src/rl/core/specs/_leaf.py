@@ -22,7 +22,7 @@ from rl.core.specs._base import Device, Fault, Shape, TensorSpec, lead_size, tak
 
 
 interval_arguments = foreign_arguments(
-    needless={"domain": ("needless: it follows from the dtype", ...)},
+    needless={"domain": ("unused: it follows from the dtype", ...)},
     replaced={"minimum": "use low=", "maximum": "use high="},
 )
 one_hot_arguments = foreign_arguments(needless={"use_register": ("not available yet: classes are 0 to n - 1", False)})
@@ -396,7 +396,7 @@ def require_room(owner: LeafSpec, n: int, dtype: torch.dtype) -> None:
     """
     last = 1 if dtype is torch.bool else n if dtype.is_floating_point else torch.iinfo(dtype).max
     if n - 1 > last:
-        raise SpecError(f"{type(owner).__name__}: {dtype} cannot hold {n} classes, only {last + 1}: give a wider dtype")
+        raise SpecError(f"{type(owner).__name__}: {dtype} cannot hold {n} classes, only {last + 1}: pass a wider dtype")
 
 
 def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:

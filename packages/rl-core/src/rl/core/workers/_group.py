@@ -66,7 +66,7 @@ class WorkerGroup(GroupBase):
 
     Raises:
         ArgumentError: If there is no such start method, or a function cannot be pickled for it.
-        WorkerError: If a handler cannot be made.
+        WorkerError: If a handler cannot be created.
 
     Example:
         >>> class Adder:
@@ -112,7 +112,7 @@ class WorkerGroup(GroupBase):
     # ---- life
 
     def restart(self, index: int) -> None:
-        """Replace a worker by a new one, which makes its handler again; answers of the old one are lost."""
+        """Replace a worker by a new one, which creates its handler again; answers of the old one are lost."""
         old = self._workers[index]
         self._forget(index)
         old.process.kill()
@@ -234,7 +234,7 @@ class WorkerGroup(GroupBase):
         with suppress(AssertionError):
             worker.process.join(1.0)
         how = _end_text(worker.process.exitcode) if how is None else how
-        error = WorkerError(f"{self._owner}: worker {index} has ended ({how}). Close this object and make a new one")
+        error = WorkerError(f"{self._owner}: worker {index} has ended ({how}). Close this object and create a new one")
         error.worker, error.ended = index, True
         worker.end = error
         self._ends.append(index)
@@ -288,7 +288,7 @@ def _pickled(index: int, make: Callable[[], Any], owner: str) -> bytes:
                 error = second
         raise ArgumentError(
             f"{owner}: what worker {index} is made of, such as its functions and policy, is sent to a new process, and"
-            f" cannot be pickled ({error}). Make open files and locks in the worker, or {remedy}"
+            f" cannot be pickled ({error}). Create open files and locks in the worker, or {remedy}"
         ) from error
 
 

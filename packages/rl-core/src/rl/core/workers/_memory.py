@@ -27,7 +27,7 @@ ALIGNMENT = 64
 class SharedLeaves:
     """Tensors by key in one block of memory that several processes map.
 
-    Make it before the workers start and give it to them; when the layout is known, both sides call `map` with it.
+    Create it before the workers start and pass it to them; when the layout is known, both sides call `map` with it.
     The block is a nameless file: nothing is left of it when the last process ends.
 
     Example:

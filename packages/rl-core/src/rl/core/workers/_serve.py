@@ -48,7 +48,7 @@ def serve(
     parent: int | None,
     apart: bool,  # noqa: FBT001  # internal
 ) -> None:
-    """Make the handler, and execute commands until the parent closes the pipe, or ends.
+    """Create the handler, and execute commands until the parent closes the pipe, or ends.
 
     Args:
         make: Function that creates the handler; pickled unless the process is a fork.
@@ -116,7 +116,7 @@ class _Server:
         self._handler: Any = None
 
     def run(self, make: Callable[[], Any] | bytes) -> None:
-        """Make the handler, and execute commands until there are no more."""
+        """Create the handler, and execute commands until there are no more."""
         if not self._execute(lambda: self._begin(make)):
             return
         fast = list(self._handler.commands)
@@ -180,7 +180,7 @@ class ThreadGroup(GroupBase):
         shutdown_timeout: Seconds that `close` waits for the threads.
 
     Raises:
-        WorkerError: If a handler cannot be made.
+        WorkerError: If a handler cannot be created.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ def _serve(
     answers: deque[Answer],
     calls: SimpleQueue[None],
 ) -> None:
-    """Make the handler and execute tasks until there is None."""
+    """Create the handler and execute tasks until there is None."""
     handler: Any = None
     task: Task | None = ("", ())
     while task is not None:

@@ -99,7 +99,7 @@ class EnvBase(SpecNames):
     _rl: StepRules = _Rules()  # pyright: ignore[reportAssignmentType]  # until the constructor sets it
 
     def __init_subclass__(cls, *, final: Sequence[str] = (), **kwargs: Any) -> None:
-        """Refuse a subclass that overrides a method which its base class derives.
+        """Reject a subclass that overrides a method which its base class derives.
 
         Args:
             final: Names of the methods that subclasses of this class must not override.
@@ -134,7 +134,7 @@ class EnvBase(SpecNames):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in {"batch_size", "device"} and "_rl" in vars(self):  # the specs have them too
-            remedy = "give it to the constructor" if name == "batch_size" else "call env.to(device)"
+            remedy = "pass it to the constructor" if name == "batch_size" else "call env.to(device)"
             raise RLError(f"{name} of {type(self).__name__} cannot be assigned: {remedy}")
         super().__setattr__(name, value)
 
@@ -170,10 +170,10 @@ class EnvBase(SpecNames):
         )
 
     def _set_options(self, options: Mapping[str, Any] | None) -> None:
-        """Give `options` to the resets of the simulator until it is called with None."""
+        """Pass `options` to the resets of the simulator until it is called with None."""
         if options is not None:
             raise RLError(
-                f"{self._rl.owner}.reset takes no options: give them to the constructor, or to the simulator's own"
+                f"{self._rl.owner}.reset takes no options: pass them to the constructor, or to the simulator's own"
                 " reset in a wrapper of it"
             )
 
@@ -289,7 +289,7 @@ class EnvBase(SpecNames):
         size = as_batch_size(batch_size, self._rl.owner)
         if self.batch_locked:
             raise SpecError(
-                f"{self._rl.owner} runs {list(self.batch_size)} copies only: make another with {list(size)}"
+                f"{self._rl.owner} runs {list(self.batch_size)} copies only: create another with {list(size)}"
             )
         other = self._rl.other_batch.get(size)
         if other is None:
@@ -359,7 +359,7 @@ class EnvBase(SpecNames):
     def __hold(self, root: TensorDictBase, outcome: TensorDictBase, mask: Tensor) -> None:
         """Give elements outside the mask their root entries back, and zeros where the root has none of that shape.
 
-        A transform that changes a shape wrote the root entry; its own environment gives it back.
+        A transform that changes a shape wrote the root entry; its own environment returns it.
         """
         where = mask if mask.ndim > len(self.batch_size) else mask.unsqueeze(-1)
         for key in leaf_keys(outcome):
@@ -742,15 +742,15 @@ class EnvBase(SpecNames):
         disable_env_checker: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Register the environment with Gymnasium, so that ``gymnasium.make(id)`` makes it.
+        """Register the environment with Gymnasium, so that ``gymnasium.make(id)`` creates it.
 
         Args:
             id: The id, such as ``"Mine-v0"``.
-            entry_point: Function that makes the environment; this class if None.
+            entry_point: Function that creates the environment; this class if None.
             transform: Appended to it; each environment gets a clone.
             info_keys: Observations that go into ``info``.
             reward_threshold: See `gymnasium.register`, as for the following ones.
-            nondeterministic: Whether one seed may give several trajectories.
+            nondeterministic: Whether one seed may yield several trajectories.
             max_episode_steps: Time limit.
             order_enforce: Whether to reject a step before a reset.
             disable_env_checker: Whether to leave out Gymnasium's check of the first steps.

@@ -19,7 +19,7 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
 
     The judgement is that of `rl.testing.examine_env`: entries against the specs, done flags, inputs, seeds, last
     observations, partial resets. What could not be judged is said too. The environment is left in the middle of an
-    episode. `rl.testing.check_env` checks more, given a function that makes environments.
+    episode. `rl.testing.check_env` checks more, given a function that creates environments.
 
     Args:
         env: Any environment of the `rl.core.interfaces.Env` protocol.

@@ -233,7 +233,7 @@ def write_into(out: TensorDictBase, found: TensorDictBase) -> TensorDictBase:
     if odd:
         raise ContractError(
             f"rollout(out=...): out and the rollout do not have the same entries ({', '.join(map(key_str, odd))} are in"
-            " one of them): make it from an earlier rollout with torch.empty_like"
+            " one of them): create it from an earlier rollout with torch.empty_like"
         )
     return out[..., :steps].update_(found)
 
@@ -382,7 +382,7 @@ def _stack_actions(actions: Any, dim: int, max_steps: int, env: Any) -> Any:
         inside = type(steps[0]).__name__ if steps else "nothing"
         raise RLError(
             f"{owner} takes a tensor or TensorDict with all steps, or an iterable with one for each step, got"
-            f" {type(actions).__name__} of {inside}: give tensors"
+            f" {type(actions).__name__} of {inside}: pass tensors"
         )
     try:
         return torch.stack(steps, dim)

@@ -120,8 +120,8 @@ class StepRules:
         """Raise an RLError if the environment was closed."""
         if self.closed:
             raise RLError(
-                f"{self.owner} is closed; make a new one. The shutdown of a collector closes its environment: give each"
-                " collector one of its own, or a function that makes it"
+                f"{self.owner} is closed; use a new one. The shutdown of a collector closes its environment: give each"
+                " collector one of its own, or a function that creates it"
             )
 
     def check_batch(self, tensordict: TensorDictBase, method: str) -> None:
@@ -129,7 +129,7 @@ class StepRules:
         if tensordict.batch_size != self.specs.batch_size:
             raise SpecError(
                 f"{self.owner}.{method} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
-                f" this environment runs {tuple(self.specs.batch_size)}: take env.reset(), or make it with that"
+                f" this environment runs {tuple(self.specs.batch_size)}: take env.reset(), or create it with that"
                 " batch_size"
             )
 
@@ -166,7 +166,7 @@ def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
 
     Args:
         env: Any environment of the `rl.core.interfaces.Env` protocol.
-        masks: The ``_reset`` entries that `EnvBase` gives to ``_reset``.
+        masks: The ``_reset`` entries that `EnvBase` passes to ``_reset``.
     """
     blank: Any = env.observation_spec.zero().update(env.full_done_spec.zero())
     if getattr(env, "full_state_spec", None) is not None:

@@ -45,7 +45,7 @@ def mask_shapes(spec: Composite) -> dict[NestedKey, torch.Size]:
 
 
 def flag_spec(shape: torch.Size, device: torch.device | None) -> TensorSpec:
-    """One done flag: true or false, in each place of `shape`."""
+    """One done flag: true or false, in each element of `shape`."""
     return Categorical(2, shape=shape, dtype=torch.bool, device=device)
 
 
@@ -225,7 +225,7 @@ class _Key(_ReadOnly):
 class SpecNames:
     """Specs and keys of an environment by name, with the batch in front; ``*_unbatched`` without it.
 
-    ``action_spec`` and ``reward_spec`` give the leaf if there is just one, ``full_*_spec`` always the `Composite`.
+    ``action_spec`` and ``reward_spec`` return the leaf if there is just one, ``full_*_spec`` always the `Composite`.
     What is read is locked: assign a changed clone to change it.
     """
 
@@ -318,7 +318,7 @@ def infer_specs(
     flags = _existing(done, outcome, owner) or [key for key in written if as_tuple(key)[-1] in FLAGS]
     rewards = [key for key in written if as_tuple(key)[-1] in named]
     if not rewards:
-        raise SpecError(f"{owner}.auto_specs_: a step writes no entry named {sorted(named)}: give reward_key=...")
+        raise SpecError(f"{owner}.auto_specs_: a step writes no entry named {sorted(named)}: pass reward_key=...")
     seen = _existing(observation, root, owner) or [key for key in leaf_keys(root) if key not in flags]
     found = {"observation": _specs(env, root, seen), "reward": _specs(env, outcome, rewards)}
     if flags:
@@ -334,7 +334,7 @@ def _acted(env: Any, policy: Callable[[TensorDictBase], TensorDictBase] | None, 
         return root.copy().update(policy(root.copy()))
     if not env._rl.specs.has("action"):
         raise ArgumentError(
-            f"{env._rl.owner}.auto_specs_ steps the environment and has no action: give a policy, or assign action_spec"
+            f"{env._rl.owner}.auto_specs_ steps the environment and has no action: pass a policy, or assign action_spec"
             " first"
         )
     return env.rand_action(root.copy())
@@ -370,7 +370,7 @@ def _spec(value: Any, ndim: int) -> TensorSpec:
 
 
 Masks = dict[tuple[str, ...], Tensor]
-"""Reset masks by level, as `rl.core.mdp.reset_masks` gives them."""
+"""Reset masks by level, as `rl.core.mdp.reset_masks` returns them."""
 
 
 class Flags:

@@ -42,7 +42,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     be busy. The results equal those of a `SerialEnv` with the same seed, in whatever order they come.
 
     Args:
-        env_makers: Functions that make the environments, or one function for one environment.
+        env_makers: Functions that create the environments, or one function for one environment.
         backend: Kind of the workers: ``"multiprocessing"`` for one process for each environment, ``"threading"`` for
             one thread for each: for simulators that wait, or release the interpreter lock.
         stack: Form of results: ``"dense"`` for contiguous results, ``"lazy"`` for lazy stacks of the rows.
@@ -58,7 +58,7 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
 
     Raises:
         SpecError: If the specs of two environments differ, or entries are no tensors and `shared_memory` is true.
-        WorkerError: If an environment cannot be made; and by every method if one fails or its process has ended.
+        WorkerError: If an environment cannot be created; and by every method if one fails or its process has ended.
 
     Example:
         >>> from rl.envs import PendulumEnv

@@ -34,7 +34,7 @@ class Chunk:
     The root entries stay here: the parent sends actions and state only.
 
     Args:
-        makers: Functions that make the environments.
+        makers: Functions that create the environments.
         first: Number of the first one.
         shared: Memory of all workers; None for messages.
     """
@@ -216,7 +216,7 @@ class Chunk:
         """Set an attribute of each environment.
 
         Returns:
-            Nothing; `MISSING` if there is no such attribute, or the reason why it is refused.
+            Nothing; `MISSING` if there is no such attribute, or the reason why it is rejected.
         """
         try:
             inside = all(hasattr(env, name) for env in self.env.envs)

@@ -1,4 +1,4 @@
-"""The functions that make the environments of a batch, and what these have in common."""
+"""The functions that create the environments of a batch, and what these have in common."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def makers_of(
     """
     if isinstance(create_env_fn, (EnvBase, Env)) and not isinstance(create_env_fn, type):
         raise ArgumentError(
-            f"{owner} takes a function that makes an environment, got a {type(create_env_fn).__name__}: it is"
+            f"{owner} takes a function that creates an environment, got a {type(create_env_fn).__name__}: it is"
             f" called once for each worker, for example {owner}(2, lambda: GymEnv('CartPole-v1'))"
         )
     makers: list[Any] = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)

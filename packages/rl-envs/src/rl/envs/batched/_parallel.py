@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def allow_one_thread(method: F) -> F:
-    """Decorate a method of a `WorkersEnv` to refuse a call while another thread is in such a method.
+    """Decorate a method of a `WorkersEnv` to reject a call while another thread is in such a method.
 
     Raises:
         RLError: then, when it is called.
@@ -75,9 +75,9 @@ class WorkersEnv(MembersBase):
     """Environments in workers, as one, with resets and steps of all of them.
 
     Args:
-        makers: Functions that make the environments.
+        makers: Functions that create the environments.
         edges: Number of the first environment of each worker, and the number of all.
-        group: Function that makes the workers from functions that make their handlers.
+        group: Function that creates the workers from functions that create their handlers.
         shared_memory: Whether to exchange data in shared memory.
         device: Device of the results; that of the environments if None.
         roots: Whether the shared memory has a part for the root after a step and the resets that follow it.
@@ -402,7 +402,7 @@ class WorkersEnv(MembersBase):
 
     def __getstate__(self) -> dict[str, Any]:
         raise RLError(
-            f"{type(self).__name__} has workers and cannot be copied or pickled: pass the function that makes it"
+            f"{type(self).__name__} has workers and cannot be copied or pickled: pass the function that creates it"
         )
 
     def _close(self) -> None:
@@ -464,7 +464,7 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     Raises:
         ArgumentError: If the number of functions is another.
         SpecError: If the specs of two environments differ, or entries are no tensors and `shared_memory` is true.
-        WorkerError: If an environment cannot be made; and by every method if a worker fails or has ended.
+        WorkerError: If an environment cannot be created; and by every method if a worker fails or has ended.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -542,7 +542,7 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """
         self._rl.check_open()
         if not self._in:
-            raise RLError("ParallelEnv.async_step_send needs shared memory; make it with shared_memory=True")
+            raise RLError("ParallelEnv.async_step_send needs shared memory; create it with shared_memory=True")
         self._pending = self._send_step(tensordict)
 
     @allow_one_thread
@@ -562,7 +562,7 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             RLError: If it is not.
         """
         if not self._in:
-            raise RLError("this ParallelEnv was made with shared_memory=False; make it with shared_memory=True")
+            raise RLError("this ParallelEnv was created with shared_memory=False; create it with shared_memory=True")
         return self
 
     def __getitem__(self, index: Any) -> EnvView:

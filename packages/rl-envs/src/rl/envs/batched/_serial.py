@@ -35,7 +35,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     Args:
         num_workers: Number of environments.
-        create_env_fn: Function that makes one environment, called `num_workers` times; or a list of such functions. An
+        create_env_fn: Function that builds one environment, called `num_workers` times; or a list of such functions. An
             environment is an `EnvBase`, or anything of the `rl.core.interfaces.Env` protocol (see `as_env`).
 
     Raises:
@@ -61,7 +61,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         for number, env in enumerate(made):
             if any(env is other for other in made[:number]):
                 raise ArgumentError(
-                    f"SerialEnv: environment {number} is one of those before it; make a new one each time"
+                    f"SerialEnv: environment {number} is one of those before it; create a new one each time"
                 )
         self._num_workers = num_workers
         self.envs: list[EnvBase] = [as_env(env) for env in made]
@@ -274,15 +274,15 @@ def _stack(rows: Sequence[Leaves]) -> Leaves:
 
 
 class EnvCreator:
-    """Function that makes environments, with its arguments; those that it makes share their running statistics.
+    """Function that creates environments, with its arguments; those that it creates share their running statistics.
 
     The statistics of `VecNorm` and `RewardNorm` are in shared memory: environments in this process and in others, to
     which the creator is sent, update the same ones.
 
     Args:
-        create_env_fn: Function that makes an environment.
+        create_env_fn: Function that creates an environment.
         create_env_kwargs: Arguments of the function.
-        share_memory: Whether to share the statistics; one environment is made for that at construction, and closed.
+        share_memory: Whether to share the statistics; one environment is created for that at construction, and closed.
 
     Example:
         >>> from rl.envs import GymEnv, TransformedEnv, VecNorm
@@ -304,7 +304,7 @@ class EnvCreator:
     ) -> None:
         if not callable(create_env_fn):
             raise ArgumentError(
-                f"EnvCreator takes a function that makes an environment, got a {type(create_env_fn).__name__}: write"
+                f"EnvCreator takes a function that creates an environment, got a {type(create_env_fn).__name__}: write"
                 " EnvCreator(lambda: env_class(...))"
             )
         self.create_env_fn, self.create_env_kwargs = create_env_fn, dict(create_env_kwargs or {})
@@ -317,7 +317,7 @@ class EnvCreator:
             first.close()
 
     def __call__(self, **kwargs: Any) -> Env:
-        """Make an environment.
+        """Create an environment.
 
         Args:
             kwargs: Further arguments.

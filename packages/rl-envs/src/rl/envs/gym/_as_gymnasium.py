@@ -63,11 +63,11 @@ def register_gym_env(
     kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Register an environment of ours with Gymnasium, so that ``gymnasium.make(name)`` makes it.
+    """Register an environment of ours with Gymnasium, so that ``gymnasium.make(name)`` creates it.
 
     Args:
         name: The id, such as ``"Mine-v0"``.
-        make: A class or function that makes the environment.
+        make: A class or function that creates the environment.
         transform: Appended to it; each environment gets a clone.
         info_keys: Observations that go into ``info``.
         kwargs: Arguments of `make`.

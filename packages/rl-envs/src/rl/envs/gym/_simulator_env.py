@@ -108,7 +108,7 @@ class SimulatorEnv(LeafEnvBase):
         return moved
 
     def compile(self, **kwargs: Any) -> Self:
-        """Refuse: a simulator is not written in torch."""
+        """Raise an error: a simulator is not written in torch."""
         EnvBase.compile(self, **kwargs)
         return self
 

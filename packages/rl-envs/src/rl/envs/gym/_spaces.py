@@ -138,7 +138,7 @@ def _text(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise SpecError(f"an action of text has no random values, and must be a string, got {value!r:.80}: give a policy")
+    raise SpecError(f"an action of text has no random values, and must be a string, got {value!r:.80}: pass a policy")
 
 
 _CONVERTERS: dict[type, Converter] = {

@@ -387,7 +387,7 @@ class GymLeaves:
             simulator.seed = seed + index
 
     def set_options(self, options: dict[str, Any] | None) -> None:
-        """Give `options` to resets from now on; None for none."""
+        """Pass `options` to resets from now on; None for none."""
         for simulator in self.simulators:
             simulator.options = options
 

@@ -51,7 +51,7 @@ def autoreset_mode(env: Any) -> Any:
         return AutoresetMode.DISABLED
     raise ArgumentError(
         f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP), which is no"
-        " transition, and offers no partial reset. Make it with"
+        " transition, and offers no partial reset. Create it with"
         " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
         " GymEnv(id, num_envs=n), which steps n environments itself"
     )
@@ -93,7 +93,7 @@ class VectorLeaves:
         if self.mode is AutoresetMode.SAME_STEP and (pixels or codec.infos):
             raise ArgumentError(
                 f"{type(env.unwrapped).__name__} resets in the same step, so that the last frame and info of an episode"
-                " are lost: make it with AutoresetMode.DISABLED, or leave from_pixels and info_keys out"
+                " are lost: create it with AutoresetMode.DISABLED, or leave from_pixels and info_keys out"
             )
         self._infos: list[Any] = []
         self._maskable = self.mode is AutoresetMode.DISABLED or isinstance(
@@ -111,7 +111,7 @@ class VectorLeaves:
         self.codec = codec
 
     def set_options(self, options: dict[str, Any] | None) -> None:
-        """Give `options` to resets from now on; None for none."""
+        """Pass `options` to resets from now on; None for none."""
         self._options = options
 
     def seed(self, seed: int) -> None:

@@ -105,13 +105,13 @@ class GymWrapper(SimulatorEnv):
         for one in members:
             if not vector and not hasattr(one, "observation_space"):
                 raise ArgumentError(
-                    f"{type(self).__name__} wraps a Gymnasium environment, got {one!r:.100}: make it with"
+                    f"{type(self).__name__} wraps a Gymnasium environment, got {one!r:.100}: create it with"
                     " gymnasium.make(id), or use GymEnv(id)"
                 )
         if vector and (skip != 1 or (info_keys and not isinstance(info_keys, Mapping))):
             raise ArgumentError(
                 f"{type(self).__name__}: a vector environment takes no frame_skip, and the specs of info_keys as a"
-                " mapping, {name: spec}; give a list of environments, or GymEnv(id, num_envs=n)"
+                " mapping, {name: spec}; pass a list of environments, or GymEnv(id, num_envs=n)"
             )
         if pixels_only and not from_pixels:
             raise ArgumentError(f"{type(self).__name__}: pixels_only=True needs from_pixels=True")
@@ -156,7 +156,7 @@ class GymWrapper(SimulatorEnv):
         if isinstance(self._env, gymnasium.vector.AsyncVectorEnv):
             raise TypeError(
                 f"{self!r} cannot be copied or pickled: its environments are in processes of their own. Send a function"
-                " that makes it"
+                " that creates it"
             )
         return super().__getstate__()
 
@@ -289,7 +289,9 @@ def _same_spaces(env: Any, other: Any) -> bool:
 
 def _check_equal_spaces(envs: Sequence[Any], owner: str) -> None:
     if len({id(env) for env in envs}) < len(envs):
-        raise ArgumentError(f"{owner}: the list holds one environment several times: make one object for each element")
+        raise ArgumentError(
+            f"{owner}: the list holds one environment several times: create one object for each element"
+        )
     for env in envs[1:]:
         if not _same_spaces(env, envs[0]):
             raise ArgumentError(f"{owner}: the environments differ: {envs[0]} and {env} do not have the same spaces")
@@ -310,7 +312,7 @@ def _frame_spec(env: Any, *, vector: bool) -> TensorSpec:
     """Return the spec of a rendered frame; the environment is reset to find it."""
     if env.render_mode != "rgb_array":
         raise ArgumentError(
-            f"{env} renders in mode {env.render_mode!r}, pixels need 'rgb_array': make it with render_mode='rgb_array'"
+            f"{env} renders in mode {env.render_mode!r}, pixels need 'rgb_array': build it with render_mode='rgb_array'"
         )
     state = _get_rng_state(env)
     env.reset()

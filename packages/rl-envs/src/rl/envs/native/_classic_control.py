@@ -278,7 +278,7 @@ class MountainCarEnv(NativeEnv):
 class PendulumEnv(NativeEnv):
     """Pendulum swing-up with a limited torque, with the physics and the reward of Gymnasium's ``Pendulum-v1``.
 
-    The whole state is in the TensorDict, so that a step is a function of its input, differentiable with respect to
+    The entire state is in the TensorDict, so that a step is a function of its input, differentiable with respect to
     state and action. Episodes do not end: append `StepCounter(max_steps=200)` for Gymnasium's time limit; trainers
     read it from `max_episode_steps`.
 

@@ -33,9 +33,9 @@ def atari(
 ) -> Compose:
     """Return the standard stack of transforms for Atari games.
 
-    It computes what Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` do, to the last bit, on a whole
-    batch at a time. Make the environment with ``frameskip=1``, or actions are repeated twice, and with
-    ``info_keys=["lives"]`` for `episodic_life`; ``obs_type="grayscale"`` gives the same frames as RGB, and is faster.
+    It computes what Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` do, to the last bit, on a full
+    batch at a time. Create the environment with ``frameskip=1``, or actions are repeated twice, and with
+    ``info_keys=["lives"]`` for `episodic_life`; ``obs_type="grayscale"`` yields the same frames as RGB, and is faster.
     Mnih et al., "Human-level control through deep reinforcement learning", 2015; Machado et al., "Revisiting the Arcade
     Learning Environment", 2018.
 
@@ -115,7 +115,7 @@ class _Screen(Transform):
         if len(shape) not in {2, 3} or (len(shape) == 3 and shape[-1] != 3) or spec.dtype != torch.uint8:
             raise SpecError(
                 f"atari reads uint8 screens [H, W, 3] or [H, W] under {self.in_keys[0]!r}, the environment writes"
-                f" {spec.dtype} {tuple(shape)}: make it with obs_type='grayscale' or 'rgb'"
+                f" {spec.dtype} {tuple(shape)}: create it with obs_type='grayscale' or 'rgb'"
             )
         self._colored = len(shape) == 3
         low = self._apply(spec.zero())

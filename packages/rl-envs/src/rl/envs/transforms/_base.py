@@ -130,7 +130,7 @@ class Transform:
             reads, writes = getattr(self, f"in_keys{kind}"), getattr(self, f"out_keys{kind}")
             if one_each and len(reads) != len(writes):
                 raise ArgumentError(
-                    f"{cls.__name__} has in_keys{kind}={reads} and out_keys{kind}={writes}: give one out key"
+                    f"{cls.__name__} has in_keys{kind}={reads} and out_keys{kind}={writes}: pass one out key"
                     " for each in key"
                 )
 
@@ -390,7 +390,7 @@ def level_keys(specs: Specs, key: NestedKey, owner: object) -> list[tuple[Nested
         if specs.done.get((*one, "done"), None) is None:
             raise SpecError(
                 f"{owner!r} writes {key_str(key)} next to a 'done' which the environment does not have (done keys:"
-                f" {leaf_keys(specs.done)}): give a key next to one of them"
+                f" {leaf_keys(specs.done)}): pass a key next to one of them"
             )
     return [(unwrap((*one, name)), unwrap((*one, "done"))) for one in levels]
 

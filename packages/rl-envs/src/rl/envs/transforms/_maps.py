@@ -50,7 +50,7 @@ def from_the_end(dim: int, owner: str, name: str, *, allow_positive_dim: bool = 
 
 
 def after_batch(dim: int, parent: Parent | None) -> int:
-    """Return the dimension of a value whose first ones are the batch of `parent`, or of a whole tensor without one."""
+    """Return the dimension of a value whose first ones are the batch of `parent`, or of a full tensor without one."""
     return dim if dim < 0 or parent is None else dim + len(parent.base_env.batch_size)
 
 

@@ -34,7 +34,7 @@ class ModuleTransform(Transform):
 
     Args:
         module: Module on TensorDicts, with ``in_keys`` and ``out_keys``.
-        module_factory: Function that makes the module, in place of `module`.
+        module_factory: Function that creates the module, in place of `module`.
         no_grad: Whether it runs without gradients.
         inverse: Whether it maps what the environment reads.
         device: Device of the module, if it is another one: entries move there and back.
@@ -130,13 +130,13 @@ class ModuleTransform(Transform):
                 spec = change if isinstance(change, Composite) else change(getattr(specs, role).clone())
                 if not isinstance(spec, Composite):
                     raise ArgumentError(
-                        f"{self!r}: {role}_spec_transform must give a Composite, got {type(spec).__name__}"
+                        f"{self!r}: {role}_spec_transform must return a Composite, got {type(spec).__name__}"
                     )
                 setattr(specs, role, spec)
         known = (specs.action, specs.state, specs.observation)
         for key in self.out_keys_inv:
             if all(spec.get(key, None) is None for spec in known):
-                raise SpecError(f"{self!r} reads {key_str(key)}, which has no spec: give action_spec_transform=")
+                raise SpecError(f"{self!r} reads {key_str(key)}, which has no spec: pass action_spec_transform=")
 
     def _derive(self, specs: Specs) -> None:
         for key in self.in_keys:

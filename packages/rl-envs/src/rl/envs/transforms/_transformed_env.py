@@ -28,7 +28,7 @@ class FunctionTransform(Transform):
     """Transform that applies a function at the root after a reset and under ``next`` after a step.
 
     On a batch it is called with the root and with ``next``; or once with the batch, if it changes entries under
-    ``next`` itself, as functions for replay buffers do. An environment refuses such a function.
+    ``next`` itself, as functions for replay buffers do. An environment rejects such a function.
 
     Its specs are found by running it once on zeros of one element: every entry that the function adds or changes gets
     an unbounded spec.
@@ -161,7 +161,7 @@ class Compose(Transform):
         """Insert a transform before `index`; the specs of the environment are derived again.
 
         Raises:
-            ArgumentError: If there is no such place.
+            ArgumentError: If there is no such position.
         """
         if not -len(self.transforms) <= index <= len(self.transforms):
             raise ArgumentError(
@@ -358,7 +358,9 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         if name == "transform" and "_rl" in vars(self):
             self._replace_transform(as_transform(value))
         elif name == "base_env" and "_rl" in vars(self):
-            raise RLError("base_env of TransformedEnv cannot be assigned: make TransformedEnv(env, transform.clone())")
+            raise RLError(
+                "base_env of TransformedEnv cannot be assigned: create TransformedEnv(env, transform.clone())"
+            )
         elif "_rl" in vars(self) and self._is_of_base_env(name):
             setattr(self.base_env, name, value)
         else:
@@ -468,7 +470,7 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         if other is None:
             if _is_stateful(self.transform.state_dict()):
                 raise SpecError(
-                    f"{self.transform!r} keeps a state of its own and needs a fixed batch: make the environment with"
+                    f"{self.transform!r} keeps a state of its own and needs a fixed batch: create the environment with"
                     f" batch_size={list(size)}"
                 )
             other = TransformedEnv(self.base_env.with_batch(size), self.transform.clone())

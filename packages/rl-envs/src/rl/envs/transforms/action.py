@@ -102,7 +102,7 @@ class ActionChunkTransform(Transform):
         else:
             raise ShapeError(
                 f"{self!r} reads {key_str(key)} of shape {(*lead, 1)}, got {tuple(done.shape)};"
-                " give done_key=None to take each row as one episode"
+                " pass done_key=None to take each row as one episode"
             )
         window = steps.unsqueeze(-1) + torch.arange(self.chunk_size, device=action.device)  # [T, chunk_size]
         index = window.minimum(last.unsqueeze(-1)).flatten(-2).unsqueeze(-1)
@@ -112,14 +112,14 @@ class ActionChunkTransform(Transform):
         return out.set(self.pad_key, window > last.unsqueeze(-1))
 
     def transform_specs(self, specs: Specs) -> None:
-        """Refuse an environment.
+        """Reject an environment.
 
         Raises:
             RLError: Always.
         """
         del specs
         raise RLError(
-            f"{self!r} makes targets from batches: append it to the replay buffer. MultiStepActorWrapper of rl-modules"
+            f"{self!r} builds targets from batches: append it to the replay buffer. MultiStepActorWrapper of rl-modules"
             " executes several actions of a policy one after the other"
         )
 
@@ -396,7 +396,7 @@ class ActionScaling(Transform):
 
     def _bounds(self) -> tuple[Tensor, Tensor]:
         if self.loc is None or self.scale is None:
-            raise RLError("ActionScaling has no bounds: append it to an environment, or give loc= and scale=")
+            raise RLError("ActionScaling has no bounds: append it to an environment, or pass loc= and scale=")
         return self.loc, self.scale
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -410,7 +410,7 @@ class ActionScaling(Transform):
             if self.loc is None or self.scale is None:
                 bounds = spec.space if isinstance(spec, Bounded) else None
                 if bounds is None or not (bounds.low.isfinite().all() and bounds.high.isfinite().all()):
-                    raise SpecError(f"ActionScaling: {key_str(key)} has no finite bounds; give loc= and scale=")
+                    raise SpecError(f"ActionScaling: {key_str(key)} has no finite bounds; pass loc= and scale=")
                 self.loc = (bounds.high + bounds.low) / 2 if self.loc is None else self.loc
                 self.scale = (bounds.high - bounds.low) / 2 if self.scale is None else self.scale
             found = specs.read(key, self)[0]
@@ -476,7 +476,7 @@ class FlattenAction(Transform):
         in_keys_inv: The environment's action; ``["action"]`` if None.
         out_keys_inv: The caller's; `in_keys_inv` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
-            without an environment from the first one of the whole tensor.
+            without an environment from the first one of the entire tensor.
 
     Raises:
         ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.

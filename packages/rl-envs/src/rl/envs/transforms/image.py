@@ -179,7 +179,7 @@ _MODES = ("nearest", "bilinear", "bicubic", "area")
 
 
 class Resize(Transform):
-    """Resizes images; a whole batch is one call.
+    """Resizes images; a full batch is one call.
 
     Reads images ``[*B, ..., H, W]``, as `ToTensorImage` writes them; writes ``[*B, ..., w, h]`` of the same dtype.
     Integers are computed in float32 and rounded. Bounds stay those of the input: output that passes them, by

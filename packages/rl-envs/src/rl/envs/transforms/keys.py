@@ -161,7 +161,7 @@ class FlattenTensorDict(Transform):
         return tensordict.reshape(-1) if self.inverse else tensordict
 
     def transform_specs(self, specs: Specs) -> None:
-        """Refuse an environment.
+        """Reject an environment.
 
         Raises:
             RLError: Always.
@@ -277,7 +277,7 @@ class RenameTransform(Transform):
             elif self.out_keys_inv[self.in_keys_inv.index(key)] != out:
                 raise SpecError(
                     f"{self!r} writes {key_str(out)} in place of {key_str(key)}, which the environment reads at the"
-                    " next step: give the same pair of keys in both directions"
+                    " next step: pass the same pair of keys in both directions"
                 )
 
     def _take_specs(self, specs: Specs) -> list[tuple[Any, NestedKey, NestedKey, Any]]:

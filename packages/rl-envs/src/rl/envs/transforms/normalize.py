@@ -104,7 +104,7 @@ class ObservationNorm(Transform):
         num_iter = as_integer(num_iter, "ObservationNorm.init_stats", "num_iter", 1)
         env: Any = self._parent
         if self.initialized:
-            raise RLError(f"{self!r} has statistics; make a new one to measure again")
+            raise RLError(f"{self!r} has statistics; create a new one to measure again")
         if env is None:
             raise RLError(f"{self!r} belongs to no environment: append it to one before init_stats")
         if key is None and len(self.in_keys) != 1:
@@ -159,7 +159,7 @@ class ObservationNorm(Transform):
     def _unmeasured(self, value: Tensor) -> Tensor:
         if not self._measuring:
             raise RLError(
-                f"{self!r} has no statistics: call init_stats(n) of the transform in its environment, or give loc= and"
+                f"{self!r} has no statistics: call init_stats(n) of the transform in its environment, or pass loc= and"
                 " scale="
             )
         return value
@@ -362,13 +362,13 @@ class RewardNorm(StatisticsTransform):
             value = entries.get(key, None)
             if value is not None:
                 if key not in self._stats:
-                    raise RLError(f"{self!r} has no statistics: append it to an environment, which makes them")
+                    raise RLError(f"{self!r} has no statistics: append it to an environment, which creates them")
                 scaled = (value / self._stats[key].std(self.eps)).to(value.dtype)
                 entries[out] = scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
         return entries
 
     def transform_specs(self, specs: Specs) -> None:
-        """Make the statistics, and remove the bounds of the rewards."""
+        """Create the statistics, and remove the bounds of the rewards."""
         for key in self.in_keys:
             spec = specs.written(key, self)[0][key]
             shape = (*specs.batch_size, *spec.shape)
@@ -501,7 +501,7 @@ class VecNorm(StatisticsTransform):
         return self._stats[key]
 
     def transform_specs(self, specs: Specs) -> None:
-        """Make the statistics, and remove the bounds of the entries."""
+        """Create the statistics, and remove the bounds of the entries."""
         if self._every:
             found = [(spec, key) for spec in (specs.observation, specs.reward) for key in leaf_keys(spec)]
             self.in_keys = [key for spec, key in found if _is_floating(spec[key])]

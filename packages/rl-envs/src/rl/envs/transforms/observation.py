@@ -699,7 +699,7 @@ class NextObservationDelta(Transform):
             delta = difference.to(self.delta_dtype)
             if not torch.equal(delta.isfinite(), difference.isfinite()):
                 raise ContractError(
-                    f"{self!r}: a difference of {key_str(key)} exceeds the range of {self.delta_dtype}; give"
+                    f"{self!r}: a difference of {key_str(key)} exceeds the range of {self.delta_dtype}; pass"
                     " delta_dtype=torch.bfloat16, or normalize the observations"
                 )
             out.set(("next", "delta", *as_tuple(key)), delta)
@@ -707,7 +707,7 @@ class NextObservationDelta(Transform):
 
     def _keys(self) -> list[NestedKey]:
         if self._every and not self.in_keys:
-            raise RLError(f"{self!r} has no observations: give in_keys=, or append it to the environment before")
+            raise RLError(f"{self!r} has no observations: pass in_keys=, or append it to the environment before")
         return self.in_keys
 
     def _read(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
@@ -794,7 +794,7 @@ class NextStateReconstructor(Transform):
                 raise ContractError(f"{self!r} reads {key_str(key)}, which the batch does not have")
             if not value.is_floating_point() and self.fill_value != self.fill_value:
                 raise SpecError(
-                    f"{self!r} cannot write NaN as next value of {key_str(key)}, which is {value.dtype}: give"
+                    f"{self!r} cannot write NaN as next value of {key_str(key)}, which is {value.dtype}: pass"
                     " fill_value="
                 )
             mask = follows.to(value.device).reshape(*follows.shape, *[1] * (value.ndim - follows.ndim))
@@ -818,12 +818,12 @@ class NextStateReconstructor(Transform):
             elif self.strict:
                 raise ContractError(
                     f"{self!r} finds the steps that follow by {key_str(key)}, which the batch does not have: name the"
-                    " entry with traj_key=, done_key= or step_count_key=, or give None there, or strict=False"
+                    " entry with traj_key=, done_key= or step_count_key=, or pass None there, or strict=False"
                 )
         return follows
 
     def transform_specs(self, specs: Specs) -> None:
-        """Refuse an environment.
+        """Reject an environment.
 
         Raises:
             RLError: Always.

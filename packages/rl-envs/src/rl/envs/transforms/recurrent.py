@@ -27,7 +27,7 @@ class TensorDictPrimer(Transform):
     """Writes entries at the root when an episode begins: the start of what a policy carries from step to step.
 
     A recurrent policy reads its state at the root and writes the following one under ``next``, whence it moves to the
-    next root; this transform puts the first one there. ``policy.make_tensordict_primer()`` gives the one that fits; a
+    next root; this transform puts the first one there. ``policy.make_tensordict_primer()`` returns the one that fits; a
     `Collector` does without, as it starts such states itself.
 
     Args:
@@ -144,7 +144,7 @@ class gSDENoise(TensorDictPrimer):  # noqa: N801  the name that users of TorchRL
     ) -> None:
         if state_dim is None or action_dim is None:
             raise ArgumentError(
-                f"gSDENoise needs state_dim and action_dim, got {state_dim} and {action_dim}: give the width of the"
+                f"gSDENoise needs state_dim and action_dim, got {state_dim} and {action_dim}: pass the width of the"
                 " features and the number of action dimensions"
             )
         self.state_dim, self.action_dim = state_dim, action_dim

@@ -216,7 +216,7 @@ class RewardSum(Transform):
         sums = [unwrap((*as_tuple(key)[:-1], f"episode_{as_tuple(key)[-1]}")) for key in self.in_keys]
         self.out_keys = sums if self._named is None else self._named
         if len(self.out_keys) != len(self.in_keys):
-            raise ArgumentError(f"RewardSum has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each")
+            raise ArgumentError(f"RewardSum has in_keys {self.in_keys} and out_keys {self.out_keys}: pass one for each")
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         del mask
@@ -288,12 +288,12 @@ def observe_rewards(transform: Transform, specs: Specs) -> dict[NestedKey, Tenso
 
 
 class RNDTransform(StatisticsTransform):
-    """Writes an intrinsic reward: the error of a predictor of the features that a fixed random network gives.
+    """Writes an intrinsic reward: the error of a predictor of the features that a fixed random network computes.
 
     Burda et al., "Exploration by random network distillation", 2018, sections 2.2 and 2.4: the mean squared difference
     of the features of the next observation, divided by its running standard deviation. The networks run without
     gradients; `RNDLoss` of rl-objectives trains the predictor on the same networks. The loss reads observations as they
-    are in the batch: normalize them with `VecNorm` before, and give ``normalize_obs=False``.
+    are in the batch: normalize them with `VecNorm` before, and pass ``normalize_obs=False``.
 
     Reads the next observation ``[*B, ...]``; writes ``intrinsic_reward`` beside the reward, float32 ``[*B, 1]``. Put it
     outside of a `ParallelEnv`, so that it has the networks that are trained.
@@ -374,7 +374,7 @@ class RNDTransform(StatisticsTransform):
         return (centred / stats.std(1e-4)).to(value.dtype).clamp(-limit, limit)
 
     def transform_specs(self, specs: Specs) -> None:
-        """Add the reward, and make the statistics."""
+        """Add the reward, and create the statistics."""
         (key,), (out,) = self.in_keys, self.out_keys
         seen = specs.written(key, self)[0][key]
         reward = self._error(seen.zero().float().unsqueeze(0)).squeeze(0)
@@ -556,7 +556,7 @@ class TargetReturn(Transform):
         self.out_keys = beside if self._named is None else self._named
         if len(set(self.out_keys)) != len(self.in_keys):
             raise ArgumentError(
-                f"TargetReturn has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each"
+                f"TargetReturn has in_keys {self.in_keys} and out_keys {self.out_keys}: pass one for each"
             )
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:

@@ -240,7 +240,7 @@ class Joined(Transform):
         needed = [key_str(key) for key in removed if specs.state.get(key, None) is not None]
         if needed:
             raise SpecError(
-                f"{self!r} would remove {', '.join(needed)}, which the environment reads at the next step: give"
+                f"{self!r} would remove {', '.join(needed)}, which the environment reads at the next step: pass"
                 " del_keys=False"
             )
         if self.del_keys:
@@ -317,7 +317,7 @@ class UnsqueezeTransform(Transform):
         in_keys_inv: Entries of the environment's input that get the caller's with the inverse operation.
         out_keys_inv: The caller's entries; `in_keys_inv` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
-            without an environment from the first one of the whole tensor.
+            without an environment from the first one of the entire tensor.
 
     Raises:
         ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.
@@ -366,7 +366,7 @@ class SqueezeTransform(Transform):
         in_keys_inv: Entries of the environment's input that get the caller's with the inverse operation.
         out_keys_inv: The caller's entries; `in_keys_inv` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
-            without an environment from the first one of the whole tensor.
+            without an environment from the first one of the entire tensor.
 
     Raises:
         ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.
@@ -494,7 +494,7 @@ class FlattenObservation(Transform):
         in_keys: Entries that it reads; ``observation`` if None.
         out_keys: Results; `in_keys` if None.
         allow_positive_dim: Whether dimensions may be counted from the first one after the batch of the environment;
-            without an environment from the first one of the whole tensor.
+            without an environment from the first one of the entire tensor.
 
     Raises:
         ArgumentError: If a dimension is not negative and `allow_positive_dim` is false.

@@ -138,7 +138,7 @@ class EGreedyModule(TensorDictModuleBase):
 
     Args:
         spec: Spec of the action, or a composite that has it under `action_key`; None if `set_spec` or
-            `set_exploration_modules_spec_from_env` gives it before the first call.
+            `set_exploration_modules_spec_from_env` sets it before the first call.
         eps_init: Probability at the start.
         eps_end: Probability after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: Number of frames in between.
@@ -183,7 +183,7 @@ class EGreedyModule(TensorDictModuleBase):
             self.set_spec(spec)
 
     def set_spec(self, spec: TensorSpec) -> None:
-        """Give the spec of the action, or a composite that has it.
+        """Set the spec of the action, or a composite that has it.
 
         Raises:
             SpecError: if it is no spec, or there is a mask and actions are of another kind.

@@ -25,7 +25,7 @@ class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
 
     Raffin et al., "Smooth Exploration for Robotic Reinforcement Learning", 2021, eq. 7 to 9: ``action = mu + (sigma *
     eps) @ state``, whose distribution is normal around `mu` with the variance ``sigma^2 @ state^2``. The noise `eps` is
-    drawn where its entry is NaN, as the transform of `make_tensordict_primer` makes it at the start of an episode, and
+    drawn where its entry is NaN, as the transform of `make_tensordict_primer` sets it at the start of an episode, and
     put back in its place. Noise is added under ``ExplorationType.RANDOM`` and where none is set.
 
     Args:
@@ -174,7 +174,7 @@ class LazygSDEModule(LazyModuleMixin, gSDEModule):
         self.raw_sigma = make(device=device)
 
     def initialize_parameters(self, mu: Tensor, state: Tensor, _eps_gSDE: Tensor) -> None:  # noqa: N803
-        """Make `sigma` for means ``[*B, A]`` and features ``[*B, S]``."""
+        """Create `sigma` for means ``[*B, A]`` and features ``[*B, S]``."""
         del _eps_gSDE
         lazy: Any = self
         if lazy.has_uninitialized_params():

@@ -53,7 +53,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
 
     Args:
         spec: Spec of the action, or a composite that has it under `action_key`; None if `set_spec` or
-            `set_exploration_modules_spec_from_env` gives it before the first call.
+            `set_exploration_modules_spec_from_env` sets it before the first call.
         sigma_init: Scale of the noise at the start: a number, or a tensor with one for each dimension of the action,
             such as ``0.1 * (spec.high - spec.low) / 2``.
         sigma_end: Scale after `annealing_num_steps` frames, and from then on.
@@ -103,7 +103,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
             self.set_spec(spec)
 
     def set_spec(self, spec: TensorSpec) -> None:
-        """Give the spec of the action, or a composite that has it.
+        """Set the spec of the action, or a composite that has it.
 
         Raises:
             SpecError: if the action is not continuous.
@@ -185,7 +185,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
 
     Args:
         spec: Spec of one action, ``env.action_spec_unbatched``, or a composite that has it under `action_key`; None if
-            `set_spec` or `set_exploration_modules_spec_from_env` gives it before the first call.
+            `set_spec` or `set_exploration_modules_spec_from_env` sets it before the first call.
         eps_init: Factor of the noise at the start.
         eps_end: Factor after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: Number of frames in between.
@@ -261,7 +261,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
             self.set_spec(spec)
 
     def set_spec(self, spec: TensorSpec) -> None:
-        """Give the spec of the action, or a composite that has it.
+        """Set the spec of the action, or a composite that has it.
 
         Raises:
             SpecError: if the action is not continuous.

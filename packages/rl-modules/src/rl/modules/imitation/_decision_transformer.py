@@ -160,7 +160,7 @@ class DecisionTransformer(nn.Module):
         if TOKENS * before[-1] > self.config.n_positions:
             raise ShapeError(
                 f"{type(self).__name__} got {before[-1]} steps, which are {TOKENS * before[-1]} tokens, and has"
-                f" n_positions={self.config.n_positions}: give shorter sequences"
+                f" n_positions={self.config.n_positions}: pass shorter sequences"
             )
 
 

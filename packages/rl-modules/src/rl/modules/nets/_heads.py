@@ -1,4 +1,4 @@
-"""Last layers that give the parameters of a distribution."""
+"""Last layers that output the parameters of a distribution."""
 
 from __future__ import annotations
 

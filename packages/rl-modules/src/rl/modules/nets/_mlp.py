@@ -28,7 +28,7 @@ def is_list(value: Any) -> bool:
 def make_norm(
     owner: str, norm_class: Any, kwargs: Mapping[str, Any] | None, width: int, device: torch.device | str | None
 ) -> nn.Module:
-    """Make a normalization layer.
+    """Create a normalization layer.
 
     The width goes to the one required argument of the class that `kwargs` leaves out: ``num_features`` of a batch
     norm, ``normalized_shape`` of a layer norm, ``num_channels`` of a group norm; a lazy class has none.
@@ -51,7 +51,7 @@ def make_norm(
         name = getattr(norm_class, "__name__", norm_class)
         raise ArgumentError(
             f"{owner}: {name} needs {[p.name for p in needed]}, of which only one can be the width:"
-            " give the others in norm_kwargs"
+            " pass the others in norm_kwargs"
         )
     if needed and needed[0].kind is inspect.Parameter.POSITIONAL_ONLY:
         return norm_class(width, **given).to(device)
@@ -67,7 +67,7 @@ def per_layer(owner: str, name: str, given: Options, count: int) -> list[dict[st
     if given is None or isinstance(given, Mapping):
         return [dict(given or {})] * count
     if len(given) != count:
-        raise ArgumentError(f"{owner} got {len(given)} {name} for {count} layers: give one mapping, or one for each")
+        raise ArgumentError(f"{owner} got {len(given)} {name} for {count} layers: pass one mapping, or one for each")
     return [dict(one or {}) for one in given]
 
 
@@ -155,7 +155,7 @@ class MLP(nn.Sequential):
         if in_features is None and lazy is None:
             raise ArgumentError(
                 f"MLP finds out in_features for {' and '.join(one.__name__ for one in _LAZY)} only:"
-                f" give it for {layer_class.__name__}"
+                f" pass it for {layer_class.__name__}"
             )
         widths: list[Any] = [in_features, *hidden, width_last]
         layers: list[nn.Module] = []
@@ -201,7 +201,7 @@ class MLP(nn.Sequential):
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, -1)
         if self._in_features is not None and x.shape[-1] != self._in_features:
             shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
-            raise ShapeError(f"MLP was made for in_features={self._in_features}, got inputs of shape {shapes}")
+            raise ShapeError(f"MLP was created for in_features={self._in_features}, got inputs of shape {shapes}")
         first = next(iter(self._modules.values()), None)
         weight = getattr(first, "weight", None) if type(first) is nn.Linear else None
         if weight is not None and x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):

@@ -206,7 +206,7 @@ def _counts(owner: str, optim_steps: int, num_candidates: int, top_k: int) -> tu
     steps = as_integer(optim_steps, owner, "optim_steps", least=1)
     count = as_integer(num_candidates, owner, "num_candidates", least=1)
     if as_integer(top_k, owner, "top_k", least=1) > count:
-        raise ArgumentError(f"{owner}: top_k={top_k} of num_candidates={count}: give a smaller one")
+        raise ArgumentError(f"{owner}: top_k={top_k} of num_candidates={count}: pass a smaller one")
     return steps, count, int(top_k)
 
 
@@ -260,7 +260,7 @@ class MPPIPlanner(MPCPlannerBase):
             actions = self.sample(mean, std, self.num_candidates)
             advantage: Tensor | None = self.advantage_module(self.simulate(td, actions)).get("advantage", None)
             if advantage is None:
-                raise ContractError("MPPIPlanner: advantage_module writes no 'advantage': give a value estimator")
+                raise ContractError("MPPIPlanner: advantage_module writes no 'advantage': pass a value estimator")
             chosen, score = best(actions, advantage[..., 0, 0], self.top_k)
             mean, std = weighted_moments(chosen, self.temperature * score)
         return mean

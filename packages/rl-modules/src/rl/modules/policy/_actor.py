@@ -316,7 +316,7 @@ def _part_keys(out_keys: NestedKey | Sequence[NestedKey] | None, kwargs: Mapping
     written = list(places_of_parts(kwargs).values())
     if not written:
         raise ArgumentError(
-            "ProbabilisticActor builds a CompositeDistribution of its parts: give"
+            "ProbabilisticActor builds a CompositeDistribution of its parts: pass"
             " distribution_kwargs={'distribution_map': {part: distribution}}"
         )
     given = written if out_keys is None else key_list(out_keys)

@@ -40,7 +40,7 @@ def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSp
         SpecError: if a composite has no entry under `key`.
     """
     if spec is not None and not isinstance(spec, TensorSpec):
-        raise ArgumentError(f"{owner} needs the spec of the action, got {spec!r:.50}: give env.action_spec")
+        raise ArgumentError(f"{owner} needs the spec of the action, got {spec!r:.50}: pass env.action_spec")
     if not isinstance(spec, Composite):
         return spec
     leaf = spec.get(key, None)

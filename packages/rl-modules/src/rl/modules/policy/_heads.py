@@ -185,7 +185,7 @@ class MultiStepActorWrapper(TensorDictModuleBase):
 
     Reads what the policy reads, the plan ``("multi_step", *action)`` ``[*B, n_steps, *A]`` and ``("multi_step",
     "left")`` ``[*B, 1]``; writes the action of this step ``[*B, *A]``, and both under ``next``. The policy is called
-    where an element has no action left, for the whole batch, of which only these elements are used.
+    where an element has no action left, for the entire batch, of which only these elements are used.
 
     Args:
         actor: Policy that writes actions ``[*B, n_steps, *A]``.

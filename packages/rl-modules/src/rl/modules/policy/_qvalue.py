@@ -331,7 +331,7 @@ class DistributionalQValueModule(QValueModule):
             found = f"{support.dtype} {list(support.shape)}" if isinstance(support, Tensor) else repr(support)
             raise ArgumentError(
                 f"{type(self).__name__} needs the support as a vector of floating-point returns, got {found}:"
-                " give torch.linspace(v_min, v_max, atoms)"
+                " pass torch.linspace(v_min, v_max, atoms)"
             )
         self.register_buffer("support", support)
 
@@ -393,7 +393,7 @@ class QuantileQValueModule(QValueModule):
 
 @_foreign.q_value_actor
 class DistributionalQValueActor(QValueActor):
-    """A network that gives each action a categorical distribution of returns, and the choice of the best.
+    """A network that assigns each action a categorical distribution of returns, and the choice of the best.
 
     Bellemare et al., "A Distributional Perspective on Reinforcement Learning", 2017 (C51).
 
@@ -449,7 +449,7 @@ class DistributionalQValueActor(QValueActor):
 
 @_foreign.q_value_actor
 class QuantileQValueActor(QValueActor):
-    """A network that gives each action the quantiles of its return, and the choice of the best mean.
+    """A network that assigns each action the quantiles of its return, and the choice of the best mean.
 
     Dabney et al., "Distributional Reinforcement Learning with Quantile Regression", 2018 (QR-DQN).
 

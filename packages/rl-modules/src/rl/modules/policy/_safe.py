@@ -292,7 +292,7 @@ def _bounds_by_key(keys: Sequence[Any], spec: TensorSpec | Mapping[NestedKey, Te
             continue
         if not isinstance(one, Bounded):
             raise SpecError(
-                f"TanhModule needs bounds, the spec of {key_str(key)} is {one}: give low= and high= instead"
+                f"TanhModule needs bounds, the spec of {key_str(key)} is {one}: pass low= and high= instead"
             )
         found[key] = one
     return found

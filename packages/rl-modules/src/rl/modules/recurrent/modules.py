@@ -503,7 +503,7 @@ def _adopt(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
 
 @_foreign.recurrent_module
 class LSTMModule(RecurrentModule):
-    """An LSTM that reads and writes named entries, step by step or whole sequences.
+    """An LSTM that reads and writes named entries, step by step or complete sequences.
 
     In a policy (the default) it computes one step: it reads the state at the root, replaces it by zeros where
     ``is_init`` is true, and writes the state after the step under ``next``. Under ``set_recurrent_mode(True)``, as
@@ -618,7 +618,7 @@ class LSTMModule(RecurrentModule):
 
 @_foreign.recurrent_module
 class GRUModule(RecurrentModule):
-    """A GRU that reads and writes named entries, step by step or whole sequences.
+    """A GRU that reads and writes named entries, step by step or complete sequences.
 
     See `LSTMModule`; there is one state, ``("recurrent_state", "h")``,
     and no projection; `in_keys` are the input, h, and ``is_init`` where it is nested, `out_keys` the output and

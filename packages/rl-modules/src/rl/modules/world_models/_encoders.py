@@ -271,7 +271,7 @@ class ObsDecoder(nn.Module):
             kernel_sizes = [5, 5, 6, 6] if num_layers == 4 else 5
         kernels = [kernel_sizes] * num_layers if isinstance(kernel_sizes, int) else list(kernel_sizes)
         if len(kernels) != num_layers:
-            raise ArgumentError(f"ObsDecoder got {len(kernels)} kernel_sizes for {num_layers} layers: give one of each")
+            raise ArgumentError(f"ObsDecoder got {len(kernels)} kernel_sizes for {num_layers} layers: pass one of each")
         width = channels * 8 * 2 * 2
         first = (
             nn.LazyLinear(width, device=device) if latent_dim is None else nn.Linear(latent_dim, width, device=device)
@@ -342,7 +342,7 @@ class DreamerV3Encoder(nn.Module):
     ) -> None:
         super().__init__()
         if not vector_dim and image_shape is None:
-            raise ArgumentError("DreamerV3Encoder encodes a vector, an image, or both: give vector_dim or image_shape")
+            raise ArgumentError("DreamerV3Encoder encodes a vector, an image, or both: pass vector_dim or image_shape")
         self.vector = hidden_layers(vector_dim, units, num_layers, device=device) if vector_dim else None
         self.image: nn.Sequential | None = None
         self.out_features = units if vector_dim else 0
@@ -441,7 +441,7 @@ class DreamerV3ImageDecoder(nn.Module):
         """Return images of states and beliefs."""
         channels, height, width = self.small
         flat = belief.reshape(-1, belief.shape[-1])
-        # Each block of the belief draws some of the channels of the whole small image.
+        # Each block of the belief draws some of the channels of the entire small image.
         blocks = self.belief_projection(flat).view(-1, self.num_blocks, channels // self.num_blocks, height, width)
         small = blocks.flatten(1, 2) + self.state_projection(state.reshape(-1, state.shape[-1])).view(-1, *self.small)
         images = self.decoder(small)

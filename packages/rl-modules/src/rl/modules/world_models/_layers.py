@@ -48,7 +48,7 @@ class _Shared:
 class _Gate(torch.autograd.Function):
     """Passes a weight into a loop; its backward pass runs after those of all steps, and sums them in one product.
 
-    A loop of `T` steps would compute `T` gradients of the whole weight from a few rows each, and add them: for a wide
+    A loop of `T` steps would compute `T` gradients of the entire weight from a few rows each, and add them: for a wide
     recurrent layer that takes longer than the rest of the backward pass.
     """
 
@@ -118,7 +118,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _product(x, weight, bias)
     if not weight.requires_grad or torch.is_autocast_enabled(x.device.type):
         return _product(x, weight, bias)
-    key = weight.data_ptr(), weight.shape  # a step that slices a weight makes another tensor each time
+    key = weight.data_ptr(), weight.shape  # a step that slices a weight creates another tensor each time
     shared = _loop.weights.get(key)
     if shared is None:
         shared = _loop.weights[key] = _Shared(weight, bias)
@@ -199,7 +199,7 @@ class BlockLinear(nn.Module):
         num_blocks = as_integer(num_blocks, "BlockLinear", "num_blocks", least=1)
         if in_features % num_blocks or out_features % num_blocks:
             raise ArgumentError(
-                f"BlockLinear got widths {in_features} and {out_features} for {num_blocks} blocks: give multiples"
+                f"BlockLinear got widths {in_features} and {out_features} for {num_blocks} blocks: pass multiples"
             )
         self.in_features, self.out_features, self.num_blocks = in_features, out_features, num_blocks
         shape = (num_blocks, in_features // num_blocks, out_features // num_blocks)

@@ -81,7 +81,7 @@ class WorldModel(TensorDictModuleBase):
             UnsupportedError: If there is no decoder.
         """
         if self.decoder is None:
-            raise UnsupportedError("WorldModel has no decoder: give decoder=")
+            raise UnsupportedError("WorldModel has no decoder: pass decoder=")
         return self.decoder(tensordict)
 
 
@@ -181,7 +181,7 @@ class EnsembleDynamics(TensorDictModuleBase):
         owner = "EnsembleDynamics"
         self.num_members = as_integer(num_members, owner, "num_members", least=1)
         if as_integer(num_elites, owner, "num_elites", least=1) > num_members:
-            raise ArgumentError(f"{owner}: {num_elites} elites of {num_members} members: give fewer elites")
+            raise ArgumentError(f"{owner}: {num_elites} elites of {num_members} members: pass fewer elites")
         self.bound_weight = bound_weight
         self.in_keys: list[Any] = [unwrap(observation_key), unwrap(action_key)]
         self.out_keys: list[Any] = [next_key(observation_key), next_key(reward_key)]

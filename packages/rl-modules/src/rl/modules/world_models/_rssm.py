@@ -29,7 +29,7 @@ Device = torch.device | str | None
 
 @runtime_checkable
 class Prior(Protocol):
-    """Parts of a prior that a rollout calls: those outside of the recurrence see whole sequences at once."""
+    """Parts of a prior that a rollout calls: those outside of the recurrence see complete sequences at once."""
 
     def embed(self, action: Tensor) -> Tensor:
         """Return what the recurrence reads of actions ``[*B, a]``."""
@@ -272,7 +272,7 @@ class BlockGRU(nn.Module):
     """Recurrent core of DreamerV3: a gated recurrent unit whose recurrent weights are block-diagonal.
 
     Hafner et al., "Mastering diverse control tasks through world models", Nature 2025. Each block of the belief sees
-    itself, and projections of the whole belief, the state and the action. ``reset``, ``candidate`` and ``update`` are
+    itself, and projections of the entire belief, the state and the action. ``reset``, ``candidate`` and ``update`` are
     the gates: ``belief' = u * tanh(sigmoid(reset) * candidate) + (1 - u) * belief`` with ``u = sigmoid(update - 1)``.
 
     Args:
@@ -379,11 +379,11 @@ class RSSMPriorV3(_Categoricals):
     ) -> None:
         super().__init__("RSSMPriorV3", num_categoricals, num_classes, unimix)
         if action_spec is not None and action_shape is not None:
-            raise ArgumentError("RSSMPriorV3 got action_spec and action_shape: give one of them")
+            raise ArgumentError("RSSMPriorV3 got action_spec and action_shape: pass one of them")
         shape = action_shape if action_spec is None else action_spec.shape
         self.action_shape = None if shape is None else torch.Size(shape)
         if action_dim is None and self.action_shape is None:
-            raise ArgumentError("RSSMPriorV3 needs the width of the action: give action_spec or action_dim")
+            raise ArgumentError("RSSMPriorV3 needs the width of the action: pass action_spec or action_dim")
         width = self.action_shape.numel() if action_dim is None and self.action_shape is not None else action_dim
         state_dim = self.num_categoricals * self.num_classes
         self.rnn_hidden_dim = rnn_hidden_dim

@@ -41,7 +41,7 @@ class SimNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized features."""
         if x.shape[-1] % self.dim:
-            raise ShapeError(f"SimNorm has groups of {self.dim}, got {x.shape[-1]} features: give a multiple")
+            raise ShapeError(f"SimNorm has groups of {self.dim}, got {x.shape[-1]} features: pass a multiple")
         return softmax_of_groups(x.unflatten(-1, (-1, self.dim))).flatten(-2)
 
     def extra_repr(self) -> str:

@@ -76,7 +76,7 @@ def two_hot_encode(x: Tensor, bins: Tensor) -> Tensor:
 def two_hot_decode(logits: Tensor, bins: Tensor) -> Tensor:
     """Decode logits over bins to their mean value.
 
-    Bins of opposite sign are added in pairs from the middle outwards, so that uniform logits over symmetric bins give
+    Bins of opposite sign are added in pairs from the middle outwards, so that uniform logits over symmetric bins yield
     exactly 0: the largest bins are around 5e8, and a plain sum leaves a rounding error of that scale.
 
     Args:

@@ -137,8 +137,8 @@ def distillation_error(prediction: Tensor, target: Tensor) -> Tensor:
     Burda et al., "Exploration by random network distillation", 2018, section 2.2.
 
     Args:
-        prediction: Features that the predictor gives, ``[*B, d]``.
-        target: Features that the fixed network gives, same shape; not differentiated.
+        prediction: Features that the predictor computes, ``[*B, d]``.
+        target: Features that the fixed network computes, same shape; not differentiated.
 
     Returns:
         ``[*B, 1]``.
@@ -203,7 +203,7 @@ def scale_by_returns(
     if before.shape != streams.shape:
         raise ShapeError(
             f"scale_by_returns got rewards of streams {tuple(streams.shape)} and statistics of"
-            f" {tuple(before.shape)}: give batches of the same streams, or start with scale=None"
+            f" {tuple(before.shape)}: pass batches of the same streams, or start with scale=None"
         )
     backwards = reward.flip(time_dim)
     first = torch.zeros_like(backwards)

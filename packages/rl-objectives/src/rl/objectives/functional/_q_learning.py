@@ -88,7 +88,7 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
         )
     if not target.is_floating_point():
         raise ArgumentError(
-            f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()"
+            f"the target of a loss is {target.dtype}, expected a floating-point dtype: pass target.float()"
         )
     return _DISTANCES[kind](prediction, target, reduction="none")
 

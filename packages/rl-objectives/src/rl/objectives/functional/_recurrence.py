@@ -25,7 +25,7 @@ _is_recorded = torch._C._is_tracing  # noqa: SLF001
 
 
 def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """Compute the recurrence in ``ceil(log2 T)`` operations on the whole tensor.
+    """Compute the recurrence in ``ceil(log2 T)`` operations on the entire tensor.
 
     Hillis and Steele, "Data parallel algorithms", 1986. Where ``c_t`` is 0, ``x_t = d_t``, also if NaN or infinity
     follows.
@@ -204,7 +204,7 @@ def _chosen(like: Tensor) -> LinearRecurrence | None:
 
 
 def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
-    """Return the method of the back end that computes a whole return in one pass; None without one.
+    """Return the method of the back end that computes a complete return in one pass; None without one.
 
     The method may return None: it has computed nothing then, and the caller composes the return.
 

@@ -37,7 +37,7 @@ def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
             if other.numel() == 1 and other.ndim <= reward.ndim:
                 continue
             raise ShapeError(
-                f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: give a number, or a tensor"
+                f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: pass a number, or a tensor"
                 " of the reward's shape"
             )
         raise ShapeError(
@@ -95,7 +95,7 @@ def td0_return_estimate(
     """
     terminated = done if terminated is None else terminated
     if terminated is None:
-        raise ArgumentError("td0_return_estimate got neither terminated nor done; give terminated")
+        raise ArgumentError("td0_return_estimate got neither terminated nor done; pass terminated")
     check_shapes(reward, next_state_value=next_state_value, terminated=terminated, gamma=gamma)
     terminated = terminated if terminated.dtype is torch.bool else terminated.bool()
     return reward + gamma * next_state_value.masked_fill(terminated, 0)

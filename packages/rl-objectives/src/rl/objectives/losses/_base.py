@@ -218,7 +218,7 @@ class LossModule(KeyedModule):
         if tensordict is not None or not tensors:
             given = f"a batch and {', '.join(tensors)}" if tensors else "no batch"
             raise UnknownArgumentError(
-                f"{type(self).__name__} got {given}: give a TensorDict, or its entries by keyword, one of both"
+                f"{type(self).__name__} got {given}: pass a TensorDict, or its entries by keyword, one of both"
             )
         out = super().__call__(self._batch_of(tensors))
         selected = self.contract.out_keys if self._selected is None else self._selected  # out_keys may be of the class
@@ -372,7 +372,7 @@ class LossModule(KeyedModule):
         elif arguments:
             raise ArgumentError(
                 f"{type(self).__name__}.make_value_estimator got an estimator and {', '.join(arguments)}:"
-                " give these to the estimator's constructor"
+                " pass these to the estimator's constructor"
             )
         else:
             estimator = value_type

@@ -94,7 +94,7 @@ class ReplayLoss(LossModule):
         """Return ``reward + gamma**n * (1 - terminated) * next_value``, in the shape of `next_value` ``[*B, F]``.
 
         The estimator of the loss may add rewards of later steps. Reward, flags and discount count for all F, and
-        those of the whole team for each agent of a group.
+        those of the entire team for each agent of a group.
 
         Args:
             td: Batch ``[*B]``.

@@ -253,7 +253,7 @@ class DiffusionBCLoss(LossModule):
 
     Args:
         actor_network: A ``DiffusionActor`` of rl-modules, or a module with keys whose ``module`` has ``num_steps``,
-            ``add_noise(action, t)``, which gives noisy action and noise ``[*B, D]``, and ``score_network``, which
+            ``add_noise(action, t)``, which returns noisy action and noise ``[*B, D]``, and ``score_network``, which
             predicts the noise from noisy action, observations and step ``[*B, D + d + 1]``.
         reduction: Reduction over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -336,7 +336,7 @@ class GAILLoss(LossModule):
     """Generative adversarial imitation: a discriminator tells steps of an expert from those of a policy.
 
     Ho and Ermon, "Generative adversarial imitation learning", 2016, eq. 17; with `use_grad_penalty` Gulrajani et al.,
-    "Improved training of Wasserstein GANs", 2017, eq. 3, of the discriminator's logit. `reward` gives the policy's
+    "Improved training of Wasserstein GANs", 2017, eq. 3, of the discriminator's logit. `reward` returns the policy's
     reward, ``-log(1 - D)``, which an algorithm such as PPO maximizes in place of that of the environment.
 
     Reads steps of the expert, ``observation`` and ``action``, as many of the policy, ``collector_observation`` and
@@ -447,7 +447,7 @@ class GAILLoss(LossModule):
             if expert.shape != collected.shape:
                 raise ShapeError(
                     f"GAILLoss got {role}s of shape {tuple(expert.shape)} of the expert, and"
-                    f" {tuple(collected.shape)} of the policy: give as many steps of both"
+                    f" {tuple(collected.shape)} of the policy: pass as many steps of both"
                 )
             pairs[role] = expert, collected.to(expert.dtype)
         both = {role: torch.stack(pair) for role, pair in pairs.items()}

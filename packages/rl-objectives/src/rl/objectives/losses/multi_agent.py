@@ -41,7 +41,7 @@ class MAPPOLoss(ClipPPOLoss):
     observations, unless they are recurrent. Without ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
 
     Args:
-        actor_network: Policy with a distribution; gives log-probabilities ``[*B, n_agents]``.
+        actor_network: Policy with a distribution; returns log-probabilities ``[*B, n_agents]``.
         critic_network: Network that writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, of the observations of all
             agents or of a state: `MultiAgentMLP` with ``centralized=True``.
         value_norm: Normalization of the targets of the critic, as `PopArtValueNorm` of rl-modules; it has ``update``,

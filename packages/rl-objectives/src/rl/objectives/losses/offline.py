@@ -213,7 +213,7 @@ BACKUP_ACTIONS = 10
 
 @final
 class CQLLoss(SACLoss):
-    """Conservative Q-learning: `SACLoss` whose critics give low values to actions that are not in the data.
+    """Conservative Q-learning: `SACLoss` whose critics assign low values to actions that are not in the data.
 
     Kumar et al., "Conservative Q-learning for offline reinforcement learning", 2020, eq. 4 and appendix F.
 
@@ -364,7 +364,7 @@ def _bounds(spec: Any, keys: Any) -> tuple[Tensor, Tensor]:
     if not isinstance(leaf, Bounded) or not bool((leaf.low.isfinite() & leaf.high.isfinite()).all()):
         raise SpecError(
             f"CQLLoss: action_spec must be Bounded with finite ends, got {leaf!r:.80}: random actions are sampled"
-            " from it; give action_spec"
+            " from it; pass action_spec"
         )
     return leaf.low.clone(), leaf.high.clone()
 

@@ -49,7 +49,7 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
         name = _ONE_HOT if isinstance(space, OneHot) else _CATEGORICAL if isinstance(space, Categorical) else None
     if name not in (_ONE_HOT, _CATEGORICAL):
         raise ArgumentError(
-            f"{owner} chooses among n actions, got action_space={space!r}: give 'one-hot', 'categorical',"
+            f"{owner} chooses among n actions, got action_space={space!r}: pass 'one-hot', 'categorical',"
             " or a OneHot or Categorical spec"
         )
     return name
@@ -205,7 +205,7 @@ def _find_support(network: nn.Module, owner: str) -> Tensor:
         if isinstance(found, Tensor):
             return found
     raise ArgumentError(
-        f"{owner} found no support in {type(network).__name__}: give support=torch.linspace(v_min, v_max, n_atoms),"
+        f"{owner} found no support in {type(network).__name__}: pass support=torch.linspace(v_min, v_max, n_atoms),"
         " or a network with that attribute"
     )
 

@@ -29,7 +29,7 @@ class RNDLoss(LossModule):
     """Random network distillation: a predictor learns the features of a fixed random network.
 
     Burda et al., "Exploration by random network distillation", 2018, section 2.2. The error of the prediction is large
-    where few states were seen: `intrinsic_reward` gives it as a reward; `rl.objectives.functional.scale_by_returns`
+    where few states were seen: `intrinsic_reward` returns it as a reward; `rl.objectives.functional.scale_by_returns`
     scales it. Normalize the inputs: a random network maps a small input to nearly one point.
 
     Reads the networks' inputs under ``next`` and, if there, ``("collector", "mask")`` bool ``[*B]``. Returns scalars:
@@ -83,7 +83,7 @@ class RNDLoss(LossModule):
             if call.states:
                 raise UnsupportedError(
                     f"{type(self).__name__} got a recurrent network ({key_str(call.states[0].name)}): it predicts"
-                    " features of one state; give feed-forward networks"
+                    " features of one state; pass feed-forward networks"
                 )
         inputs = dict.fromkeys([*self._predictor.in_keys, *self._target.in_keys])
         return Contract(

@@ -38,7 +38,7 @@ def _critics(given: nn.Module | Sequence[nn.Module], count: int) -> list[nn.Modu
         return critics
     critics = list(given)
     if len(critics) != count:
-        raise ArgumentError(f"TDMPC2Loss got {len(critics)} critics for num_qvalue_nets={count}: give one, or {count}")
+        raise ArgumentError(f"TDMPC2Loss got {len(critics)} critics for num_qvalue_nets={count}: pass one, or {count}")
     return critics
 
 
@@ -87,7 +87,7 @@ class TDMPC2Loss(LossModule):
         terminated_model: Head of the termination on the latent state reached: ``get_dist`` is a Bernoulli distribution.
             Without it no episode may terminate.
         num_qvalue_nets: Number of critics, at least 2.
-        gamma: Discount; `rl.objectives.functional.episode_discount` gives the paper's for a length of episodes.
+        gamma: Discount; `rl.objectives.functional.episode_discount` returns the paper's for a length of episodes.
         rho: Weight of each step in that of the step before, in [0, 1].
         consistency_weight: Weight of the latent consistency.
         reward_weight: Weight of the reward.
@@ -212,7 +212,7 @@ class TDMPC2Loss(LossModule):
         # Read on the CPU only: on another device, reading waits for all work before it.
         readable = terminated.is_cpu and not torch.compiler.is_compiling()
         if self._terminated is None and readable and bool(terminated.any()):
-            raise UnsupportedError(f"{owner}: an episode of the batch terminates: give terminated_model")
+            raise UnsupportedError(f"{owner}: an episode of the batch terminates: pass terminated_model")
         with torch.no_grad():
             after = self._encoder.after(entries, size)[0]
             target = reward + self.gamma * (~terminated) * self._target(after)

@@ -66,12 +66,12 @@ class ReplayBuffer(Stateful):
         writer: Writer, which selects the indices of new rows; `RoundRobinWriter` if None.
         batch_size: Number of rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
         transform: Argument of `append_transform`.
-        collate_fn: Function that makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is
+        collate_fn: Function that builds a batch of the result of `storage.get`; a list of TensorDicts or tensors is
             stacked if None.
         prefetch: Number of batches that are prepared ahead, and of threads; 0 or None for none.
         pin_memory: Whether to put batches into page-locked memory, for copies to a CUDA device.
         generator: Source of randomness; the global one if None. Its state is part of `state_dict`.
-        dim_extend: Dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` makes T
+        dim_extend: Dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` yields T
             rows of B elements. Without effect for the dimensions that a storage counts with ``ndim=``.
         consume_after_n_samples: Number of samples of each row, after which it is overwritten first; in place of
             ``sampler=ConsumingSampler(n)``.
@@ -152,14 +152,14 @@ class ReplayBuffer(Stateful):
         self._follow_sampler()
         self._attach()
 
-    storage: Final[Storage] = fixed("_storage", "Make a new buffer with storage=...")
+    storage: Final[Storage] = fixed("_storage", "Create a new buffer with storage=...")
     """Storage of the rows."""
-    writer: Final[Writer] = fixed("_given_writer", "Make a new buffer with writer=...")
+    writer: Final[Writer] = fixed("_given_writer", "Create a new buffer with writer=...")
     """Writer, which selects the indices of new rows."""
     sample_unit: Final[SampleUnit] = fixed("_sample_unit")
     """Unit that selects the rows of a batch for each selected one."""
     collate_fn: Final[Callable[[Any], Any]] = fixed("_collate")
-    """Function that makes a batch of the result of `storage.get`."""
+    """Function that builds a batch of the result of `storage.get`."""
     pin_memory: Final[bool] = fixed("_pin_memory")
     """Whether batches are put into page-locked memory."""
     shared: Final[bool] = fixed("_shared")
@@ -375,7 +375,7 @@ class ReplayBuffer(Stateful):
         """Return copies of the stored trajectories that satisfy a condition, without transforms; the oldest one first.
 
         Args:
-            predicate: Condition made with `rl.replay.traj`, or a function from `Trajectory` to a boolean; all
+            predicate: Condition created with `rl.replay.traj`, or a function from `Trajectory` to a boolean; all
                 trajectories if None.
             trajectory_key: Trajectory id; see `iter_trajectories`. What is left of an overwritten trajectory counts as
                 a shorter one.
@@ -484,7 +484,7 @@ class ReplayBuffer(Stateful):
 
         For values that are computed from samples while other rows are written: recurrent states, embeddings, labels.
         Needs ``writer=RoundRobinWriter(track_generations=True)``. An update is not a write: rows keep their generation,
-        their priority and their place in a pass.
+        their priority and their position in a pass.
 
         Args:
             index: Indices of rows, int64 ``[n]``: ``index`` of a sample.
@@ -829,7 +829,7 @@ def _sampler_of(owner: str, sampler: Sampler | None, consume_after_n_samples: in
         return RandomSampler() if sampler is None else sampler
     if sampler is not None:
         raise ArgumentError(
-            f"{owner}: give sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
+            f"{owner}: pass sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
             f" ConsumingSampler, and not both; got {sampler!r}"
         )
     return ConsumingSampler(consume_after_n_samples)

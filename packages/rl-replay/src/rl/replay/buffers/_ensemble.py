@@ -37,7 +37,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ensemble.
 
     The info of a sample has ``buffer_ids``, int64 ``[n]``, the member of each row, and ``index``, which counts the
-    places of all members (see `StorageEnsemble`). Both are also entries of samples if every member is a
+    positions of all members (see `StorageEnsemble`). Both are also entries of samples if every member is a
     `TensorDictReplayBuffer`.
 
     Args:
@@ -95,7 +95,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             parts = zip(storages.storages, samplers.samplers, writers.writers, strict=True)
             buffers = tuple(ReplayBuffer(storage=one, sampler=two, writer=three) for one, two, three in parts)
         elif not buffers or any(part is not None for part in (storages, samplers, writers)):
-            raise ArgumentError(f"{owner}: give buffers, or storages=, samplers= and writers=, and not both")
+            raise ArgumentError(f"{owner}: pass buffers, or storages=, samplers= and writers=, and not both")
         for buffer in buffers:
             if not isinstance(buffer, ReplayBuffer) or buffer.prefetch or buffer.shared:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ArgumentError(
@@ -240,7 +240,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._adopt_rest(twin)
 
     def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:
-        """Rows of a batch that each member gives."""
+        """Rows of a batch that each member contributes."""
         return self._mixture.split(size, generator)
 
     def _select(self, size: int, generator: torch.Generator | None = None) -> tuple[Tensor, dict[Any, Any]]:

@@ -48,7 +48,7 @@ def collate(rows: Any) -> Any:
         reason = str(error).partition("\n")[0][:200]
         raise ShapeError(
             f"these {len(rows)} rows differ and cannot be stacked ({reason}): give the buffer a collate_fn that "
-            "makes a batch of a list of rows"
+            "builds a batch of a list of rows"
         ) from error
 
 
@@ -276,13 +276,13 @@ class SampledOptions(BufferOptions, total=False):
 
 
 class OwnSamplerOptions(BufferOptions, total=False):
-    """Those of a buffer that makes its sampler."""
+    """Those of a buffer that creates its sampler."""
 
     sample_unit: SampleUnit | None
 
 
 class PrioritizedOptions(OwnSamplerOptions, total=False):
-    """Those of a buffer that makes a `PrioritizedSampler`; `PrioritizedReplayBuffer` describes them."""
+    """Those of a buffer that creates a `PrioritizedSampler`; `PrioritizedReplayBuffer` describes them."""
 
     eps: float
     dtype: torch.dtype
@@ -437,7 +437,7 @@ class Patch:
     def __init__(self, owner: str, patch: Any, index: Tensor, version_key: NestedKey | None, version: Any) -> None:
         self._owner, self._index = owner, index
         if (version_key is None) != (version is None):
-            raise ArgumentError(f"{owner}: give both version_key and version, or neither")
+            raise ArgumentError(f"{owner}: pass both version_key and version, or neither")
         if isinstance(patch, TensorDictBase):
             patch = dict(patch.items(include_nested=True, leaves_only=True))
         if not isinstance(patch, Mapping) or not patch:

@@ -24,9 +24,9 @@ class RayReplayBuffer:
     object store. The object can be sent to other actors and tasks of Ray, which then use the same buffer.
 
     Args:
-        storage: Empty storage, or a function that makes it, which the actor calls.
-        sampler: Sampler, or a function that makes it.
-        writer: Writer, or a function that makes it.
+        storage: Empty storage, or a function that creates it, which the actor calls.
+        sampler: Sampler, or a function that creates it.
+        writer: Writer, or a function that creates it.
         replay_buffer_cls: Class of the buffer.
         ray_init_config: Arguments of ``ray.init``, such as ``{"address": "auto"}`` for a running cluster. Ray is
             started on this machine if it is not running.
@@ -67,7 +67,7 @@ class RayReplayBuffer:
             made = ray.cloudpickle.dumps((replay_buffer_cls, parts, options))
         except Exception as error:  # whatever an object raises
             raise ArgumentError(
-                f"RayReplayBuffer: an argument cannot be sent to the actor ({error}). Give functions that make storage,"
+                f"RayReplayBuffer: an argument cannot be sent to the actor ({error}). Pass functions that make storage,"
                 " sampler and writer, and transforms without open files or locks"
             ) from error
         self._timeout = timeout
@@ -195,7 +195,7 @@ class RayReplayBuffer:
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._actor is None:
-            raise RLError("this RayReplayBuffer was shut down: make a new one")
+            raise RLError("this RayReplayBuffer was shut down: create a new one")
         ray = _ray()
         reference = getattr(self._actor, method).remote(*map(packed, args), **kwargs)
         try:
@@ -218,7 +218,7 @@ class _Actor:
     _iterator: Iterator[Any] = iter(())
 
     def make(self, made: bytes) -> None:
-        """Make the buffer; an error of a constructor would end the actor."""
+        """Create the buffer; an error of a constructor would end the actor."""
         kind, parts, options = _ray().cloudpickle.loads(made)
         members = {"storage": "get", "sampler": "sample", "writer": "claim"}
         for name, part in parts.items():

@@ -76,7 +76,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             raise ContractError(f"{owner}: priorities are read from a TensorDict, got {type(data).__name__}")
         index, priority = (data.get(key, None) for key in (INDEX, self.priority_key))
         if index is None:
-            raise ContractError(f"{owner}: this TensorDict has no 'index'; give a sample of this buffer")
+            raise ContractError(f"{owner}: this TensorDict has no 'index'; pass a sample of this buffer")
         if priority is None:
             raise ContractError(
                 f"{owner}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. Call "
@@ -138,7 +138,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
         if not isinstance(data, TensorDictBase):
             raise ContractError(
-                f"{type(self).__name__}: collate_fn made a {type(data).__name__}, expected a TensorDict"
+                f"{type(self).__name__}: collate_fn returned a {type(data).__name__}, expected a TensorDict"
             )
         shape = data.batch_size
         for key, value in info.items():
@@ -159,7 +159,7 @@ def _of_anchors(owner: str, data: TensorDictBase, priority: Tensor) -> tuple[Ten
     cells = [data.get(key, None) for key in Sequence.keys]
     if any(cell is None for cell in cells):
         missing = ", ".join(repr(key) for key, cell in zip(Sequence.keys, cells, strict=True) if cell is None)
-        raise ContractError(f"{owner}: this TensorDict has no {missing}; give a sample of this buffer")
+        raise ContractError(f"{owner}: this TensorDict has no {missing}; pass a sample of this buffer")
     window, _, learning, valid, anchor = (cell.reshape(-1) for cell in cells)
     priority = priority.detach().reshape(len(window), -1).abs().amax(1)
     counts = learning & valid

@@ -51,7 +51,7 @@ class DatasetBuffer(TensorDictReplayBuffer):
         exact: Whether `rows` is the number of rows, or the largest that it may be.
         source: Text that identifies the content of the source; rows that were prepared from another one are prepared
             again. None opens the prepared rows, if there are any.
-        split_trajs: Whether a row of the buffer is a whole trajectory ``[T_max]``, padded with zeros, with
+        split_trajs: Whether a row of the buffer is a complete trajectory ``[T_max]``, padded with zeros, with
             ``("collector", "mask")`` bool ``[T_max]``, false for padding. These rows are a second copy of the data set
             on disk.
         progress: Whether to show a bar while rows are prepared; on a terminal, if tqdm is installed, when None.

@@ -170,7 +170,7 @@ def _timeouts(array: Any, path: Path, terminated: Any, limit: int | None) -> Any
         return timeouts
     if limit is None:
         raise RLError(
-            f"{_OWNER}: {path} has no timeouts. Give max_episode_steps, the time limit of the environment,"
+            f"{_OWNER}: {path} has no timeouts. Pass max_episode_steps, the time limit of the environment,"
             " or 0 if only terminal steps end its episodes"
         )
     timeouts, steps = np.zeros(len(terminated), bool), 0
@@ -244,7 +244,7 @@ def _address(name: str) -> str:
         return f"{_SITE}maze2d/maze2d-{quality}-sparse-v1.hdf5"
     raise RLError(
         f"D4RLExperienceReplay knows no address of {name!r}, but those of {', '.join(_MUJOCO)} (v1, v2),"
-        f" {', '.join(_HANDS)} and maze2d (v1). Download the file, and give its path"
+        f" {', '.join(_HANDS)} and maze2d (v1). Download the file, and pass its path"
     )
 
 

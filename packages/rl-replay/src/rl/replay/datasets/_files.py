@@ -99,7 +99,7 @@ def fingerprint(files: Iterable[Path], *options: object) -> str:
 
 @contextmanager
 def made(folder: Path) -> Generator[None]:
-    """Make a folder; after an error, folders that were made and are empty are removed."""
+    """Create a folder; after an error, folders that were created and are empty are removed."""
     new = [part for part in (folder, *folder.parents) if not part.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -134,7 +134,7 @@ def source_of(
         yield None
     elif not download:
         raise RLError(
-            f"{owner}: {dataset_id!r} is no existing file or folder, and nothing is prepared in {folder}. Give the path"
+            f"{owner}: {dataset_id!r} is no existing file or folder, and nothing is prepared in {folder}. Pass the path"
             " of the data, or download=True"
         )
     else:
@@ -157,7 +157,7 @@ def fetch(owner: str, url: str, path: Path, *, progress: bool | None = None) -> 
             got = file.tell()
     except (OSError, urllib.error.URLError) as error:
         raise RLError(
-            f"{owner} cannot download {url}: {error}. Download the file by other means, and give its path"
+            f"{owner} cannot download {url}: {error}. Download the file by other means, and pass its path"
         ) from error
     if size is not None and got != size:
         raise RLError(f"{owner}: the download of {url} ended after {got} of {size} bytes; try again")
@@ -274,7 +274,7 @@ else:
 
 
 def decoded(owner: str, extra: str, name: str, pictures: Sequence[bytes]) -> Tensor:
-    """Return encoded pictures (PNG, JPEG) as uint8 ``[n, channels, height, width]``.
+    """Return encoded images (PNG, JPEG) as uint8 ``[n, channels, height, width]``.
 
     Raises:
         MissingExtraError: If Pillow is not installed.
@@ -284,7 +284,7 @@ def decoded(owner: str, extra: str, name: str, pictures: Sequence[bytes]) -> Ten
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError(
-            f"{owner}: {name} holds pictures, which need Pillow: pip install 'rl-replay[{extra}]'"
+            f"{owner}: {name} holds images, which need Pillow: pip install 'rl-replay[{extra}]'"
         ) from error
     arrays: list[Any] = []
     for number, picture in enumerate(pictures):
@@ -292,7 +292,7 @@ def decoded(owner: str, extra: str, name: str, pictures: Sequence[bytes]) -> Ten
             with Image.open(io.BytesIO(picture)) as image:
                 arrays.append(np.atleast_3d(np.asarray(image)))
         except (OSError, ValueError, SyntaxError) as error:
-            raise RLError(f"{owner}: picture {number} of {name} cannot be decoded: {error}") from error
+            raise RLError(f"{owner}: image {number} of {name} cannot be decoded: {error}") from error
     if len({array.shape for array in arrays}) > 1:
-        raise RLError(f"{owner}: the pictures of {name} differ in size: {sorted({a.shape for a in arrays})}")
+        raise RLError(f"{owner}: the images of {name} differ in size: {sorted({a.shape for a in arrays})}")
     return torch.from_numpy(np.stack(arrays)).movedim(-1, 1).contiguous()

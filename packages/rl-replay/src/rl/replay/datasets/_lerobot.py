@@ -34,7 +34,7 @@ class LeRobotExperienceReplay(DatasetBuffer):
 
     Entries are named after the columns: ``("observation", "state")``, ``("observation", "image", CAMERA)`` uint8
     ``[3, height, width]``, ``action``, ``timestamp``. ``episode`` and ``frame`` int64 ``[]`` count episodes and their
-    steps; ``task`` int64 ``[]`` is a place in ``texts["task"]``. ``("next", "reward")`` is there if rewards are.
+    steps; ``task`` int64 ``[]`` is an index into ``texts["task"]``. ``("next", "reward")`` is there if rewards are.
 
     The data do not tell what follows the last step of an episode: its observation is repeated there. The last step is
     terminated if the data set has ``next.done`` and marks it, else truncated.
@@ -49,7 +49,7 @@ class LeRobotExperienceReplay(DatasetBuffer):
         settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        MissingExtraError: If PyArrow is not installed; or Pillow, for pictures; or huggingface_hub, for downloads.
+        MissingExtraError: If PyArrow is not installed; or Pillow, for images; or huggingface_hub, for downloads.
         RLError: If there are no such files, or one is damaged or of another layout.
         ContractError: If there are fewer rows than the data set states.
         ArgumentError: If there are videos, and `video` is not False.
@@ -102,12 +102,12 @@ def _downloaded(name: str, into: Path) -> Path:
     except ImportError as error:
         raise MissingExtraError(
             f"{_OWNER} downloads with the client of the Hugging Face Hub, which is not installed:"
-            " pip install huggingface_hub. Or give the path of a copy"
+            " pip install huggingface_hub. Or pass the path of a copy"
         ) from error
     try:
         snapshot_download(name, repo_type="dataset", local_dir=into, allow_patterns=["meta/*", "data/*"])
     except Exception as error:  # of the network, and of the client
-        raise RLError(f"{_OWNER} cannot download {name!r}: {error}. Give the path of a copy") from error
+        raise RLError(f"{_OWNER} cannot download {name!r}: {error}. Pass the path of a copy") from error
     return into
 
 

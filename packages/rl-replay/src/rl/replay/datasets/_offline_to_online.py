@@ -26,7 +26,7 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     """Batches of a data set and of new experience, in a fraction that may be annealed.
 
     A batch of n rows has ``round(offline_fraction * n)`` rows of the data set and the rest of the online buffer, in
-    this order; all are of the data set while nothing was written. A data set with a slice sampler gives the nearest
+    this order; all are of the data set while nothing was written. A data set with a slice sampler adds the nearest
     multiple of ``slice_len`` (or ``num_slices``). `extend` writes to the online buffer alone. The numbering of
     ``index`` has the data set first; `extend` returns indices in it.
 
@@ -75,7 +75,7 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     ) -> None:
         owner = type(self).__name__
         if (online_storage is None) == (online_capacity is None):
-            raise ArgumentError(f"{owner}: give exactly one of online_storage and online_capacity")
+            raise ArgumentError(f"{owner}: pass exactly one of online_storage and online_capacity")
         offline = _open_dataset(owner, offline_dataset, batch_size, dataset_kwargs)
         self.offline_fraction = offline_fraction
         self._first_fraction = self.offline_fraction

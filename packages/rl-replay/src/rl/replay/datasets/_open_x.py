@@ -158,7 +158,7 @@ _OWNER = "OpenXExperienceReplay"
 
 
 class _Feature(NamedTuple):
-    """An entry of a step: an array, a picture or a text."""
+    """An entry of a step: an array, an image or a text."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -173,10 +173,10 @@ class OpenXExperienceReplay(DatasetBuffer):
     See https://robotics-transformer-x.github.io, and `DatasetBuffer` for its rows.
 
     Reads the TFRecord files, ``features.json`` and ``dataset_info.json`` that TensorFlow Datasets writes, without
-    TensorFlow. Observations keep the names of the data set, as ``("observation", "image")``: pictures are uint8
+    TensorFlow. Observations keep the names of the data set, as ``("observation", "image")``: images are uint8
     ``[channels, height, width]``, ``observation`` and ``action`` may be TensorDicts. A text of each step, such as
-    ``language_instruction``, is an int64 ``[]``, a place in ``texts[name]``. The last step of an RLDS episode is the
-    observation after the last action: an episode of n steps gives n - 1 rows.
+    ``language_instruction``, is an int64 ``[]``, an index into ``texts[name]``. The last step of an RLDS episode is the
+    observation after the last action: an episode of n steps yields n - 1 rows.
 
     Args:
         dataset_id: Path of the folder of a version, or a name such as ``"bridge/0.1.0"``, which is downloaded.
@@ -187,7 +187,7 @@ class OpenXExperienceReplay(DatasetBuffer):
         settings: Further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
-        MissingExtraError: If there are pictures, and Pillow is not installed.
+        MissingExtraError: If there are images, and Pillow is not installed.
         RLError: If there are no such files, or one is damaged or of another layout.
     """
 
@@ -344,7 +344,7 @@ def _entry(name: str, values: Values, feature: _Feature, length: int, places: di
     if feature.kind == "image":
         pictures = decoded(_OWNER, "openx", name, values)  # type: ignore[arg-type]
         if len(pictures) != length:
-            raise ValueError(f"{name} has {len(pictures)} pictures for {length} steps")
+            raise ValueError(f"{name} has {len(pictures)} images for {length} steps")
         return pictures
     array = np.asarray(values).reshape(length, *feature.shape)
     return torch.from_numpy(array.astype(np.dtype(feature.dtype)))

@@ -25,7 +25,7 @@ class SamplerEnsemble(StatefulGroup, SamplerBase):
     """Selects which members of an ensemble give how many rows of a batch; the k-th sampler samples the k-th storage.
 
     Without options each row comes from a member selected with probability `p`; with slice samplers each part of
-    ``slice_len`` (or ``num_slices``) rows does, so that a member gives whole slices. The info of a sample has
+    ``slice_len`` (or ``num_slices``) rows does, so that a member contributes complete slices. The info of a sample has
     ``buffer_ids``, int64 ``[n]``: the member of each row; ``index`` is that of `StorageEnsemble`.
 
     Args:
@@ -59,7 +59,7 @@ class SamplerEnsemble(StatefulGroup, SamplerBase):
     ) -> None:
         owner = "SamplerEnsemble"
         if not samplers or len({id(one) for one in samplers}) < len(samplers):
-            raise ArgumentError(f"{owner}: give one or several different samplers, got {len(samplers)}")
+            raise ArgumentError(f"{owner}: pass one or several different samplers, got {len(samplers)}")
         self.samplers: Final = samplers
         given = torch.ones(len(samplers), dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64)
         if given.shape != (len(samplers),) or not bool(given.isfinite().all() & (given >= 0).all() & (given.sum() > 0)):
@@ -88,7 +88,7 @@ class SamplerEnsemble(StatefulGroup, SamplerBase):
         self._storage: StorageEnsemble | None = None
 
     def split(self, batch_size: int, generator: torch.Generator | None = None) -> list[int]:
-        """Rows of a batch that each member gives.
+        """Rows of a batch that each member contributes.
 
         Raises:
             ArgumentError: If `batch_size` is below 1, or cannot be divided equally.

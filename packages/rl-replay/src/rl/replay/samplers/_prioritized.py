@@ -415,7 +415,7 @@ class PrioritizedSampler(SamplerBase):
 
     def _raise_capacity(self, rows: int) -> None:
         raise ContractError(
-            f"PrioritizedSampler: made for max_capacity={self._capacity} rows, and the storage has {rows}; give it "
+            f"PrioritizedSampler: sized for max_capacity={self._capacity} rows, and the storage has {rows}; give it "
             "the max_size of the storage"
         )
 

@@ -35,7 +35,7 @@ class PrioritizedSliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[repor
     options of trajectories are as in `SliceSampler`.
 
     A row with a high priority is sampled within slices that begin before it only as often as these. To prioritize by
-    the errors of whole slices, as Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+    the errors of complete slices, as Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
     Learning", section 2.3, give the first row a priority computed from all errors of its slice.
 
     Args:

@@ -28,7 +28,7 @@ from rl.replay.samplers._base import SamplerBase
 class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]  a property
     """Sampler of slices, with replacement: a trajectory uniformly, then the first step of the slice uniformly.
 
-    Give exactly one of `num_slices` and `slice_len`; a batch of n rows then has n / num_slices steps in each slice, or
+    Pass exactly one of `num_slices` and `slice_len`; a batch of n rows then has n / num_slices steps in each slice, or
     n / slice_len slices. A sample is flat, one slice after the other. No slice crosses the end of a trajectory or the
     write position of a full ring; what is left of a partly overwritten trajectory is a shorter trajectory. Sampling
     takes the same time for every number of rows and trajectories.

@@ -41,7 +41,7 @@ class StorageEnsemble(StatefulGroup):
 
     def __init__(self, *storages: Storage) -> None:
         if not storages or len({id(one) for one in storages}) < len(storages):
-            raise ArgumentError(f"StorageEnsemble: give one or several different storages, got {len(storages)}")
+            raise ArgumentError(f"StorageEnsemble: pass one or several different storages, got {len(storages)}")
         self.storages: Final = storages
         sizes = [one.max_size for one in storages]
         self.max_size: Final = sum(sizes)

@@ -32,7 +32,7 @@ class ListStorage(Stateful):
             differs is rejected before anything is written.
 
     A batch is a TensorDict, tensorclass or tensor ``[n, ...]``, which is cut into n rows, or a list of n rows. `get`
-    returns a list for a tensor or a slice; the buffer's `collate_fn` makes a batch of it.
+    returns a list for a tensor or a slice; the buffer's `collate_fn` builds a batch of it.
 
     Example:
         >>> storage = ListStorage(10)
@@ -286,7 +286,7 @@ class CompressedListStorage(ListStorage):
                 raise ArgumentError(f"CompressedListStorage: {name} must be a function of bytes, got {function!r}")
         if (compression_fn is None) != (decompression_fn is None):
             raise ArgumentError(
-                "CompressedListStorage: give both compression_fn and decompression_fn, its inverse, or neither"
+                "CompressedListStorage: pass both compression_fn and decompression_fn, its inverse, or neither"
             )
         self.compression_level: Final = as_integer(compression_level, "CompressedListStorage", "compression_level", 0)
         as_number(self.compression_level, "CompressedListStorage", "compression_level", most=9)
@@ -464,7 +464,7 @@ class CompressedListStorage(ListStorage):
     @staticmethod
     def _raise_not_inverse() -> NoReturn:
         raise ContractError(
-            "CompressedListStorage: decompression_fn does not return the bytes that compression_fn was given; give"
+            "CompressedListStorage: decompression_fn does not return the bytes that compression_fn was given; pass"
             " functions that are inverse to each other"
         )
 

@@ -59,7 +59,7 @@ class MemmapFiles:
 
     @property
     def counters(self) -> memoryview:
-        """The counters; their file is made if it is not there."""
+        """The counters; their file is created if it is not there."""
         if self._counters is None:
             path = self.folder / _COUNTERS
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -494,7 +494,7 @@ def _remove(files: list[Path], folder: Path | None, process: int) -> None:
 @final
 @_foreign.memmap_storage
 class LazyMemmapStorage(MemmapStorageBase):
-    """Rows in memory-mapped files, made by the first batch: one file for each key.
+    """Rows in memory-mapped files, created by the first batch: one file for each key.
 
     Args:
         max_size: Capacity in rows; with ``ndim > 1`` in elements.

@@ -32,8 +32,8 @@ class TensorStorageBase(Stateful):
     Args:
         max_size: Capacity in rows; with ``ndim > 1`` in elements.
         device: Device of the tensors; batches are moved there.
-        ndim: Number of leading dimensions of a batch that count rows. With 1, a batch ``[B, T]`` makes B rows of T
-            steps; with 2 it makes ``B * T`` elements, which a buffer keeps in the order of steps.
+        ndim: Number of leading dimensions of a batch that count rows. With 1, a batch ``[B, T]`` yields B rows of T
+            steps; with 2 it yields ``B * T`` elements, which a buffer keeps in the order of steps.
         allow_missing: Whether to fill entries that a later batch lacks, see `Layout.fit`.
         allow_extra: Whether to drop entries that the first batch did not have.
 

@@ -103,7 +103,7 @@ class LazyTensorStorage(TensorStorageBase):
     Args:
         max_size: Capacity in rows; with ``ndim > 1`` in elements.
         device: Device of the rows; batches are moved there, samples are on it. ``"auto"`` for that of the first batch.
-        ndim: Number of leading dimensions of a batch that count rows. With 1, a batch ``[B, T]`` makes B rows of T
+        ndim: Number of leading dimensions of a batch that count rows. With 1, a batch ``[B, T]`` yields B rows of T
             steps each; with 2, ``B * T`` elements, which a buffer keeps in the order of steps.
         compact: Whether to store the entries that rows have at the root and, with the same shape and dtype, under
             ``next`` once: those under ``next`` are read from the row of the next step, or from a copy where that step
@@ -159,7 +159,7 @@ class LazyTensorStorage(TensorStorageBase):
         if self.compact:
             raise ArgumentError("LazyTensorStorage: compact rows belong to one process; leave compact or shared out")
         if self._len:
-            raise ArgumentError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
+            raise ArgumentError("LazyTensorStorage has rows already; create the shared buffer before the first batch")
         return SharedTensorStorage(
             self.max_size, ndim=self.ndim, allow_missing=self.allow_missing, allow_extra=self.allow_extra
         )

@@ -81,7 +81,7 @@ class GAILUpdater(MinibatchUpdater):
 
     def __init__(self, config: Any, env: Env, actor: Any, critic: Any) -> None:
         if not config.dataset:
-            raise ArgumentError("gail learns from an expert: give --dataset SOURCE:NAME, such as minari:NAME")
+            raise ArgumentError("gail learns from an expert: pass --dataset SOURCE:NAME, such as minari:NAME")
         super().__init__(
             config,
             partial(ClipPPOLoss, actor, critic, **config.loss_settings),

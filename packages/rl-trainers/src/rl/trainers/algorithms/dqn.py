@@ -22,7 +22,7 @@ class DQNConfig(QLearningConfig):
         n_steps: Number of steps whose rewards a target adds up before it takes the value of a state; 1 with a recurrent
             policy, which has lmbda.
         batch_size: Number of transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
-        buffer_size: Number of transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
+        buffer_size: Number of transitions that the replay buffer keeps; with a recurrent policy full batches of them.
         sampler: Sampler of the replay buffer: NAME, 'NAME:{key: value}' or module:callable, for example
             'prioritized:{alpha: 0.6, beta: 0.4}'; random with a recurrent policy.
         policy: Kind of network: mlp, or with a memory lstm or gru, for environments that hide a part of their state.
@@ -81,7 +81,7 @@ class DQNConfig(QLearningConfig):
 
     @property
     def stored_steps(self) -> int:
-        """Steps of an environment that a buffer of whole batches keeps."""
+        """Steps of an environment that a buffer of full batches keeps."""
         return (self.buffer_size - self.buffer_size % self.frames_per_batch) // self.num_envs
 
 
@@ -214,7 +214,7 @@ def sequences(config: DQNConfig, policy: Any) -> Any:
     if config.policy == "mlp":
         return None
     length = config.burn_in + config.sequence_length
-    size = config.buffer_size - config.buffer_size % config.frames_per_batch  # whole batches
+    size = config.buffer_size - config.buffer_size % config.frames_per_batch  # full batches
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(size, device=config.device, ndim=2),
         sampler=SliceSampler(slice_len=length, end_key=NEVER_DONE, pad_output=True),

@@ -58,7 +58,7 @@ def policy(config: OnPolicyConfig, env: Any) -> Any:
 
 
 def updater(config: ImpalaConfig, env: Any, actor: Any, critic: Any) -> Any:
-    """Gradient steps on whole batches; the loss corrects for the policy that collected them."""
+    """Gradient steps on full batches; the loss corrects for the policy that collected them."""
     from rl.objectives import ImpalaLoss
     from rl.trainers.loops.updater import BatchUpdater, optimizer_by_name
 

@@ -113,7 +113,7 @@ def _flat(batch: TensorDictBase) -> TensorDictBase:
 
 
 class OffPolicyUpdater(Updater):
-    """Gradient steps of critics and actor on what the replay buffer gives.
+    """Gradient steps of critics and actor on samples of the replay buffer.
 
     Args:
         config: Settings.
@@ -142,7 +142,7 @@ class OffPolicyUpdater(Updater):
         self._target = SoftUpdate(loss, tau=config.tau) if _has_targets(loss) else None
 
     def __call__(self, frames: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that follow a batch; returns what gives their mean metrics.
+        """Take the gradient steps that follow a batch; returns what computes their mean metrics.
 
         Args:
             frames: Number of frames that were collected so far.

@@ -62,7 +62,7 @@ def train(
     """
     name = algorithm.name
     if not config.dataset:
-        raise ArgumentError(f"{name} learns from a data set: give --dataset SOURCE:NAME, such as minari:NAME")
+        raise ArgumentError(f"{name} learns from a data set: pass --dataset SOURCE:NAME, such as minari:NAME")
     run = Run(algorithm, config, **options)
     env = run.make_env(1)
     actor = policy(config, env).eval()  # dropout is for gradient steps alone
@@ -116,7 +116,7 @@ class OfflineUpdater(Updater):
         self._target = SoftUpdate(loss, tau=config.tau) if targets else None
 
     def __call__(self, steps: int) -> Callable[[], dict[str, float]]:
-        """Take gradient steps; returns what gives their mean metrics."""
+        """Take gradient steps; returns what computes their mean metrics."""
         seen: list[dict[str, Tensor]] = []
         self.loss.train()
         for _ in range(steps):

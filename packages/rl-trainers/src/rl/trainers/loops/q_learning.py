@@ -135,7 +135,7 @@ def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
 
 
 class QUpdater(Updater):
-    """Gradient steps of action values on what the replay buffer gives.
+    """Gradient steps of action values on samples of the replay buffer.
 
     Args:
         config: Settings.
@@ -157,7 +157,7 @@ class QUpdater(Updater):
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
 
     def __call__(self, before: int, frames: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that follow a batch; returns what gives their mean metrics.
+        """Take the gradient steps that follow a batch; returns what computes their mean metrics.
 
         Args:
             before: Frames before the batch.

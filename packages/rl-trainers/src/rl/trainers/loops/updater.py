@@ -197,7 +197,7 @@ def mean_norm(norms: Sequence[Tensor | None]) -> dict[str, float]:
 
 
 class BatchUpdater(Updater):
-    """Gradient steps on whole batches.
+    """Gradient steps on full batches.
 
     Args:
         config: Settings.
@@ -243,7 +243,7 @@ class BatchUpdater(Updater):
             self.set_learning_rate(self.config.learning_rate * (1 - progress))
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives their mean metrics."""
+        """Take all gradient steps; returns what computes their mean metrics."""
         seen: list[tuple[Any, Tensor | None]] = []
         for _ in range(self._epochs):
             out = self.forward(self._call, batch)
@@ -309,7 +309,7 @@ class MinibatchUpdater(BatchUpdater):
                     module.clip_epsilon = clip
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives the mean metrics of the last epoch."""
+        """Take all gradient steps; returns what computes the mean metrics of the last epoch."""
         rows = {key: self._rows(batch.get(key), batch.ndim) for key in self._keys}
         seen: list[tuple[Any, Tensor | None]] = []
         for epoch in range(1, self.config.epochs + 1):

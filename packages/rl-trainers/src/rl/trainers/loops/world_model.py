@@ -121,7 +121,7 @@ def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
     same probability; others are of one episode.
     """
     length = config.batch_length + losses.context
-    size = config.buffer_size - config.buffer_size % config.frames_per_batch  # whole batches
+    size = config.buffer_size - config.buffer_size % config.frames_per_batch  # full batches
     return ReplayBuffer(
         storage=LazyTensorStorage(size, device=config.device, ndim=2, compact=True),
         sampler=SliceSampler(
@@ -158,7 +158,7 @@ class WorldModelUpdater(Updater):
         self.newest: TensorDictBase | None = None
 
     def __call__(self, frames: int, new: int) -> Callable[[], dict[str, float]]:
-        """Take the gradient steps that new frames are worth; returns what gives their mean metrics.
+        """Take the gradient steps that new frames are worth; returns what computes their mean metrics.
 
         Frames before the first update count only if their actions were random; those before a resume do not.
 

@@ -421,7 +421,7 @@ class EndOfLifeTransform(Transform):
     """Writes whether a step lost a life or ended the episode.
 
     Reads ``lives`` and ``done``; writes ``lives``, int64 ``[*B, 1]``, and ``end-of-life``, bool ``[*B, 1]``, at the
-    root (false) and under ``next``. Give ``end-of-life`` to a loss or an estimator as its ``done``, or end episodes by
+    root (false) and under ``next``. Pass ``end-of-life`` to a loss or an estimator as its ``done``, or end episodes by
     it with a `TerminateTransform`.
 
     Args:
@@ -469,7 +469,7 @@ class EndOfLifeTransform(Transform):
         if specs.observation.get(self.lives_key, None) is None or done is None:
             raise SpecError(
                 f"{self!r} reads {key_str(self.lives_key)} and {key_str(self.done_key)}, and the environment does not"
-                " write both: make a Gymnasium environment with info_keys=['lives']"
+                " write both: create a Gymnasium environment with info_keys=['lives']"
             )
         specs.observation[self.lives_key] = Unbounded(done.shape, dtype=torch.int64, device=specs.device)
         specs.add("observation", self.eol_key, flag_spec(done.shape, specs.device), self)

@@ -494,7 +494,7 @@ class TD3Loss(OffPolicyLoss):
 def _bounds(spec: Any, bounds: Any, key: Any) -> tuple[Tensor, Tensor]:
     """Return the bounds of the action."""
     if (spec is None) == (bounds is None):
-        raise ArgumentError("TD3Loss needs the bounds of the action: give action_spec, or bounds=(low, high)")
+        raise ArgumentError("TD3Loss needs the bounds of the action: pass action_spec, or bounds=(low, high)")
     if bounds is None:
         from rl.core.specs import Bounded, Composite
 

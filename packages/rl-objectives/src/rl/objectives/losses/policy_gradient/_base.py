@@ -249,7 +249,7 @@ def weighted_entropy(
         there = ", ".join(key_str(key) for key in parts) or "one for all actions"
         raise ArgumentError(
             f"entropy_coeff has weights for {', '.join(map(key_str, coeff))}, and the entropies of the policy are"
-            f" {there}: give one weight for each action key, or a number"
+            f" {there}: pass one weight for each action key, or a number"
         )
     bonus = torch.stack([weight * parts[name] for name, weight in names.items()]).sum(0)
     return -reduce(bonus, reduction, mask), entropy
@@ -269,7 +269,7 @@ class A2CLoss(PolicyLoss):
     ``entropy``. Without ``advantage`` in the batch it is estimated, as by `PPOLoss`.
 
     Args:
-        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        actor_network: Policy with a distribution; returns log-probabilities ``[*B]``.
         critic_network: Network that writes ``state_value`` ``[*B, 1]``.
         entropy_bonus: Whether the entropy bonus is added.
         samples_mc_entropy: Number of actions that estimate the entropy of a distribution without a formula for it.
@@ -387,7 +387,7 @@ class ReinforceLoss(PolicyLoss):
     ``make_value_estimator("td1")`` takes all rewards to the end.
 
     Args:
-        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        actor_network: Policy with a distribution; returns log-probabilities ``[*B]``.
         critic_network: Network that writes ``state_value`` ``[*B, 1]``.
         delay_value: Whether advantages are estimated with a copy, ``target_critic_network``, that `SoftUpdate` or
             `HardUpdate` moves.
@@ -492,7 +492,7 @@ class ImpalaLoss(PolicyLoss):
     ``entropy``.
 
     Args:
-        actor_network: Policy with a distribution; gives log-probabilities ``[*B, T]``.
+        actor_network: Policy with a distribution; returns log-probabilities ``[*B, T]``.
         critic_network: Network that writes ``state_value`` ``[*B, T, 1]``.
         gamma: Discount, in [0, 1].
         lmbda: Weight of longer returns, in [0, 1].

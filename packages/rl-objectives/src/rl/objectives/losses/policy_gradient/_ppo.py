@@ -34,12 +34,12 @@ class PPOLoss(PolicyLoss):
     ``[*B, 1]``, none of which receives a gradient, and, if there, ``("collector", "mask")`` bool ``[*B]``, which masks
     out padding. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
     detached ``entropy``, ``kl_approx``, ``ESS``, ``explained_variance``. The batch stays as it is. Without
-    ``advantage`` in the batch it is estimated (`make_value_estimator`), which needs whole sequences: a dimension named
+    ``advantage`` in the batch it is estimated (`make_value_estimator`), which needs full sequences: a dimension named
     ``time``. Recurrent networks read the batch as sequences, whose last dimension is time; shuffled steps raise. The
     log-probabilities and entropies of a composite action are summed.
 
     Args:
-        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        actor_network: Policy with a distribution; returns log-probabilities ``[*B]``.
         critic_network: Network that writes ``state_value`` ``[*B, 1]``.
         entropy_bonus: Whether the entropy bonus is added; False is ``entropy_coeff=0``.
         entropy_coeff: Weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
@@ -224,7 +224,7 @@ class ClipPPOLoss(PPOLoss):
     Keys and behavior are those of `PPOLoss`; returns one more detached scalar, ``clip_fraction``.
 
     Args:
-        actor_network: Policy with a distribution; gives log-probabilities ``[*B]``.
+        actor_network: Policy with a distribution; returns log-probabilities ``[*B]``.
         critic_network: Network that writes ``state_value`` ``[*B, 1]``.
         clip_epsilon: Half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and
             above 1, in (0, 1) and above 0 (Yu et al., "DAPO", 2025, eq. 8).
