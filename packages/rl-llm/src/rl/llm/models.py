@@ -70,7 +70,7 @@ def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) ->
         try:
             import peft  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise ArgumentError("load_model: lora_rank needs peft. Install rl-llm[hf]") from error
+            raise ArgumentError("load_model: lora_rank needs peft. Install rl-llm[peft]") from error
         adapters = peft.LoraConfig(r=lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, adapters)
     return model, tokenizer

@@ -147,17 +147,17 @@ def legal(mask: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     return mask | ~mask.any(-1, keepdim=True)
 
 
-def masked_rows(rows: TensorDictBase, env: Env) -> TensorDictBase:
+def masked_rows(rows: TensorDictBase, sizes: Sequence[int] = ()) -> TensorDictBase:
     """Rows of a data set with masks as `LegalActions` writes them, where they have some.
 
     Args:
         rows: Rows of the data set.
-        env: Environment, whose action the mask is for.
+        sizes: Numbers of classes of several choices, as of `legal`.
     """
     for key in (MASK, (NEXT, MASK)):
         mask = rows.get(key, None)
         if mask is not None:
-            rows.set(key, legal(mask, choices(action_of(env)[1])))
+            rows.set(key, legal(mask, sizes))
     return rows
 
 

@@ -21,9 +21,10 @@ from rl.replay import (
 from rl.trainers._checks import check_rows
 from rl.trainers._named import find_call
 from rl.trainers._storage import RunFolder, load_checkpoint
-from rl.trainers.actions import masked_rows
+from rl.trainers.actions import choices, masked_rows
 from rl.trainers.datasets import check_entries, open_dataset
 from rl.trainers.families import OffPolicyConfig
+from rl.trainers.networks import action_of
 
 __all__ = [
     "added_by_buffer",
@@ -95,7 +96,7 @@ def buffer_with_dataset(
     data = open_dataset(config.dataset, env, config.batch_size, config.env)
     check_entries(config.recipe, config.dataset, data[0], reads)
     both = [key for key in keys if data[0].get(key, None) is not None]
-    rows = masked_rows(data[:].select(*both), env).to(config.device)
+    rows = masked_rows(data[:].select(*both), choices(action_of(env)[1])).to(config.device)
     check_rows(rows, config.dataset)
     buffer = OfflineToOnlineReplayBuffer(
         ReplayBuffer(storage=TensorStorage(rows)),

@@ -47,6 +47,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
+    has_priorities: bool
+    """Whether the sampler has priorities."""
+
     def __init__(self, *, priority_key: NestedKey = TD_ERROR, **options: Unpack[SampledOptions]) -> None:
         super().__init__(**options)
         self.priority_key = priority_key

@@ -13,13 +13,14 @@ from rl.core.interfaces import Env
 from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate
 from rl.trainers._checks import check_no_clash, first_bad_row
-from rl.trainers.actions import masked_rows
+from rl.trainers.actions import choices, masked_rows
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.datasets import check_entries, open_dataset, origin_of
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import OfflineConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam
+from rl.trainers.networks import action_of
 from rl.trainers.run import Run
 
 __all__ = ["train"]
@@ -94,7 +95,8 @@ def _rows(config: OfflineConfig, data: Any, loss: Any, env: Env) -> Callable[[],
     """Return a sampler of rows of a data set, with what the loss reads."""
     check_entries(config.recipe, config.dataset, data[0], loss.in_keys)
     keys = [*loss.in_keys, ("next", "terminated")]
-    return lambda: masked_rows(data.sample().select(*keys, strict=False), env)
+    sizes = choices(action_of(env)[1])
+    return lambda: masked_rows(data.sample().select(*keys, strict=False), sizes)
 
 
 class OfflineUpdater(Updater):
