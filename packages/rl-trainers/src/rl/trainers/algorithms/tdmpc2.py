@@ -81,7 +81,7 @@ def loss(config: TDMPC2Config, env: Any, policy: Any) -> Any:
 
 
 TDMPC2 = Algorithm(
-    TDMPC2Config, loop="world_model", policy=policy, loss=loss, presets="rl.trainers:presets/tdmpc2.yaml"
+    TDMPC2Config, loop="world_model", policy=policy, loss=loss, presets="rl.trainers:presets/tdmpc2.yaml:tdmpc2"
 )
 
 train_tdmpc2 = TDMPC2.train
