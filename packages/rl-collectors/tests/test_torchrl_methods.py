@@ -236,7 +236,7 @@ def test_settings_that_are_assigned_later_have_an_effect_or_raise(kind):
         works = {"pre_collect_hook": None, "post_collect_hook": mark, "weight_updater": VanillaWeightUpdater()}
         works |= {"total_frames": 16} | ({"replay_buffer": None} if kind is AsyncBatchedCollector else {})
         for name in sorted({*names, "env"} - {*works}):
-            with pytest.raises(AttributeError, match=rf"\.{name} .*[Mm]ake a new {type(collector).__name__}"):
+            with pytest.raises(AttributeError, match=rf"\.{name} .*[Cc]reate a new {type(collector).__name__}"):
                 setattr(collector, name, 7)
         for name, value in works.items():
             setattr(collector, name, value)

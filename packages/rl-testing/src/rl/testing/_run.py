@@ -70,7 +70,8 @@ def _check_config(config: Any, owner: str) -> None:
 
 def _check_light(config: Any, owner: str) -> None:
     """Check that the module of the settings imports no torch: ``rl train --help`` would wait for it."""
-    code = f"import sys, {config.__module__}; sys.exit('torch' in sys.modules)"
+    # the tests of a plugin may find it on a path of their own
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {config.__module__}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     reason = f"{config.__module__}, the module of the settings, imports torch or does not import"
     require(done.returncode == 0, f"{reason} {done.stderr.strip()[-200:]}".strip(), owner)

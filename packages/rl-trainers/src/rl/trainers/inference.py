@@ -45,9 +45,10 @@ class PolicyModule(nn.Module):
         states: What is carried from step to step.
 
     Example:
-        >>> from rl.envs import PendulumEnv, RandomPolicy
-        >>> env = PendulumEnv(batch_size=[1])
-        >>> module = PolicyModule(RandomPolicy(env.full_action_spec), env)
+        >>> from rl.envs import PendulumEnv
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = TensorDictModule(nn.Linear(3, 1), ["observation"], ["action"])
+        >>> module = PolicyModule(policy, PendulumEnv(batch_size=[1]))
         >>> list(module.observations), list(module.actions), module.states
         (['observation'], ['action'], ())
     """
