@@ -304,12 +304,8 @@ def read_conversations(file: str | Path, template: ChatTemplate, *, pairs: bool 
     Raises:
         ArgumentError: If the file is absent, empty or not JSON, or a record lacks an entry or cannot be encoded.
     """
-    try:
-        records = read_records(file)
-    except json.JSONDecodeError as error:
-        raise ArgumentError(f"read_records: {file} must have a JSON object a line, got {error.doc!r:.60}") from error
     found: list[list[Rollout]] = []
-    for number, row in enumerate(records, start=1):
+    for number, row in enumerate(read_records(file), start=1):
         conversations = _conversations(row, pairs=pairs)
         if conversations is None:
             wanted = "prompt, chosen and rejected" if pairs else "messages, or prompt and completion"
