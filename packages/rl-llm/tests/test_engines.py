@@ -97,6 +97,12 @@ def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(model):
         TorchEngine(model, stop_tokens=[1]).generate([[8]], Sampling(stop_strings=("1",)))
 
 
+@pytest.mark.parametrize("prompt", ["12", []])
+def test_prompts_are_tokens(model, prompt):
+    with pytest.raises(ValueError, match="prompts must be lists of tokens"):
+        TorchEngine(model, stop_tokens=[1]).generate([[8], prompt], Sampling(max_tokens=2))
+
+
 def test_weights_come_with_a_rising_version_that_tokens_carry(model):
     engine = TorchEngine(model, stop_tokens=[1])
     other = {name: one + 1 for name, one in model.state_dict().items()}

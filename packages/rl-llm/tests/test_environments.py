@@ -179,6 +179,14 @@ def test_records_of_a_file_become_dialogues(tmp_path, make, record, answer, show
         read_records([])
 
 
+def test_records_that_do_not_fit_are_named(tmp_path):
+    with pytest.raises(ValueError, match="record 2 must have 'question'"):
+        GSM8KEnv([{"question": "1+1?", "answer": "#### 2"}, {"text": "2"}])
+    (tmp_path / "broken.jsonl").write_text('{"question": "1+1?"}\n{"question"\n')
+    with pytest.raises(ValueError, match=r"broken\.jsonl must have a JSON object a line, got '{\"question\"'"):
+        GSM8KEnv(tmp_path / "broken.jsonl")
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_the_divergence_from_the_reference_lowers_the_reward(estimator):
     torch.manual_seed(0)

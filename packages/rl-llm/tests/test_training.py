@@ -9,7 +9,21 @@ import pytest
 import torch
 
 from rl.core.errors import CheckpointError, RLError
-from rl.llm import DPO, GRPO, SFT, DAPOLoss, Distillation, ExpertIteration, LLMSettings, Method, load_model, train_llm
+from rl.llm import (
+    DPO,
+    GRPO,
+    SFT,
+    CharTokenizer,
+    DAPOLoss,
+    Distillation,
+    ExpertIteration,
+    LLMSettings,
+    Method,
+    TinyTransformer,
+    load_model,
+    save_model,
+    train_llm,
+)
 
 SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8, "eval_every": 3, "checkpoint_every": 2}
 FEW = GRPO(groups=2, group_size=4, epochs=1)
@@ -20,7 +34,7 @@ METHODS = [
     SFT(batch_size=4),
     ExpertIteration(groups=2, group_size=4),
     DPO(pairs=2, group_size=4),
-    Distillation(batch_size=4),
+    Distillation("tiny", batch_size=4),
 ]
 
 
@@ -92,11 +106,43 @@ def test_what_does_not_fit_is_refused(tmp_path):
         LLMSettings(precision="fp8")
     with pytest.raises(ValueError, match="GRPO: loss"):
         GRPO(loss="PPO")
+    with pytest.raises(ValueError, match="scale must be false with RLOOLoss"):
+        GRPO(loss="RLOOLoss", scale=True)
     with pytest.raises(ValueError, match="need a model of Hugging Face"):
         load_model("tiny", lora_rank=4)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(ValueError, match="record 1"):
         train_llm(settings, SFT(2, str(tmp_path / "bad.jsonl")), out=tmp_path / "other")
+
+
+def test_lengths_are_those_of_all_answers(tmp_path):
+    method = ExpertIteration(groups=2, group_size=4, threshold=2.0)  # which no answer reaches
+    result = train_llm(LLMSettings(updates=1, **SMALL), method, out=tmp_path / "run")
+    (row,) = rows(result.folder)
+    assert float(row["train/num_tokens"]) == 0
+    assert float(row["train/completions/mean_length"]) >= 1
+
+
+def test_the_share_of_groups_without_variance_is_logged(tmp_path):
+    method = GRPO(groups=1, group_size=2, epochs=1)
+    result = train_llm(LLMSettings(updates=8, **SMALL), method, out=tmp_path / "run")
+    found = [(row["train/frac_reward_zero_std"], float(row["train/reward_std"]) == 0) for row in rows(result.folder)]
+    assert {*found} == {("0.0", False), ("1.0", True)}
+
+
+def test_answers_with_equal_rewards_are_no_preference(tmp_path):
+    settings = LLMSettings(task="countdown", updates=1, eval_problems=1)  # an untrained model has the reward 0
+    result = train_llm(settings, DPO(pairs=2, group_size=2), out=tmp_path / "run")
+    (row,) = rows(result.folder)
+    assert float(row["train/grad_norm"]) == 0
+
+
+def test_a_teacher_needs_the_tokenizer_of_the_model(tmp_path):
+    other = CharTokenizer("abcdefghij")  # as many characters as the task has
+    save_model(TinyTransformer(len(other)), other, tmp_path / "teacher")
+    for teacher, message in (("", "teacher must be a folder"), (str(tmp_path / "teacher"), "tokenizer of the model")):
+        with pytest.raises(ValueError, match=message):
+            train_llm(LLMSettings(updates=1), Distillation(teacher), out=tmp_path / "run")
 
 
 def test_preferences_of_a_file_are_learned(tmp_path):

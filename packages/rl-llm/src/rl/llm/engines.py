@@ -183,6 +183,9 @@ class TorchEngine:
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         if sampling.stop_strings and self.tokenizer is None:
             raise ArgumentError("TorchEngine: stop_strings need a tokenizer, got none. Pass tokenizer=")
+        for one in prompts:
+            if isinstance(one, str) or not len(one):
+                raise ArgumentError(f"TorchEngine: prompts must be lists of tokens, at least one each, got {one!r:.60}")
         training = self.model.training
         self.model.eval()
         requests = [_Request(list(one)) for one in prompts]

@@ -45,13 +45,20 @@ def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
         source: File that was downloaded before; or records, which are returned.
 
     Raises:
-        ArgumentError: If the file is absent, or there is no record.
+        ArgumentError: If the file is absent or not JSON, or there is no record.
     """
     if not isinstance(source, (str, Path)):
         found = list(source)
     elif Path(source).is_file():
         text = Path(source).read_text(encoding="utf-8")
-        found = json.loads(text) if text.lstrip().startswith("[") else [json.loads(one) for one in text.splitlines()]
+        parts = [text] if text.lstrip().startswith("[") else text.splitlines()
+        try:
+            read = [json.loads(one) for one in parts]
+        except json.JSONDecodeError as error:
+            raise ArgumentError(
+                f"read_records: {source} must have a JSON object a line, got {error.doc!r:.60}"
+            ) from error
+        found = read[0] if text.lstrip().startswith("[") else read
     else:
         raise ArgumentError(f"read_records: there is no file {source}. Download the data set, and pass its path")
     if not found:
@@ -70,6 +77,9 @@ class DatasetTask(Task):
         system: Text of a system message before; none if empty.
         max_tokens: Largest number of tokens of an answer.
 
+    Raises:
+        ArgumentError: If there are no records, or one lacks the entry of the prompt.
+
     Example:
         >>> task = DatasetTask([{"q": "1+1?", "answer": "#### 2"}], "q", GSM8KRewardParser())
         >>> problem = task.sample(random.Random(0))
@@ -87,6 +97,11 @@ class DatasetTask(Task):
         max_tokens: int = 512,
     ) -> None:
         self.records, self.prompt, self.reward, self.system = read_records(records), prompt, reward, system
+        for number, record in enumerate(self.records, start=1):
+            if isinstance(prompt, str) and prompt not in record:
+                raise ArgumentError(
+                    f"DatasetTask: record {number} must have {prompt!r}, the entry of the prompt, got {record!r:.100}"
+                )
         self.max_tokens = as_integer(max_tokens, "DatasetTask", "max_tokens", least=1)
         self.alphabet = "".join(map(chr, range(32, 127))) + "\n"
 

@@ -10,6 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from tensordict import TensorDictBase
 
 from rl.core.errors import ArgumentError
@@ -74,6 +75,9 @@ class Method:
         if reward is not None:
             clipped = float(batch[NEXT, TRUNCATED].float().mean())
             rewards = {"reward": float(reward.mean()), "reward_std": float(reward.std())}
+            if self.collector is not None and self.collector.group_size > 1:
+                groups = reward.view(-1, self.collector.group_size)
+                rewards["frac_reward_zero_std"] = float((groups == groups[:, :1]).all(-1).float().mean())
             found = {**rewards, **found, "completions/clipped_ratio": clipped}
         return found
 
@@ -132,7 +136,7 @@ class _GRPO(Method):
             extra["max_tokens"] = self.settings.max_tokens or self.task.max_tokens
         self.loss = getattr(policy_losses, options.loss)(self.scorer, **extra)
         rloo = options.loss == "RLOOLoss"
-        baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scale and not rloo else None
+        baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scale else None
         self.advantage = MCAdvantage(options.group_size, baseline=baseline, scale=scale)
         self._thread: AsyncLLMCollector | None = None
 
@@ -188,6 +192,10 @@ class _ExpertIteration(Method):
         best = (reward == reward.amax(-1, keepdim=True)) & (reward >= self.options.threshold)
         return batch.set(TRAINED, batch[TRAINED] & best.view(-1, 1))
 
+    def figures(self, batch: TensorDictBase) -> dict[str, float]:
+        # Lengths are those of all answers, as for the other methods, and not of those that are trained.
+        return super().figures(batch.copy().set(TRAINED, batch[VERSION] >= 0))
+
 
 @final
 class _SFT(Method):
@@ -233,8 +241,13 @@ class _DPO(Method):
             found = [one for pair in drawn[processes.rank() :: processes.count()] for one in pair]
         else:
             groups = [sorted(one.dialogues, key=lambda each: each.reward) for one in self._groups()]
-            found = [one.rollout for group in groups for one in (group[-1], group[0])]
-        return self._reference(self._given(found)).reshape(-1, 2)
+            ends = [one for group in groups for one in (group[-1], group[0])]
+            found = [one.rollout for one in ends]
+        batch = self._reference(self._given(found)).reshape(-1, 2)
+        if not self.rows:  # a pair of equal rewards has no preference, and is there if no more groups were replaced
+            reward = torch.tensor([one.reward for one in ends], device=self.engine.device).view(-1, 2, 1)
+            batch.set(TRAINED, batch[TRAINED] & (reward[:, :1] > reward[:, 1:]))
+        return batch
 
 
 @final
@@ -243,14 +256,20 @@ class _Distillation(Method):
         super().__init__(*parts)
         self._collect_with(processes.share(options.batch_size, "Distillation", "batch_size"), 1)
         self.loss = DistillationLoss(self.scorer)
+        if not options.teacher:
+            raise ArgumentError("Distillation: teacher must be a folder or an id of a model, got none")
         teacher, tokenizer = load_model(options.teacher, alphabet=self.task.alphabet)
-        if len(tokenizer) != len(self.template.tokenizer):  # pyright: ignore[reportArgumentType]
+        if _vocabulary(tokenizer) != _vocabulary(self.template.tokenizer):
             raise ArgumentError(f"Distillation: teacher must have the tokenizer of the model, got {options.teacher!r}")
         scorer = TokenScorer(teacher.to(self.engine.device).requires_grad_(requires_grad=False), entropy=False)
         self._teacher = RetrieveLogProb(scorer, key=TEACHER)
 
     def batch(self) -> TensorDictBase:
         return self._teacher(self._sampled())
+
+
+def _vocabulary(tokenizer: Any) -> Any:
+    return tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else tokenizer.alphabet
 
 
 _METHODS: dict[type, Callable[..., Method]] = dict(
@@ -285,12 +304,8 @@ def read_conversations(file: str | Path, template: ChatTemplate, *, pairs: bool 
     Raises:
         ArgumentError: If the file is absent, empty or not JSON, or a record lacks an entry or cannot be encoded.
     """
-    try:
-        records = read_records(file)
-    except json.JSONDecodeError as error:
-        raise ArgumentError(f"read_records: {file} must have a JSON object a line, got {error.doc!r:.60}") from error
     found: list[list[Rollout]] = []
-    for number, row in enumerate(records, start=1):
+    for number, row in enumerate(read_records(file), start=1):
         conversations = _conversations(row, pairs=pairs)
         if conversations is None:
             wanted = "prompt, chosen and rejected" if pairs else "messages, or prompt and completion"

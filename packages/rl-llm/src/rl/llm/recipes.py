@@ -178,7 +178,7 @@ def _stop_signal() -> Generator[list[int]]:
 
 
 def _evaluate(config: LLMConfig, folder: Path, *, episodes: int, seed: int | None, deterministic: bool) -> Any:
-    """Return the rewards of the model of a run on problems that neither training nor its evaluations had."""
+    """Return the rewards of the model of a run on problems of a seed that neither training nor its evaluations had."""
     import torch
 
     from rl.llm.training import evaluate_run

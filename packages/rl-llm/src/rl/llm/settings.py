@@ -112,13 +112,13 @@ class GRPO:
         group_size: Number of answers to each problem.
         epochs: Number of optimizer steps on a batch.
         loss: Policy loss: DAPOLoss, GRPOLoss, DrGRPOLoss, GSPOLoss, CISPOLoss or RLOOLoss.
-        scale: Whether advantages are divided by the standard deviation of the group.
+        scale: Whether advantages are divided by the standard deviation of the group; not with RLOOLoss.
         max_dropped: Number of groups without variance that are replaced in a batch at most.
         max_staleness: Number of updates by which samples may be older than the policy that they train; above 0, a
             copy of the model samples in a thread while the model is updated.
 
     Raises:
-        ArgumentError: If there is no such loss, or a number is out of its range.
+        ArgumentError: If there is no such loss, it has no `scale`, or a number is out of its range.
     """
 
     recipe: ClassVar[str] = "grpo"
@@ -134,6 +134,8 @@ class GRPO:
         """Check the values."""
         if self.loss not in _LOSSES:
             raise ArgumentError(f"GRPO: loss must be one of {', '.join(_LOSSES)}, got {self.loss!r}")
+        if self.scale and self.loss == "RLOOLoss":
+            raise ArgumentError("GRPO: scale must be false with RLOOLoss, whose advantages are not divided")
         _check_least(self, 1, "groups", "epochs")
         _check_least(self, 2, "group_size")
         _check_least(self, 0, "max_dropped", "max_staleness")
@@ -220,7 +222,7 @@ class Distillation:
     """On-policy distillation: the teacher scores the answers of the student, which has the same tokenizer.
 
     Args:
-        teacher: Folder or id of the teacher, as for `load_model`.
+        teacher: Folder or id of the teacher, as for --model; it must be given.
         batch_size: Number of answers of an update.
 
     Raises:
@@ -228,7 +230,7 @@ class Distillation:
     """
 
     recipe: ClassVar[str] = "distill"
-    teacher: str = "tiny"
+    teacher: str = ""
     batch_size: int = 64
 
     def __post_init__(self) -> None:

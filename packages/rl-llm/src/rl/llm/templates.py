@@ -57,7 +57,9 @@ class ChatTemplate:
         self.tokenizer, self.tools = tokenizer, tools
         self.template = tokenizer.chat_template if template is None else template
         if self.template is None:
-            raise ArgumentError("ChatTemplate: the tokenizer has no chat_template. Pass one with template=")
+            raise ArgumentError(
+                "ChatTemplate: the tokenizer has no chat_template. Set that of the tokenizer, or pass template="
+            )
         stops = [tokenizer.eos_token_id] if stop_tokens is None else stop_tokens
         self.stop_tokens = [int(one) for one in stops if one is not None]
         if not self.stop_tokens:
