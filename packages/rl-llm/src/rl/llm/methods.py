@@ -19,7 +19,7 @@ from rl.llm import _processes as processes
 from rl.llm import policy_losses
 from rl.llm._keys import TEACHER, TRAINED, VERSION
 from rl.llm.advantages import MCAdvantage
-from rl.llm.collectors import AsyncLLMCollector, Group, LLMCollector, batch_of
+from rl.llm.collectors import AsyncLLMCollector, Dialogue, Group, LLMCollector, batch_of
 from rl.llm.engines import Sampling, TorchEngine
 from rl.llm.environments import read_records
 from rl.llm.log_probs import TokenScorer
@@ -236,6 +236,7 @@ class _DPO(Method):
         self._reference = RetrieveLogProb(reference)
 
     def batch(self) -> TensorDictBase:
+        ends: list[Dialogue] = []
         if self.rows:
             drawn = [self.rows[self.rng.randrange(len(self.rows))] for _ in range(self.options.pairs)]
             found = [one for pair in drawn[processes.rank() :: processes.count()] for one in pair]
@@ -244,7 +245,7 @@ class _DPO(Method):
             ends = [one for group in groups for one in (group[-1], group[0])]
             found = [one.rollout for one in ends]
         batch = self._reference(self._given(found)).reshape(-1, 2)
-        if not self.rows:  # a pair of equal rewards has no preference, and is there if no more groups were replaced
+        if ends:  # a pair of equal rewards has no preference, and is there if no more groups were replaced
             reward = torch.tensor([one.reward for one in ends], device=self.engine.device).view(-1, 2, 1)
             batch.set(TRAINED, batch[TRAINED] & (reward[:, :1] > reward[:, 1:]))
         return batch
