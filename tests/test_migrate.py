@@ -268,6 +268,14 @@ def test_a_script_of_stable_baselines3_runs_after_migration(tmp_path):
     assert run("\n".join(lines), tmp_path).splitlines()[-1] == "64 100"
 
 
+def test_td3_explores_by_noise_only_where_stable_baselines3_does():
+    head = "from stable_baselines3 import TD3\nmodel = TD3('MlpPolicy', 'Pendulum-v1'"
+    assert "exploration_noise=0.0" in changed(f"{head})\n", StableBaselines3())
+    given = changed(f"{head}, action_noise=noise)\n", StableBaselines3())
+    assert "exploration_noise=0.0" not in given
+    assert "use exploration_noise= and noise=" in given
+
+
 @pytest.mark.parametrize(
     ("line", "note"),
     [

@@ -81,9 +81,9 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 FIXED: Mapping[str, Mapping[str, Any]] = {
     "A2C": {"anneal_lr": False},
     "DQN": {"double_dqn": False, "num_cells": (64, 64)},
-    "DDPG": {"num_cells": (400, 300)},
+    "DDPG": {"num_cells": (400, 300), "exploration_noise": 0.0},
     "PPO": {"anneal_lr": False},
-    "TD3": {"num_cells": (400, 300)},
+    "TD3": {"num_cells": (400, 300), "exploration_noise": 0.0},
 }
 """What these algorithms do there unless their arguments say otherwise, as our settings."""
 
@@ -93,6 +93,7 @@ NEEDLESS = frozenset(
 """Arguments about what is printed, which are left out."""
 
 REMEDIES = {
+    "action_noise": "use exploration_noise= and noise=, in half widths of the bounds",
     "callback": "use eval_every= and checkpoint_every= of the settings, or should_stop= of train",
     "exploration_fraction": "use annealing_num_steps=, a number of frames",
     "gradient_steps": "use utd_ratio=, gradient steps for each frame",
@@ -275,6 +276,8 @@ class _Transformer(MigrateTransformer):
             elif argument not in NEEDLESS:
                 self._rest(argument, value, settings)
         fixed = {setting: _expression(value) for setting, value in FIXED.get(name, {}).items()}
+        if "action_noise" in given:
+            fixed.pop("exploration_noise", None)  # as `action_noise` says
         ours = {one.name: one.default for one in dataclasses.fields(config)}
         explicit = {"env", *(SETTINGS[name].get(argument) for argument in given)}
         explicit |= {"frames_per_batch"} if {"n_steps", "train_freq"} & given.keys() else set()
