@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from rl.core.errors import CheckpointError, RLError
+from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.llm import (
     DPO,
     GRPO,
@@ -206,3 +206,9 @@ def test_a_run_whose_first_update_fails_leaves_no_folder(tmp_path):
     with pytest.raises(RuntimeError, match="no data"):
         train_llm(LLMSettings(**SMALL), Failing, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "~/nowhere"])
+def test_a_missing_folder_of_a_model_is_named(name):
+    with pytest.raises(ArgumentError, match=f"there is no folder {name}"):
+        load_model(name)

@@ -36,6 +36,8 @@ def load_model(
     """
     folder = Path(name)
     own = (folder / "char_tokenizer.json").is_file()
+    if name.startswith((".", "/", "~")) and not folder.is_dir():  # no id of Hugging Face begins so
+        raise ArgumentError(f"load_model: there is no folder {name}. Pass the folder of a model, an id, or 'tiny'")
     if name != "tiny" and not own:
         return _hugging_face(name, lora_rank=lora_rank, checkpoint_activations=checkpoint_activations)
     if lora_rank or checkpoint_activations:
