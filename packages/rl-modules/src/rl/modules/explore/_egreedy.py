@@ -11,7 +11,7 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
-from rl.core.arguments import fixed
+from rl.core.arguments import constructor_setting
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
@@ -198,9 +198,9 @@ class EGreedyModule(TensorDictModuleBase):
         self._space = space
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
 
-    spec: Composite | None = fixed("_spec", "Call set_spec(spec)")
+    spec: Composite | None = constructor_setting("_spec", "Call set_spec(spec)")
     """Composite with the spec of the action; None before it is given."""
-    action_key: NestedKey = fixed("_action_key")
+    action_key: NestedKey = constructor_setting("_action_key")
     """Key of the action."""
     eps_init = scheduled("start", "Probability at the start; it may be assigned.")
     eps_end = scheduled("end", "Probability after `annealing_num_steps` frames; it may be assigned.")

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import load
-from rl.core.arguments import fixed
+from rl.core.arguments import constructor_setting
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
@@ -112,9 +112,9 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         self._spec = spec_by_key(spec, self.out_keys[0])
         self._low, self._high = bounds_on(self._leaf, self.sigma.device)
 
-    spec: Composite | None = fixed("_spec", "Call set_spec(spec)")
+    spec: Composite | None = constructor_setting("_spec", "Call set_spec(spec)")
     """Composite with the spec of the action; None before it is given."""
-    action_key: NestedKey = fixed("_action_key")
+    action_key: NestedKey = constructor_setting("_action_key")
     """Key of the action."""
     sigma_init = scheduled("start", "Scale of the noise at the start; it may be assigned.")
     sigma_end = scheduled("end", "Scale after `annealing_num_steps` frames; it may be assigned.")
@@ -270,9 +270,9 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         self._spec = spec_by_key(spec, self.out_keys[0])
         self._low, self._high = bounds_on(self._leaf, self.eps.device)
 
-    spec: Composite | None = fixed("_spec", "Call set_spec(spec)")
+    spec: Composite | None = constructor_setting("_spec", "Call set_spec(spec)")
     """Composite with the spec of the action; None before it is given."""
-    action_key: NestedKey = fixed("_action_key")
+    action_key: NestedKey = constructor_setting("_action_key")
     """Key of the action."""
     eps_init = scheduled("start", "Factor of the noise at the start; it may be assigned.")
     eps_end = scheduled("end", "Factor after `annealing_num_steps` frames; it may be assigned.")

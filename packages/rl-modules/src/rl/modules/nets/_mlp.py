@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer, fixed
+from rl.core.arguments import as_integer, constructor_setting
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.tensor_functions import run_layers
 from rl.modules import _foreign
@@ -185,9 +185,9 @@ class MLP(nn.Sequential):
         self._in_features, self._out_features = in_features, out_features
         self._out_shape = shape
 
-    in_features: int | None = fixed("_in_features")
+    in_features: int | None = constructor_setting("_in_features")
     """Width of the input; None if it is found out at the first call."""
-    out_features: int | Sequence[int] = fixed("_out_features")
+    out_features: int | Sequence[int] = constructor_setting("_out_features")
     """Width of the output, or its shape."""
 
     def forward(self, *inputs: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # takes several

@@ -156,7 +156,50 @@ def best(actions: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return actions.gather(-3, index.unsqueeze(-1).unsqueeze(-1).expand(shape)), top
 
 
-class CEMPlanner(MPCPlannerBase):
+class _SearchPlanner(MPCPlannerBase):
+    """Planner that draws plans around a mean, and moves it to the best ones, again and again.
+
+    The search starts from the plan of the step before, with standard deviation 1.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        planning_horizon: int,
+        optim_steps: int,
+        num_candidates: int,
+        top_k: int,
+        reward_key: NestedKey,
+        action_key: NestedKey,
+    ) -> None:
+        super().__init__(env, planning_horizon, action_key)
+        owner = str(type(self).__name__)
+        self.optim_steps = as_integer(optim_steps, owner, "optim_steps", least=1)
+        self.num_candidates = as_integer(num_candidates, owner, "num_candidates", least=1)
+        self.top_k = as_integer(top_k, owner, "top_k", least=1)
+        if self.top_k > self.num_candidates:
+            raise ArgumentError(f"{owner}: top_k={top_k} of num_candidates={num_candidates}: pass a smaller one")
+        self.reward_key = unwrap(reward_key)
+
+    def planning(self, td: TensorDictBase) -> Tensor:
+        """Return the mean of the last round."""
+        mean = self.start(td, torch.zeros((), dtype=self.action_spec.dtype, device=td.device))
+        std = torch.ones_like(mean)
+        for _ in range(self.optim_steps):
+            actions = self.sample(mean, std, self.num_candidates)
+            mean, std = self._fit(*best(actions, self._score(self.simulate(td, actions)), self.top_k))
+        return mean
+
+    @abstractmethod
+    def _score(self, steps: TensorDictBase) -> Tensor:
+        """Return the score of simulated plans ``[*B, n, T]``, ``[*B, n]``."""
+
+    @abstractmethod
+    def _fit(self, actions: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation ``[*B, T, a]`` of the best plans ``[*B, k, T, a]``, with their scores."""
+
+
+class CEMPlanner(_SearchPlanner):
     """Planner of the cross-entropy method: a normal distribution of plans is fitted to the best ones, again and again.
 
     Botev et al., "The cross-entropy method for optimization", 2013. Each environment of a batch has its own plan. The
@@ -185,32 +228,18 @@ class CEMPlanner(MPCPlannerBase):
         reward_key: NestedKey = (NEXT, "reward"),
         action_key: NestedKey = ACTION,
     ) -> None:
-        super().__init__(env, planning_horizon, action_key)
-        self.optim_steps, self.num_candidates, self.top_k = _counts(
-            str(type(self).__name__), optim_steps, num_candidates, top_k
-        )
-        self.reward_key = unwrap(reward_key)
+        super().__init__(env, planning_horizon, optim_steps, num_candidates, top_k, reward_key, action_key)
 
-    def planning(self, td: TensorDictBase) -> Tensor:
-        """Return the mean of the last fit."""
-        mean = self.start(td, torch.zeros((), dtype=self.action_spec.dtype, device=td.device))
-        std = torch.ones_like(mean)
-        for _ in range(self.optim_steps):
-            actions = self.sample(mean, std, self.num_candidates)
-            chosen, _ = best(actions, total_reward(self.simulate(td, actions), self.reward_key), self.top_k)
-            std, mean = torch.std_mean(chosen, -3, correction=0)
-        return mean
+    def _score(self, steps: TensorDictBase) -> Tensor:
+        return total_reward(steps, self.reward_key)
+
+    def _fit(self, actions: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        del score
+        std, mean = torch.std_mean(actions, -3, correction=0)
+        return mean, std
 
 
-def _counts(owner: str, optim_steps: int, num_candidates: int, top_k: int) -> tuple[int, int, int]:
-    steps = as_integer(optim_steps, owner, "optim_steps", least=1)
-    count = as_integer(num_candidates, owner, "num_candidates", least=1)
-    if as_integer(top_k, owner, "top_k", least=1) > count:
-        raise ArgumentError(f"{owner}: top_k={top_k} of num_candidates={count}: pass a smaller one")
-    return steps, count, int(top_k)
-
-
-class MPPIPlanner(MPCPlannerBase):
+class MPPIPlanner(_SearchPlanner):
     """Planner of model predictive path integral control: the best plans are averaged with exponential weights.
 
     Williams et al., "Model predictive path integral control using covariance variable importance sampling", 2015. The
@@ -245,25 +274,19 @@ class MPPIPlanner(MPCPlannerBase):
         reward_key: NestedKey = (NEXT, "reward"),
         action_key: NestedKey = ACTION,
     ) -> None:
-        super().__init__(env, planning_horizon, action_key)
-        owner = str(type(self).__name__)
-        self.optim_steps, self.num_candidates, self.top_k = _counts(owner, optim_steps, num_candidates, top_k)
+        super().__init__(env, planning_horizon, optim_steps, num_candidates, top_k, reward_key, action_key)
         self.advantage_module = advantage_module
-        self.reward_key = unwrap(reward_key)
-        self.register_buffer("temperature", torch.tensor(as_number(temperature, owner, "temperature", least=0)))
+        factor = as_number(temperature, str(type(self).__name__), "temperature", least=0)
+        self.register_buffer("temperature", torch.tensor(factor))
 
-    def planning(self, td: TensorDictBase) -> Tensor:
-        """Return the last average."""
-        mean = self.start(td, torch.zeros((), dtype=self.action_spec.dtype, device=td.device))
-        std = torch.ones_like(mean)
-        for _ in range(self.optim_steps):
-            actions = self.sample(mean, std, self.num_candidates)
-            advantage: Tensor | None = self.advantage_module(self.simulate(td, actions)).get("advantage", None)
-            if advantage is None:
-                raise ContractError("MPPIPlanner: advantage_module writes no 'advantage': pass a value estimator")
-            chosen, score = best(actions, advantage[..., 0, 0], self.top_k)
-            mean, std = weighted_moments(chosen, self.temperature * score)
-        return mean
+    def _score(self, steps: TensorDictBase) -> Tensor:
+        advantage: Tensor | None = self.advantage_module(steps).get("advantage", None)
+        if advantage is None:
+            raise ContractError("MPPIPlanner: advantage_module writes no 'advantage': pass a value estimator")
+        return advantage[..., 0, 0]
+
+    def _fit(self, actions: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        return weighted_moments(actions, self.temperature * score)
 
 
 def weighted_moments(actions: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
