@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,11 +69,32 @@ class _Tracker(Logger):
         """Record a row of numbers at once; NaN is left out."""
         self._log({name: float(value) for name, value in values.items() if value == value}, step)  # noqa: PLR0124
 
+    @abstractmethod
     def _log(self, values: Mapping[str, Any], step: int | None) -> None:
-        raise NotImplementedError
+        """Record values, with the step if there is one."""
 
 
-class WandbLogger(_Tracker):
+class _MediaTracker(_Tracker):
+    """Tracker whose library has classes of media, and whose run ends with `finish`."""
+
+    experiment: Any
+    media: Any
+
+    def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:
+        """Record a histogram."""
+        self._log({name: self.media.Histogram(np_histogram=histogram_of(data, bins))}, step)
+
+    def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
+        """Record pictures as an ``.mp4``, which is also in ``videos/`` of the folder."""
+        path = video_file(self.folder, name, video, step, kwargs.get("fps", 30))
+        self._log({name: self.media.Video(str(path), format="mp4")}, step)
+
+    def close(self) -> None:
+        """End the run and write what is left. May be called twice."""
+        self.experiment.finish()
+
+
+class WandbLogger(_MediaTracker):
     """Weights & Biases, by frames. Without a network, ``WANDB_MODE=offline`` writes below ``wandb/`` of the folder.
 
     Args:
@@ -96,7 +118,7 @@ class WandbLogger(_Tracker):
         super().__init__(folder, resume_step=resume_step)
         import wandb  # pyright: ignore[reportMissingImports]
 
-        self._wandb: Any = wandb
+        self.media: Any = wandb
         self.folder.mkdir(parents=True, exist_ok=True)
         usual: dict[str, Any] = {"name": self.name, "reinit": "create_new", "resume": "allow", "dir": str(self.folder)}
         usual["settings"] = {"console": "off"}  # the live display is no log
@@ -110,24 +132,11 @@ class WandbLogger(_Tracker):
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Record a text, as the only cell of a table."""
-        self._log({name: self._wandb.Table(columns=["text"], data=[[value]])}, step)
+        self._log({name: self.media.Table(columns=["text"], data=[[value]])}, step)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Record the settings as the config of the run."""
         self.experiment.config.update(plain_settings(cfg), allow_val_change=True)
-
-    def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:
-        """Record a histogram."""
-        self._log({name: self._wandb.Histogram(np_histogram=histogram_of(data, bins))}, step)
-
-    def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
-        """Record pictures as an ``.mp4``, which is also in ``videos/`` of the folder."""
-        path = video_file(self.folder, name, video, step, kwargs.get("fps", 30))
-        self._log({name: self._wandb.Video(str(path), format="mp4")}, step)
-
-    def close(self) -> None:
-        """End the run and send what is left. May be called twice."""
-        self.experiment.finish()
 
 
 class MLflowLogger(_Tracker):
@@ -219,7 +228,7 @@ class MLflowLogger(_Tracker):
         self.experiment.set_terminated(self._id)
 
 
-class TrackioLogger(_Tracker):
+class TrackioLogger(_MediaTracker):
     """Trackio, by frames, in its folder on this machine (``TRACKIO_DIR``); ``trackio show`` opens its dashboard.
 
     Args:
@@ -243,7 +252,7 @@ class TrackioLogger(_Tracker):
         super().__init__(folder, resume_step=resume_step)
         import trackio  # pyright: ignore[reportMissingImports]
 
-        self._trackio: Any = trackio
+        self.media: Any = trackio
         self.folder.mkdir(parents=True, exist_ok=True)
         name = self._run_id(lambda: f"{self.name}-{uuid4().hex[:8]}")  # a run is found by its name
         usual = {"project": project, "name": name, "resume": "allow"}
@@ -254,21 +263,8 @@ class TrackioLogger(_Tracker):
 
     def log_str(self, name: str, value: str, step: int | None = None) -> None:
         """Record a text."""
-        self._log({name: self._trackio.Markdown(value)}, step)
+        self._log({name: self.media.Markdown(value)}, step)
 
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Record the settings as the config of the run."""
         self.experiment.config.update(plain_settings(cfg))
-
-    def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:
-        """Record a histogram."""
-        self._log({name: self._trackio.Histogram(np_histogram=histogram_of(data, bins))}, step)
-
-    def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
-        """Record pictures as an ``.mp4``, which is also in ``videos/`` of the folder."""
-        path = video_file(self.folder, name, video, step, kwargs.get("fps", 30))
-        self._log({name: self._trackio.Video(str(path), format="mp4")}, step)
-
-    def close(self) -> None:
-        """End the run and write what is left. May be called twice."""
-        self.experiment.finish()
