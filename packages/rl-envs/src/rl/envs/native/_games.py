@@ -200,13 +200,10 @@ class PixelGridWorldEnv(GridWorldEnv):
         device: Device of the tensors; the CPU if None.
         seed: Seed of start cells and slips; nondeterministic if None.
         size: Rows and columns.
-        start: Row and column of the start; a random free cell if None.
-        goal: Row and column of the goal; the last cell if None.
         walls: Row and column of each wall.
-        slip: Probability that the move is a random one of the four.
         rewards: Rewards of a step that does not reach the goal, and of the step that does.
         scale: Height and width of a cell in pixels.
-        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
+        options: Further arguments of `GridWorldEnv`: `start`, `goal`, `slip` and `categorical_action_encoding`.
 
     Raises:
         ArgumentError: If a cell lies outside the grid, start or goal is a wall, or `scale` is below 1.
@@ -223,35 +220,21 @@ class PixelGridWorldEnv(GridWorldEnv):
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 50
 
-    def __init__(  # noqa: PLR0913 - those of the grid world, and the scale
+    def __init__(
         self,
         batch_size: Iterable[int] = (),
         device: torch.device | str | int | None = None,
         seed: int | None = None,
         *,
         size: tuple[int, int] = (4, 4),
-        start: tuple[int, int] | None = None,
-        goal: tuple[int, int] | None = None,
         walls: Sequence[tuple[int, int]] = ((1, 1), (2, 1)),
-        slip: float = 0.0,
         rewards: tuple[float, float] = (0.0, 1.0),
         scale: int = 4,
-        categorical_action_encoding: bool = False,
+        **options: Any,
     ) -> None:
         scale = as_integer(scale, "PixelGridWorldEnv", "scale", least=1)
         rows, columns = size
-        super().__init__(
-            batch_size,
-            device,
-            seed,
-            size=size,
-            start=start,
-            goal=goal,
-            walls=walls,
-            slip=slip,
-            rewards=rewards,
-            categorical_action_encoding=categorical_action_encoding,
-        )
+        super().__init__(batch_size, device, seed, size=size, walls=walls, rewards=rewards, **options)
         # One image for each place of the agent, [cells, 3, height, width].
         cells = torch.zeros(rows * columns, 3, rows * columns, dtype=torch.uint8)
         for row, column in walls:
