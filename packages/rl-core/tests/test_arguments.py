@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl.core.arguments import check_arguments, fixed, foreign_arguments
+from rl.core.arguments import check_arguments, constructor_setting, foreign_arguments
 from rl.core.errors import ArgumentError, RLError
 
 
@@ -96,8 +96,8 @@ def test_a_function_that_builds_modules_compiles_whole():
 
 
 class Scaled(nn.Module):
-    factor = fixed("_factor")
-    name = fixed("_name", "Call rename(name)")
+    factor = constructor_setting("_factor")
+    name = constructor_setting("_name", "Call rename(name)")
 
     def __init__(self, factor, name="a") -> None:
         super().__init__()

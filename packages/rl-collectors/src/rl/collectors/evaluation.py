@@ -19,7 +19,7 @@ from rl.collectors import _foreign
 from rl.collectors._pipeline import make_env
 from rl.collectors.weights import load_weights, weights_of
 from rl.core import set_recurrent_mode
-from rl.core.arguments import as_integer, fixed, one_of
+from rl.core.arguments import as_integer, constructor_setting, one_of
 from rl.core.errors import ArgumentError, RLError, WorkerError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey, as_tuple
@@ -190,19 +190,19 @@ class Evaluator:
             self._side = _Local(made, thread)
         self._closed = False
 
-    env: Any = fixed("_env")
+    env: Any = constructor_setting("_env")
     """Environment, or function that creates it."""
-    backend: str = fixed("_backend")
+    backend: str = constructor_setting("_backend")
     """Place of the computation."""
-    num_trajectories: int = fixed("_num_trajectories")
+    num_trajectories: int = constructor_setting("_num_trajectories")
     """Number of episodes."""
-    max_steps: int | None = fixed("_max_steps")
+    max_steps: int | None = constructor_setting("_max_steps")
     """Steps after which an episode ends; None for no limit."""
-    reward_key: NestedKey = fixed("_reward_key")
+    reward_key: NestedKey = constructor_setting("_reward_key")
     """Key of the reward under ``next``."""
-    exploration_type: InteractionType = fixed("_exploration_type")
+    exploration_type: InteractionType = constructor_setting("_exploration_type")
     """Exploration type of the policy."""
-    video_key: NestedKey | None = fixed("_video_key")
+    video_key: NestedKey | None = constructor_setting("_video_key")
     """Root entry whose frames in the first episode are returned."""
 
     @property

@@ -158,7 +158,7 @@ class MigrateTransformer(cst.CSTTransformer):
         if text and text not in self._waiting[-1]:
             self._waiting[-1].append(text)
 
-    def _commented(self, node: Any) -> Any:
+    def _comment(self, node: Any) -> Any:
         """Return a statement with the notes of its own expressions above it."""
         notes = self._waiting.pop()
         self.notes += notes
@@ -185,21 +185,21 @@ class MigrateTransformer(cst.CSTTransformer):
             return result
         if isinstance(original_node, cst.SimpleStatementLine):
             return self._leave_line(result)
-        return self._commented(result)
+        return self._comment(result)
 
     def _leave_line(self, node: Any) -> Any:
         (first, *more) = node.body
         if more or not isinstance(first, cst.ImportFrom) or isinstance(first.names, cst.ImportStar):
             if isinstance(first, cst.ImportFrom) and self._module(first):
                 self.note(f"import the names of {self._module(first)} one by one, and migrate again")
-            return self._commented(node)
+            return self._comment(node)
         groups = self._groups(first)
         if groups is None:
-            return self._commented(node)
+            return self._comment(node)
         made: list[cst.SimpleStatementLine] = []
         comments: list[cst.EmptyLine] = []
         for module, names in groups.items():
-            changed = first.with_changes(module=_dotted(module), names=names)
+            changed = first.with_changes(module=_name_expression(module), names=names)
             if len(groups) > 1 or len(names) != len(first.names):
                 plain = [one.with_changes(comma=cst.MaybeSentinel.DEFAULT) for one in names]
                 changed = changed.with_changes(names=plain, lpar=None, rpar=None)
@@ -210,7 +210,7 @@ class MigrateTransformer(cst.CSTTransformer):
         made[-1] = made[-1].with_changes(trailing_whitespace=node.trailing_whitespace)
         old = [index for index, module in enumerate(groups) if module.partition(".")[0] in self.source.roots]
         at = old[0] if old else 0
-        made[at] = self._commented(made[at])
+        made[at] = self._comment(made[at])
         return cst.FlattenSentinel(made)
 
     def _module(self, node: cst.ImportFrom) -> str:
@@ -289,7 +289,7 @@ class _Imports(cst.CSTTransformer):
         if not any(self._is_replaced(first, alias) for alias in first.names):
             return updated_node
         names = [alias for alias in first.names if not self._is_left_over(first, alias)]
-        new = [cst.SimpleStatementLine([cst.Import([cst.ImportAlias(_dotted(one))])]) for one in self.modules]
+        new = [cst.SimpleStatementLine([cst.Import([cst.ImportAlias(_name_expression(one))])]) for one in self.modules]
         self.modules = []
         if names:
             names[-1] = names[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
@@ -311,7 +311,7 @@ class _Imports(cst.CSTTransformer):
                 case _:
                     pass
         known = {code(line).strip() for line in body if isinstance(line, cst.SimpleStatementLine)}
-        new = [cst.SimpleStatementLine([cst.Import([cst.ImportAlias(_dotted(one))])]) for one in self.modules]
+        new = [cst.SimpleStatementLine([cst.Import([cst.ImportAlias(_name_expression(one))])]) for one in self.modules]
         new = [line for line in new if code(line).strip() not in known]
         if new and at < len(body) and not any(line.comment for line in body[at].leading_lines):
             new[0] = new[0].with_changes(leading_lines=body[at].leading_lines)  # the blank line above the imports
@@ -363,7 +363,7 @@ class _Used(cst.CSTVisitor):
         self.names.add(node.value)
 
 
-def _dotted(name: str) -> Any:
+def _name_expression(name: str) -> Any:
     return cst.parse_expression(name)
 
 

@@ -185,14 +185,14 @@ class _Transformer(MigrateTransformer):
     def visit_Assign(self, node: cst.Assign) -> None:
         """Note what environments and algorithms are called."""
         if isinstance(node.value, cst.Call):
-            call, dotted = node.value, self._dotted(node.value.func)
+            call, dotted = node.value, self._qualified_name(node.value.func)
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "learn":  # PPO(...).learn(...)
                 inner = call.func.value
-                call, dotted = (inner, self._dotted(inner.func)) if isinstance(inner, cst.Call) else (call, "")
+                call, dotted = (inner, self._qualified_name(inner.func)) if isinstance(inner, cst.Call) else (call, "")
             for target in node.targets:
                 self._made.setdefault(code(target.target), []).append((dotted, call))
 
-    def _dotted(self, node: cst.CSTNode) -> str:
+    def _qualified_name(self, node: cst.CSTNode) -> str:
         found: Any = self.get_metadata(QualifiedNameProvider, node, ())
         names: list[QualifiedName] = list(found)
         return names[0].name if len(names) == 1 else ""
@@ -200,7 +200,7 @@ class _Transformer(MigrateTransformer):
     def _algorithm(self, node: cst.BaseExpression) -> str:
         """Return the algorithm that an expression is; an empty string for another or an ambiguous one."""
         if isinstance(node, cst.Call):
-            return self._name_of(self._dotted(node.func))
+            return self._name_of(self._qualified_name(node.func))
         made = self._made.get(code(node), [])
         names = {self._name_of(dotted) for dotted, _ in made}
         return names.pop() if len(names) == 1 else ""
@@ -212,7 +212,7 @@ class _Transformer(MigrateTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """Turn an algorithm into settings, and `learn` into training."""
-        if name := self._name_of(self._dotted(original_node.func)):
+        if name := self._name_of(self._qualified_name(original_node.func)):
             return self._settings(name, original_node, updated_node)
         func = original_node.func
         if not isinstance(func, cst.Attribute):
@@ -222,7 +222,7 @@ class _Transformer(MigrateTransformer):
             if method == "learn":
                 return self._training(name, original_node, updated_node)
             self.note(f"{method}: {METHODS.get(method, f'a run has no such method; see {PAGE}')}")
-        elif self._name_of(self._dotted(func).rpartition(".")[0]):  # PPO.load
+        elif self._name_of(self._qualified_name(func).rpartition(".")[0]):  # PPO.load
             self.note(f"{method}: {METHODS.get(method, f'it has no counterpart; see {PAGE}')}")
         return updated_node
 

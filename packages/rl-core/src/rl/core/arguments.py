@@ -22,7 +22,7 @@ __all__ = [
     "as_integer",
     "as_number",
     "check_arguments",
-    "fixed",
+    "constructor_setting",
     "foreign_arguments",
     "module_arguments",
     "one_of",
@@ -165,7 +165,7 @@ def same_shape(**tensors: Tensor) -> None:
         )
 
 
-def fixed(stored: str, remedy: str = "") -> Any:
+def constructor_setting(stored: str, remedy: str = "") -> Any:
     """Create a property for a setting that is read once: an assignment, which would change nothing, raises.
 
     Args:
@@ -177,7 +177,7 @@ def fixed(stored: str, remedy: str = "") -> Any:
 
     Example:
         >>> class Repeat:
-        ...     times = fixed("_times")
+        ...     times = constructor_setting("_times")
         ...     def __init__(self, times):
         ...         self._times, self.text = times, "ab" * times
         >>> Repeat(2).times

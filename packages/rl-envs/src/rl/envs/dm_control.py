@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer, fixed
+from rl.core.arguments import as_integer, constructor_setting
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
@@ -233,7 +233,7 @@ class DMControlWrapper(SimulatorEnv):
 
     _rename = "rename it with a wrapper of the simulator"
 
-    frame_skip: int = fixed("_frame_skip")
+    frame_skip: int = constructor_setting("_frame_skip")
     """Number of times each action is repeated."""
 
     def __init__(
@@ -364,7 +364,7 @@ class DMControlEnv(DMControlWrapper):
         )
         self._env_name = name
 
-    env_name: str = fixed("_env_name")
+    env_name: str = constructor_setting("_env_name")
     """Domain and task, such as ``"cheetah-run"``."""
 
     def _label(self) -> str:

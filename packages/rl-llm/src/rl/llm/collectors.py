@@ -369,7 +369,7 @@ class AsyncLLMCollector:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _allowed(self) -> int:
+    def _count_startable(self) -> int:
         """Return how many groups may be started now.
 
         Group i that is kept is trained by update ``i // n``, at version ``first + i // n``. Groups that were dropped
@@ -383,11 +383,11 @@ class AsyncLLMCollector:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed or self._allowed() > 0)
+                    self._changed.wait_for(lambda: self._closed or self._count_startable() > 0)
                     if self._closed:
                         return
                 with self._engine:
-                    found = self.collector.complete(min(self._allowed(), self.collector.groups_per_batch))
+                    found = self.collector.complete(min(self._count_startable(), self.collector.groups_per_batch))
                 with self._changed:
                     self._done += found
                     self._changed.notify_all()

@@ -118,7 +118,7 @@ class Method:
         assert self.collector is not None
         return self.collector.collect()
 
-    def _sampled(self) -> TensorDictBase:
+    def _sample_batch(self) -> TensorDictBase:
         return batch_of(self._groups(), pad_token=self.engine.pad_token).to(self.engine.device)
 
     def _given(self, rollouts: list[Rollout]) -> TensorDictBase:
@@ -141,7 +141,7 @@ class _GRPO(Method):
         self._thread: AsyncLLMCollector | None = None
 
     def batch(self) -> TensorDictBase:
-        return self.advantage(self._sampled())
+        return self.advantage(self._sample_batch())
 
     def _groups(self) -> list[Group]:
         assert self.collector is not None
@@ -187,7 +187,7 @@ class _ExpertIteration(Method):
         self.loss = SFTLoss(self.scorer)
 
     def batch(self) -> TensorDictBase:
-        batch = self._sampled()
+        batch = self._sample_batch()
         reward = batch[NEXT, REWARD].view(-1, self.options.group_size)
         best = (reward == reward.amax(-1, keepdim=True)) & (reward >= self.options.threshold)
         return batch.set(TRAINED, batch[TRAINED] & best.view(-1, 1))
@@ -266,7 +266,7 @@ class _Distillation(Method):
         self._teacher = RetrieveLogProb(scorer, key=TEACHER)
 
     def batch(self) -> TensorDictBase:
-        return self._teacher(self._sampled())
+        return self._teacher(self._sample_batch())
 
 
 def _vocabulary(tokenizer: Any) -> Any:

@@ -33,7 +33,7 @@ def _after_thought(text: str) -> str:
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
-def _tagged(text: str) -> str | None:
+def _tag_content(text: str) -> str | None:
     """Return what the last ``<answer>`` holds after the last thought; None without one."""
     found = re.findall(r"<answer>(.*?)</answer>", _after_thought(text), re.DOTALL)
     return found[-1].strip() if found else None
@@ -50,7 +50,7 @@ class _AnswerParser:
         self.format_reward = as_number(format_reward, type(self).__name__, "format_reward")
 
     def __call__(self, record: Mapping[str, Any], text: str) -> float:
-        answer = _tagged(text)
+        answer = _tag_content(text)
         if answer is None:
             return 0.0
         return 1.0 if self._is_right(record, answer) else self.format_reward

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer, fixed
+from rl.core.arguments import as_integer, constructor_setting
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, NEXT, TERMINATED, NestedKey, as_tuple, key_str, unwrap
@@ -86,15 +86,15 @@ class SlicesBase(Trajectories):
         self._init: Final = None if init is None else unwrap(init)
         self._names: Final = [None, "time"] if pad_output else ["time"]
 
-    num_slices: Final[int | None] = fixed("_num_slices")
+    num_slices: Final[int | None] = constructor_setting("_num_slices")
     """Number of slices in a batch; None if `slice_len` determines it."""
-    slice_len: Final[int | None] = fixed("_slice_len")
+    slice_len: Final[int | None] = constructor_setting("_slice_len")
     """Number of steps of a slice; None if `num_slices` determines it."""
-    strict_length: Final[bool] = fixed("_strict")
+    strict_length: Final[bool] = constructor_setting("_strict")
     """Whether only trajectories are sampled that have enough steps."""
-    pad_output: Final[bool] = fixed("_pad")
+    pad_output: Final[bool] = constructor_setting("_pad")
     """Whether samples are ``[num_slices, slice_len]``."""
-    span: Final[tuple[bool | int, bool | int]] = fixed("_spans")
+    span: Final[tuple[bool | int, bool | int]] = constructor_setting("_spans")
     """Numbers of steps of a slice that may lie before and after its trajectory."""
 
     @property

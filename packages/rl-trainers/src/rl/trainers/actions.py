@@ -168,11 +168,11 @@ class LegalActions(ActionMask):
     """
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
-        root[MASK] = self._allowed(root[MASK].bool())
+        root[MASK] = self._mask_of(root[MASK].bool())
         return super()._reset(root, mask)
 
     def _step(self, root: Any, outcome: Any) -> Any:
-        outcome[MASK] = self._allowed(outcome[MASK].bool())
+        outcome[MASK] = self._mask_of(outcome[MASK].bool())
         return super()._step(root, outcome)
 
     def transform_specs(self, specs: Specs) -> None:

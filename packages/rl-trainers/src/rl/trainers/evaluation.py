@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl.collectors import Collector
-from rl.core.arguments import fixed
+from rl.core.arguments import constructor_setting
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
@@ -53,7 +53,7 @@ class Evaluator:
             `rl.trainers._preprocessing.statistics_of`; None if they have what they need.
     """
 
-    make: Callable[[int, int], Env] = fixed("_make")
+    make: Callable[[int, int], Env] = constructor_setting("_make")
     """Function that returns an environment."""
     note: Callable[[str], object] | None = None
     statistics: Sequence[Any] | None = None

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import fixed
+from rl.core.arguments import constructor_setting
 from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.interfaces import Env
@@ -25,7 +25,7 @@ class MembersBase(EnvBase):
     """Base of environments that consist of others, which have numbers."""
 
     _num_workers: int
-    num_workers: int = fixed("_num_workers")
+    num_workers: int = constructor_setting("_num_workers")
     """Number of environments."""
 
     def __setattr__(self, name: str, value: Any) -> None:

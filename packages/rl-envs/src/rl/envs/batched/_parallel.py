@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from rl.core.arguments import as_integer, fixed
+from rl.core.arguments import as_integer, constructor_setting
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
@@ -506,15 +506,15 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         self._shared_memory, self._mp_start_method = shared_memory, mp_start_method
         super().__init__(makers, edges, group, shared_memory=shared_memory, device=device)
 
-    timeout: float | None = fixed("_timeout")
+    timeout: float | None = constructor_setting("_timeout")
     """Seconds after which a step or reset that has not returned is an error."""
-    num_threads: int = fixed("_num_threads")
+    num_threads: int = constructor_setting("_num_threads")
     """Threads of torch in each worker."""
-    daemon: bool = fixed("_daemon")
+    daemon: bool = constructor_setting("_daemon")
     """Whether the workers are daemonic."""
-    shared_memory: bool = fixed("_shared_memory")
+    shared_memory: bool = constructor_setting("_shared_memory")
     """Whether data is exchanged in shared memory."""
-    mp_start_method: str | None = fixed("_mp_start_method")
+    mp_start_method: str | None = constructor_setting("_mp_start_method")
     """Start method of the processes; the default one if None."""
 
     def lowered(self) -> LeafEnv | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from rl.core.arguments import as_integer, fixed, one_of
+from rl.core.arguments import as_integer, constructor_setting, one_of
 from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
@@ -82,7 +82,7 @@ class GymWrapper(SimulatorEnv):
 
     _rename = "rename it with a gymnasium.ObservationWrapper"
 
-    frame_skip: int = fixed("_frame_skip")
+    frame_skip: int = constructor_setting("_frame_skip")
     """Number of times each action is repeated."""
 
     def __init__(
@@ -257,7 +257,7 @@ class GymEnv(GymWrapper):
         )
         self._env_name, self._frame_skip = env_name, frame_skip or 1
 
-    env_name: str = fixed("_env_name")
+    env_name: str = constructor_setting("_env_name")
     """Id of the environment."""
     available_envs: ClassVar[Ids] = Ids(lambda: gymnasium.registry)
     """Ids that Gymnasium knows now, sorted; packages that are imported later add theirs."""

@@ -319,9 +319,9 @@ class ActionMask(Transform):
         legal, spec = self._legal(entries), self.masked_spec
         if chosen is not None and spec.mask is not None:
             legal = where_reset(chosen.reshape(*self._parent.batch_size, 1), legal, spec.mask)
-        spec.update_mask(self._allowed(legal))
+        spec.update_mask(self._mask_of(legal))
 
-    def _allowed(self, legal: Tensor) -> Tensor:
+    def _mask_of(self, legal: Tensor) -> Tensor:
         """Allow all classes of a choice that has no legal one, as at the end of an episode."""
         if len(self._sizes) < 2:
             return legal | ~legal.any(-1, keepdim=True)

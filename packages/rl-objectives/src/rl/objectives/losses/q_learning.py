@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl.core.arguments import as_number, fixed
+from rl.core.arguments import as_number, constructor_setting
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
@@ -72,7 +72,7 @@ class QLoss(ReplayLoss):
     value_network: nn.Module
     target_value_network: nn.Module | None
 
-    delay_value: bool = fixed("_delay_value")
+    delay_value: bool = constructor_setting("_delay_value")
     """Whether next states are valued by a copy."""
 
     def __init__(

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rl.core.arguments import as_integer, fixed
+from rl.core.arguments import as_integer, constructor_setting
 from rl.core.errors import ArgumentError, BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
@@ -152,19 +152,19 @@ class ReplayBuffer(Stateful):
         self._follow_sampler()
         self._attach()
 
-    storage: Final[Storage] = fixed("_storage", "Create a new buffer with storage=...")
+    storage: Final[Storage] = constructor_setting("_storage", "Create a new buffer with storage=...")
     """Storage of the rows."""
-    writer: Final[Writer] = fixed("_given_writer", "Create a new buffer with writer=...")
+    writer: Final[Writer] = constructor_setting("_given_writer", "Create a new buffer with writer=...")
     """Writer, which selects the indices of new rows."""
-    sample_unit: Final[SampleUnit] = fixed("_sample_unit")
+    sample_unit: Final[SampleUnit] = constructor_setting("_sample_unit")
     """Unit that selects the rows of a batch for each selected one."""
-    collate_fn: Final[Callable[[Any], Any]] = fixed("_collate")
+    collate_fn: Final[Callable[[Any], Any]] = constructor_setting("_collate")
     """Function that builds a batch of the result of `storage.get`."""
-    pin_memory: Final[bool] = fixed("_pin_memory")
+    pin_memory: Final[bool] = constructor_setting("_pin_memory")
     """Whether batches are put into page-locked memory."""
-    shared: Final[bool] = fixed("_shared")
+    shared: Final[bool] = constructor_setting("_shared")
     """Whether several processes use the buffer."""
-    prefetch: Final[int] = fixed("_depth")
+    prefetch: Final[int] = constructor_setting("_depth")
     """Number of batches that are prepared ahead."""
 
     @property

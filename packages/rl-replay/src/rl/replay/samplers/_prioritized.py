@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn, final
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer, fixed, one_of
+from rl.core.arguments import as_integer, constructor_setting, one_of
 from rl.core.backends import Backend
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import PriorityTree, Storage
@@ -123,11 +123,11 @@ class PrioritizedSampler(SamplerBase):
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
         self._device = self._raw.device
 
-    max_capacity: int = fixed("_capacity")
+    max_capacity: int = constructor_setting("_capacity")
     """Largest number of rows."""
-    eps: Final[float] = fixed("_eps")
+    eps: Final[float] = constructor_setting("_eps")
     """Number that is added to the absolute raw priority."""
-    dtype: Final[torch.dtype] = fixed("_dtype")
+    dtype: Final[torch.dtype] = constructor_setting("_dtype")
     """Dtype of priorities and weights."""
 
     @property

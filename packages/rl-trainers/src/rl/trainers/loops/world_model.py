@@ -17,9 +17,9 @@ from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import WorldModelConfig
 from rl.trainers.groups import described_inputs
-from rl.trainers.loops.q_learning import NEVER_DONE
 from rl.trainers.loops.updater import Updater
 from rl.trainers.networks import observations_of
+from rl.trainers.recurrent import NEVER_DONE
 from rl.trainers.run import Run
 from rl.trainers.world_models import draw_imagination
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_number, fixed
+from rl.core.arguments import as_number, constructor_setting
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
@@ -105,9 +105,9 @@ class OffPolicyLoss(ReplayLoss):
     actor_network: nn.Module
     target_actor_network: nn.Module | None
 
-    delay_actor: bool = fixed("_delay_actor")
+    delay_actor: bool = constructor_setting("_delay_actor")
     """Whether next actions are those of a copy of the actor."""
-    delay_qvalue: bool = fixed("_delay_critic")
+    delay_qvalue: bool = constructor_setting("_delay_critic")
     """Whether next actions are valued by a copy of the critics."""
 
     def __init__(
@@ -318,7 +318,7 @@ class DDPGLoss(OffPolicyLoss):
         >>> (out["loss_actor"] + out["loss_value"]).backward()
     """
 
-    delay_value: bool = fixed("_delay_critic")
+    delay_value: bool = constructor_setting("_delay_critic")
     """Whether the next action is valued by a copy of the value network."""
     _critic_name: ClassVar[str] = "value_network"
     _loss_name: ClassVar[str] = "loss_value"

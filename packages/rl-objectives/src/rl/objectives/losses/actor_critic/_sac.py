@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number, fixed, one_of
+from rl.core.arguments import as_integer, as_number, constructor_setting, one_of
 from rl.core.contract import Key
 from rl.core.errors import ArgumentError, RLError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey
@@ -335,7 +335,7 @@ class SACLoss(SoftLoss):
     value_network: nn.Module | None
     target_value_network: nn.Module | None
 
-    delay_value: bool = fixed("_delay_value")
+    delay_value: bool = constructor_setting("_delay_value")
     """Whether next states are valued by a copy of the value network."""
 
     def __init__(

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number, fixed
+from rl.core.arguments import as_integer, as_number, constructor_setting
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
@@ -306,7 +306,7 @@ class A2CLoss(PolicyLoss):
         >>> (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
     """
 
-    entropy_bonus: bool = fixed("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
+    entropy_bonus: bool = constructor_setting("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
     """Whether the entropy bonus is added."""
 
     def __init__(
@@ -420,7 +420,7 @@ class ReinforceLoss(PolicyLoss):
 
     target_critic_network: nn.Module | None
 
-    delay_value: bool = fixed("_delay_value")
+    delay_value: bool = constructor_setting("_delay_value")
     """Whether advantages are estimated with a copy of the critic."""
 
     def __init__(
@@ -534,7 +534,7 @@ class ImpalaLoss(PolicyLoss):
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.VTrace
     _reads_log_prob: ClassVar[bool] = True
 
-    entropy_bonus: bool = fixed("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
+    entropy_bonus: bool = constructor_setting("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
     """Whether the entropy bonus is added."""
 
     def __init__(  # noqa: PLR0913 - as elsewhere

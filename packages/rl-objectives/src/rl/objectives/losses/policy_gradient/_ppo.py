@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from rl.core.arguments import as_integer, as_number, fixed
+from rl.core.arguments import as_integer, as_number, constructor_setting
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.objectives import _foreign
@@ -82,7 +82,7 @@ class PPOLoss(PolicyLoss):
     _options: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics", "separate_losses")
     _reads_log_prob: ClassVar[bool] = True
 
-    entropy_bonus: bool = fixed("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
+    entropy_bonus: bool = constructor_setting("_entropy_bonus", "Assign entropy_coeff, which is 0 without a bonus")
     """Whether the entropy bonus is added."""
 
     def __init__(  # noqa: PLR0913 - as elsewhere
