@@ -13,6 +13,7 @@ from rl.llm import (
     DPO,
     GRPO,
     SFT,
+    TASKS,
     CharTokenizer,
     DAPOLoss,
     Distillation,
@@ -35,6 +36,7 @@ METHODS = [
     ExpertIteration(groups=2, group_size=4),
     DPO(pairs=2, group_size=4),
     Distillation("tiny", batch_size=4),
+    GRPO(groups=2, group_size=4, epochs=1, loss="GRPOLoss"),  # with a reference, which is the model at the start
 ]
 
 
@@ -113,6 +115,45 @@ def test_what_does_not_fit_is_refused(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(ValueError, match="record 1"):
         train_llm(settings, SFT(2, str(tmp_path / "bad.jsonl")), out=tmp_path / "other")
+
+
+def test_the_divergence_from_the_model_at_the_start_is_weighted_as_the_loss_says(tmp_path):
+    # It has no gradient where policy and reference are equal, so that the first of two steps is that of any weight, and
+    # the second one sees the same divergence.
+    settings = LLMSettings(updates=1, learning_rate=0.1, temperature=0.7, **SMALL)
+    found = {}
+    for weight in (None, 0.5, 0):
+        method = GRPO(groups=2, group_size=4, epochs=2, loss="GRPOLoss", kl_to_ref_coeff=weight)
+        (row,) = rows(train_llm(settings, method, out=tmp_path / str(weight)).folder)
+        found[weight] = float(row["train/loss"])
+    assert found[0.5] - found[0] > 1e-3
+    assert (found[None] - found[0]) / (found[0.5] - found[0]) == pytest.approx(
+        0.04 / 0.5, rel=1e-3
+    )  # 0.04 in the paper
+
+
+def test_a_weight_of_zero_needs_no_reference(tmp_path):
+    method = GRPO(groups=2, group_size=4, epochs=1, loss="GRPOLoss", kl_to_ref_coeff=0)
+    (row,) = rows(train_llm(LLMSettings(updates=1, **SMALL), method, out=tmp_path / "run").folder)
+    assert "train/kl" not in row
+    with pytest.raises(ArgumentError, match="kl_to_ref_coeff must be at least 0, got -1"):
+        GRPO(kl_to_ref_coeff=-1)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_policy_and_reference_of_dpo_are_equal_at_the_start_at_any_temperature(tmp_path, temperature):
+    settings = LLMSettings(updates=1, temperature=temperature, **SMALL)
+    (row,) = rows(train_llm(settings, DPO(pairs=4, group_size=8), out=tmp_path / "run").folder)
+    assert float(row["train/loss"]) == pytest.approx(math.log(2), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_at_any_temperature(tmp_path, temperature):
+    save_model(*load_model("tiny", alphabet=TASKS["sort"].alphabet), tmp_path / "model")
+    both = str(tmp_path / "model")
+    settings = LLMSettings(model=both, updates=1, temperature=temperature, **SMALL)
+    (row,) = rows(train_llm(settings, Distillation(both, batch_size=8), out=tmp_path / "run").folder)
+    assert float(row["train/grad_norm"]) == pytest.approx(0, abs=1e-4)
 
 
 def test_lengths_are_those_of_all_answers(tmp_path):

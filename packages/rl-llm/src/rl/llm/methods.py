@@ -12,6 +12,7 @@ from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
+from torch import nn
 
 from rl.core.errors import ArgumentError
 from rl.core.keys import NEXT, REWARD, TRUNCATED
@@ -114,6 +115,12 @@ class Method:
             seed=processes.seed_of(settings.seed),
         )
 
+    def _score_by(self, model: nn.Module, **options: Any) -> RetrieveLogProb:
+        """Return what writes log-probabilities of another model, at the temperature that the policy has."""
+        frozen = model.to(self.engine.device).requires_grad_(requires_grad=False)
+        scorer = TokenScorer(frozen, temperature=self.settings.temperature, entropy=False)
+        return RetrieveLogProb(scorer, **options)
+
     def _groups(self) -> list[Group]:
         assert self.collector is not None
         return self.collector.collect()
@@ -131,17 +138,20 @@ class _GRPO(Method):
         super().__init__(*parts)
         self.epochs, self.options = options.epochs, options
         self._collect_with(processes.share(options.groups, "GRPO", "groups"), options.group_size, options.max_dropped)
-        extra: dict[str, Any] = {"kl_to_ref_coeff": None} if options.loss == "GRPOLoss" else {}
+        weight = options.kl_to_ref_coeff
+        extra: dict[str, Any] = {} if weight is None else {"kl_to_ref_coeff": weight or None}
         if options.loss == "DrGRPOLoss":
             extra["max_tokens"] = self.settings.max_tokens or self.task.max_tokens
         self.loss = getattr(policy_losses, options.loss)(self.scorer, **extra)
+        self._reference = None if self.loss.kl_to_ref_coeff is None else self._score_by(deepcopy(self.scorer.model))
         rloo = options.loss == "RLOOLoss"
         baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scale else None
         self.advantage = MCAdvantage(options.group_size, baseline=baseline, scale=scale)
         self._thread: AsyncLLMCollector | None = None
 
     def batch(self) -> TensorDictBase:
-        return self.advantage(self._sample_batch())
+        batch = self.advantage(self._sample_batch())
+        return batch if self._reference is None else self._reference(batch)
 
     def _groups(self) -> list[Group]:
         assert self.collector is not None
@@ -232,8 +242,7 @@ class _DPO(Method):
         pairs = processes.share(options.pairs, "DPO", "pairs")
         self._collect_with(pairs, options.group_size, 10 * pairs)  # groups without a best answer give no pair
         self.loss = DPOLoss(self.scorer, beta=options.beta)
-        reference = TokenScorer(deepcopy(self.scorer.model).requires_grad_(requires_grad=False), entropy=False)
-        self._reference = RetrieveLogProb(reference)
+        self._reference = self._score_by(deepcopy(self.scorer.model))
 
     def batch(self) -> TensorDictBase:
         ends: list[Dialogue] = []
@@ -262,8 +271,7 @@ class _Distillation(Method):
         teacher, tokenizer = load_model(options.teacher, alphabet=self.task.alphabet)
         if _vocabulary(tokenizer) != _vocabulary(self.template.tokenizer):
             raise ArgumentError(f"Distillation: teacher must have the tokenizer of the model, got {options.teacher!r}")
-        scorer = TokenScorer(teacher.to(self.engine.device).requires_grad_(requires_grad=False), entropy=False)
-        self._teacher = RetrieveLogProb(scorer, key=TEACHER)
+        self._teacher = self._score_by(teacher, key=TEACHER)
 
     def batch(self) -> TensorDictBase:
         return self._teacher(self._sample_batch())

@@ -113,6 +113,8 @@ class GRPO:
         epochs: Number of optimizer steps on a batch.
         loss: Policy loss: DAPOLoss, GRPOLoss, DrGRPOLoss, GSPOLoss, CISPOLoss or RLOOLoss.
         scale: Whether advantages are divided by the standard deviation of the group; not with RLOOLoss.
+        kl_to_ref_coeff: Weight of the divergence from the model at the start; 0 for none. That of the loss if left out:
+            0.04 of GRPOLoss, none of the others.
         max_dropped: Number of groups without variance that are replaced in a batch at most.
         max_staleness: Number of updates by which samples may be older than the policy that they train; above 0, a
             copy of the model samples in a thread while the model is updated.
@@ -127,6 +129,7 @@ class GRPO:
     epochs: int = 2
     loss: str = "DAPOLoss"
     scale: bool = False
+    kl_to_ref_coeff: float | None = None
     max_dropped: int = 0
     max_staleness: int = 0
 
@@ -136,6 +139,9 @@ class GRPO:
             raise ArgumentError(f"GRPO: loss must be one of {', '.join(_LOSSES)}, got {self.loss!r}")
         if self.scale and self.loss == "RLOOLoss":
             raise ArgumentError("GRPO: scale must be false with RLOOLoss, whose advantages are not divided")
+        weight = self.kl_to_ref_coeff
+        if weight is not None and not 0 <= weight < math.inf:
+            raise ArgumentError(f"GRPO: kl_to_ref_coeff must be at least 0, got {weight!r}")
         _check_least(self, 1, "groups", "epochs")
         _check_least(self, 2, "group_size")
         _check_least(self, 0, "max_dropped", "max_staleness")
