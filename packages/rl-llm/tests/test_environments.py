@@ -7,7 +7,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
 from torch import nn
 
-from rl.core.errors import ContractError
+from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import missing_env_members
 from rl.llm import (
     AddThinkingPrompt,
@@ -177,6 +177,20 @@ def test_records_of_a_file_become_dialogues(tmp_path, make, record, answer, show
         make(tmp_path / "none.jsonl")
     with pytest.raises(ValueError, match="at least one record"):
         read_records([])
+
+
+@pytest.mark.parametrize(
+    ("env", "record", "missing"),
+    [
+        (GSM8KEnv, {"question": "1 + 1?"}, "answer"),
+        (MATHEnv, {"problem": "1 + 1?"}, "solution"),
+        (CountdownEnv, {"nums": [1, 2]}, "target"),
+        (IFEvalEnv, {"prompt": "Say it.", "kwargs": []}, "instruction_id_list"),
+    ],
+)
+def test_a_record_without_what_its_reward_reads_is_named_before_it_is_played(env, record, missing):
+    with pytest.raises(ArgumentError, match=f"record 1 must have '{missing}', an entry of prompt or reward"):
+        env([record])
 
 
 def test_records_that_do_not_fit_are_named(tmp_path):

@@ -73,12 +73,12 @@ class DatasetTask(Task):
     Args:
         records: File or records, as for `read_records`.
         prompt: Function that returns the text of the user for a record; or the name of its entry.
-        reward: Parser that rewards the answer.
+        reward: Parser that rewards the answer; records must have the entries that it names as `reads`, if it does.
         system: Text of a system message before; none if empty.
         max_tokens: Largest number of tokens of an answer.
 
     Raises:
-        ArgumentError: If there are no records, or one lacks the entry of the prompt.
+        ArgumentError: If there are no records, or one lacks the entry of the prompt or of the reward.
 
     Example:
         >>> task = DatasetTask([{"q": "1+1?", "answer": "#### 2"}], "q", GSM8KRewardParser())
@@ -97,10 +97,13 @@ class DatasetTask(Task):
         max_tokens: int = 512,
     ) -> None:
         self.records, self.prompt, self.reward, self.system = read_records(records), prompt, reward, system
+        needed = [*([prompt] if isinstance(prompt, str) else []), *getattr(reward, "reads", ())]
         for number, record in enumerate(self.records, start=1):
-            if isinstance(prompt, str) and prompt not in record:
+            missing = [name for name in needed if name not in record]
+            if missing:
                 raise ArgumentError(
-                    f"DatasetTask: record {number} must have {prompt!r}, the entry of the prompt, got {record!r:.100}"
+                    f"DatasetTask: record {number} must have {missing[0]!r}, an entry of prompt or reward, got"
+                    f" {record!r:.100}"
                 )
         self.max_tokens = as_integer(max_tokens, "DatasetTask", "max_tokens", least=1)
         self.alphabet = "".join(map(chr, range(32, 127))) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, final
@@ -39,7 +40,7 @@ def _tag_content(text: str) -> str | None:
     return found[-1].strip() if found else None
 
 
-class _AnswerParser:
+class _AnswerParser(ABC):
     """Parser that compares what ``<answer>`` holds: 1 if it is right, `format_reward` if it is not, 0 without it.
 
     Args:
@@ -55,8 +56,9 @@ class _AnswerParser:
             return 0.0
         return 1.0 if self._is_right(record, answer) else self.format_reward
 
+    @abstractmethod
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
-        raise NotImplementedError
+        """Return whether an answer is right."""
 
 
 def _number(text: str) -> Fraction | None:
@@ -83,6 +85,8 @@ class GSM8KRewardParser(_AnswerParser):
         >>> [parser(record, text) for text in ("<answer>1024</answer>", "<answer>24</answer>", "1024")]
         [1.0, 0.1, 0.0]
     """
+
+    reads = ("answer",)
 
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
         found = _number(answer)
@@ -143,6 +147,8 @@ class MATHRewardParser(_AnswerParser):
         1.0
     """
 
+    reads = ("solution",)
+
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
         found, expected = (_plain_math(_boxed(one)) for one in (answer, record["solution"]))
         number = _number(found)
@@ -160,6 +166,8 @@ class CountdownRewardParser(_AnswerParser):
         >>> CountdownRewardParser()({"nums": [3, 4, 5], "target": 8}, "<answer>(5-3)*4</answer>")
         1.0
     """
+
+    reads = ("nums", "target")
 
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
         return countdown_value(answer.partition("=")[0], record["nums"]) == record["target"]
@@ -271,6 +279,8 @@ class IfEvalScorer:
         >>> IfEvalScorer()(record, "No comma here")
         0.5
     """
+
+    reads = ("instruction_id_list", "kwargs")
 
     def __init__(
         self,
