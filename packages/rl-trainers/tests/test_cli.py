@@ -91,6 +91,7 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--env-kwargs", "[" * 20_000], "", id="deep-value"),
         pytest.param(["--config", "deep.yaml"], "config file deep.yaml is not YAML", id="deep-file"),
         pytest.param(["--learnin-rate", "1"], "no option --learnin-rate; did you mean --learning-rate?", id="option"),
+        pytest.param(["dt", "--target-return", "high"], "--target-return must be a number, got high", id="or-none"),
         pytest.param(["--learning-rate", "fast"], "--learning-rate must be a number, got fast", id="type"),
         pytest.param(["--num-envs", "2.5"], "--num-envs must be an integer, got 2.5", id="fraction"),
         pytest.param(["--num-envs", "1.5e0"], "--num-envs must be an integer, got 1.5", id="fraction-e"),

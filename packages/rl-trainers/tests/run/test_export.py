@@ -140,12 +140,21 @@ def test_the_command_writes_the_files_and_says_so(capsys):
     assert sorted(path.name for path in Path("files").iterdir()) == ["policy.json", "policy.pt2"]
 
 
+def test_a_policy_that_samples_latent_states_is_rejected():
+    settings = {"env": "CartPole-v1", "size": "tiny", "learning_starts": 32, "batch_size": 2, "batch_length": 4}
+    settings |= {name: value for name, value in SMALL.items() if name != "num_cells"}
+    folder = train("dreamer-v3", out="latent", frames_per_batch=32, **settings).folder
+    with pytest.raises(RLError, match="dreamer-v3 draws random numbers also where it is deterministic"):
+        export_policy(folder)
+    assert not (folder / "export").exists()
+
+
 def test_a_file_with_other_actions_is_not_kept(monkeypatch):
     folder = trained("choices")
     # the writers have no public name; a format that rounds wrongly cannot be made otherwise
     wrong = lambda program, module, arguments, path: lambda *tensors: [np.array([5])]
     monkeypatch.setitem(sys.modules["rl.trainers.export"]._WRITERS, "pt2", wrong)
-    with pytest.raises(RLError, match=r"policy\.pt2 gives \[5\] where the policy gives"):
+    with pytest.raises(RLError, match=r"policy\.pt2 differs from the policy by [45]"):
         export_policy(folder)
     assert not (folder / "export" / "policy.pt2").exists()
     assert STEPS == 100

@@ -598,6 +598,9 @@ _WANTED = {
 def _explain(message: str, prog: str) -> str:
     """Return a message of jsonargparse, in terms of the command line."""
     wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
+    if wrong is None:  # of a setting that may also be None
+        kinds = r"Union subtypes\s+Subtypes: \[<class '(\w+)'>, <class 'NoneType'>\]"
+        wrong = re.search(rf"Parser key \"(\w+)\": Does not .* {kinds}.*Given value: (.*)", message, re.DOTALL)
     if wrong is not None and wrong[2] in _WANTED:
         return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"
     if message.startswith("unrecognized arguments: "):

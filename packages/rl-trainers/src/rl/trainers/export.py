@@ -85,6 +85,12 @@ def export_policy(
         module = PolicyModule(trained.policy, env).eval().requires_grad_(requires_grad=False)
         recorded = [*_play(module, env, STEPS)]
         env.close()
+        arguments, results = recorded[0]
+        if not all(map(torch.equal, results, module(*arguments))):
+            raise RLError(
+                f"a policy of {trained.recipe.name} draws random numbers also where it is deterministic, as latent"
+                " states are, so that no file can be compared with it: play it with load_policy or `rl eval`"
+            )
         starts = first_values(env)
         with _quiet():
             program = _exported(module, recorded[0][0])
@@ -212,9 +218,13 @@ def _compare(
         for mine, theirs in zip(results, call(*arguments), strict=True):
             expected, found = mine.numpy(), np.asarray(theirs)
             if not np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
-                raise RLError(f"{FORMATS[name]} gives {found.tolist()} where the policy gives {expected.tolist()}")
-            largest = max(largest, float(np.abs(found.astype(float) - expected.astype(float)).max(initial=0.0)))
+                raise RLError(f"{FORMATS[name]} differs from the policy by {_difference(found, expected):g}")
+            largest = max(largest, _difference(found, expected))
     return largest
+
+
+def _difference(found: Any, expected: Any) -> float:
+    return float(np.abs(found.astype(float) - expected.astype(float)).max(initial=0.0))
 
 
 def _described(names: Sequence[str], tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
