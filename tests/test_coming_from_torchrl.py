@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 # the texts of errors, looked through for names and pages that do not exist
-from rl.core._torchrl import _INSTEAD, RENAMED
+from rl.torchrl._names import _INSTEAD, RENAMED
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
 BEGIN, END = "<!-- arguments: begin -->", "<!-- arguments: end -->"
@@ -37,11 +37,9 @@ def table() -> str:
     """Rows of the page: argument, classes, accepted default, remedy."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for name, found in dict(answering()).items():
-        for argument, (why, *values) in found.needless.items():
-            dropped = ", ".join("any value" if value is ... else f"`{value!r}`" for value in values)
+        for argument, (why, *values) in found.table.items():
+            dropped = ", ".join("any value" if value is ... else f"`{value!r}`" for value in values) or "-"
             rows.setdefault((argument, dropped, why), []).append(name)
-        for argument, instead in found.replaced.items():
-            rows.setdefault((argument, "-", instead), []).append(name)
     lines = ["| argument | of | dropped if | else |", "|---|---|---|---|"]
     for (argument, dropped, why), names in sorted(rows.items()):
         owners = ", ".join(f"`{name}`" for name in sorted(names))
@@ -62,13 +60,12 @@ def test_the_page_lists_the_names_that_are_other_names_here():
 
 def test_no_argument_is_answered_that_the_signature_has():
     for name, found in answering():
-        assert not found.known & {*found.needless, *found.replaced}, name
+        assert not found.known & {*found.table}, name
 
 
 def test_every_sentence_says_that_it_is_needless_or_what_to_do():
     for name, found in answering():
-        sentences = [why for why, *_ in found.needless.values()] + list(found.replaced.values())
-        for sentence in sentences:
+        for sentence, *_ in found.table.values():
             assert sentence.startswith(("unused: ", "use ", "not available yet: ")), (name, sentence)
             assert inspect.cleandoc(sentence) == sentence.rstrip("."), (name, sentence)
 

@@ -98,6 +98,16 @@ if not why_not("cpu"):
 else:
     assert "needs Triton" in why_not("cpu")
 """,
+    "torchrl": """
+import rl.torchrl
+rl.torchrl.install()
+from torchrl.data import Composite, UnboundedContinuousTensorSpec
+assert Composite(a=UnboundedContinuousTensorSpec((3,)), b=None).rand()["a"].shape == (3,)
+try:
+    from torchrl.envs import GymEnv
+except ImportError as error:
+    assert "pip install rl-collectors rl-replay rl-envs" in str(error), error
+""",
     "testing": """
 import warnings
 from rl.testing import CountingEnv, check_env
@@ -139,7 +149,7 @@ def test_it_lists_its_components_and_no_others(alone):
     assert set(plugins) == ({distribution(name)} if declares else set())
     if declares:
         assert plugins[distribution(name)]["state"] == "loaded"
-        assert plugins[distribution(name)]["components"]
+        assert plugins[distribution(name)]["components"] or name == "torchrl"  # which has a command
 
 
 def test_no_sibling_and_no_simulator_came_along(alone):

@@ -9,7 +9,6 @@ import torch
 import rl.llm
 from rl.collectors import Collector
 from rl.collectors.weights import SharedWeights
-from rl.core._torchrl import instead_of  # what an ImportError says
 from rl.envs import StepCounter, TransformedEnv
 from rl.llm import (
     CharTokenizer,
@@ -22,6 +21,7 @@ from rl.llm import (
     TransformersWrapper,
     WeightPush,
 )
+from rl.torchrl._names import instead_of  # what an ImportError says
 
 TOKENIZER = CharTokenizer()
 TEMPLATE = ChatTemplate(TOKENIZER)

@@ -17,13 +17,13 @@ pytest.importorskip("libcst")
 
 from test_coming_from_torchrl import answering
 
-from rl.core._migrate import MARK, migrate  # the command works on files, this gives texts and notes
-from rl.core._migrate_sources import NAMES, Renamed, TorchRL
-from rl.core._sb3 import ALGORITHMS, DEFAULTS, FIXED, METHODS, NEEDLESS, REMEDIES, SETTINGS, StableBaselines3
-from rl.core._sb3 import NAMES as SB3_NAMES
-from rl.core._torchrl import ANOTHER_MEANING, RENAMED, SAME_VALUES
 from rl.core.cli import main
 from rl.core.errors import ArgumentError
+from rl.torchrl._migrate import MARK, migrate  # the command works on files, this gives texts and notes
+from rl.torchrl._migrate_sources import NAMES, Renamed, TorchRL
+from rl.torchrl._names import ANOTHER_MEANING, RENAMED, SAME_VALUES
+from rl.torchrl._sb3 import ALGORITHMS, DEFAULTS, FIXED, METHODS, NEEDLESS, REMEDIES, SETTINGS, StableBaselines3
+from rl.torchrl._sb3 import NAMES as SB3_NAMES
 from rl.trainers import config
 
 
@@ -367,8 +367,7 @@ def test_names_with_another_meaning_are_those_of_the_page():
 
 
 def test_arguments_with_the_same_values_are_answered_with_their_new_name():
-    sentences = [(name, why) for _, found in answering() for name, (why, *_) in found.needless.items()]
-    sentences += [item for _, found in answering() for item in found.replaced.items()]
+    sentences = [(name, why) for _, found in answering() for name, (why, *_) in found.table.items()]
     for argument in SAME_VALUES:
         assert any(name == argument and re.fullmatch(r"use \w+=", why) for name, why in sentences), argument
 
@@ -439,7 +438,7 @@ def test_without_libcst_one_line_says_what_to_install(tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "rl.core", "migrate", "."]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
-    assert (done.returncode, done.stderr) == (1, 'rl: rl migrate needs LibCST: pip install "rl-core[migrate]"\n')
+    assert (done.returncode, done.stderr) == (1, 'rl: rl migrate needs LibCST: pip install "rl-torchrl[migrate]"\n')
 
 
 def test_the_page_about_stable_baselines3_has_the_table():

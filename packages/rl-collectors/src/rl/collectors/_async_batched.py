@@ -11,7 +11,6 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
-from rl.collectors import _foreign
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._collector import VERSION
 from rl.collectors._env_wrappers import EpisodeStart
@@ -29,7 +28,7 @@ from rl.collectors._pipeline import (
 from rl.collectors._recurrent_state import RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories, any_flag
 from rl.core import set_recurrent_mode
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import (
     ArgumentError,
     MissingExtraError,
@@ -48,7 +47,7 @@ from rl.core.registry import load
 INDEX = "env_index"
 
 
-@_foreign.async_batched
+@foreign_arguments()
 class AsyncBatchedCollector(BackgroundCollector):
     """Collector of environments in workers, none of which waits for the slowest one.
 

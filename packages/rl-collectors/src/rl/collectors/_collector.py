@@ -18,7 +18,6 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
-from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler
 from rl.collectors._background import BackgroundCollector
 from rl.collectors._loops import groups_of
@@ -44,7 +43,7 @@ from rl.collectors._recurrent_state import RecurrentStates
 from rl.collectors._runner import Runner
 from rl.collectors._trajectories import WholeTrajectories, any_flag, number_trajectories
 from rl.core import set_recurrent_mode
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, RLError, SpecError, issue_warning
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
@@ -58,7 +57,7 @@ VERSION = "policy_version"
 """Key of the number of weight updates."""
 
 
-@_foreign.collector
+@foreign_arguments()
 class Collector(BackgroundCollector):
     """Iterable of batches ``[*env.batch_size, T]``, last dimension named ``time``.
 

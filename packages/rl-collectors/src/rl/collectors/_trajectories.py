@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.collectors import _foreign
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS
@@ -49,7 +49,7 @@ def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tenso
     return ids[..., :-1].contiguous(), ids[..., -1].clone(), free + int(begun[-1])
 
 
-@_foreign.split
+@foreign_arguments()
 def split_trajectories(
     batch: TensorDictBase,
     *,

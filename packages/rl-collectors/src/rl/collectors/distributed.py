@@ -13,13 +13,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from rl.collectors import _foreign
 from rl.collectors._collector import Collector
 from rl.collectors.multi._base import WorkersBase, join_of
 from rl.collectors.multi._collectors import MultiSyncCollector
 from rl.collectors.multi._processes import WorkerBase
 from rl.collectors.weights import load_weights
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, SpecError, WorkerError, WorkerTimeoutError, issue_warning
 from rl.core.workers import import_ray, packed, start_ray, unpacked
 
@@ -59,7 +58,7 @@ class RayWorker(WorkerBase):
 _AHEAD = 2  # batches that an actor may collect before the first of them is taken
 
 
-@_foreign.ray
+@foreign_arguments()
 class RayCollector(WorkersBase):
     """Collectors in actors of Ray (``pip install "rl-collectors[ray]"``), on one machine or many.
 

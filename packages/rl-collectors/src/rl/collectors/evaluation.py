@@ -15,11 +15,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
-from rl.collectors import _foreign
 from rl.collectors._pipeline import make_env
 from rl.collectors.weights import load_weights, weights_of
 from rl.core import set_recurrent_mode
-from rl.core.arguments import as_integer, constructor_setting, one_of
+from rl.core.arguments import as_integer, constructor_setting, foreign_arguments, one_of
 from rl.core.errors import ArgumentError, RLError, WorkerError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey, as_tuple
@@ -105,7 +104,7 @@ BACKENDS = ("foreground", "thread", "process")
 BUSY = ("skip", "wait", "error")
 
 
-@_foreign.evaluator
+@foreign_arguments()
 class Evaluator:
     """Mean return of a policy over complete episodes, computed while training continues.
 

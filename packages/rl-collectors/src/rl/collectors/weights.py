@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictParams
 from torch import Tensor, nn
 
-from rl.collectors import _foreign
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, RLError
 from rl.core.keys import NestedKey
 from rl.core.workers import SharedLeaves, layout_of, write_leaves
@@ -214,7 +214,7 @@ class SharedWeights:
         return version
 
 
-@_foreign.weight_updater
+@foreign_arguments()
 class WeightUpdaterBase:
     """Object that passes new weights to the collector to which it was passed as ``weight_updater=``.
 

@@ -132,6 +132,7 @@ FIRST_PARTY = (
     "rl-replay",
     "rl-objectives",
     "rl-llm",
+    "rl-torchrl",
     "rl-trainers",
     "rl-native",
     "rl-prio-cuda",

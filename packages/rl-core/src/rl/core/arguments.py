@@ -1,20 +1,22 @@
-"""Checks of arguments, and arguments of TorchRL that are replaced or unused."""
+"""Checks of arguments, and arguments of other libraries that are replaced or unused."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import wraps
+from functools import cached_property, wraps
 from types import NoneType
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from rl.core._foreign import foreign_answers
 from rl.core.errors import ArgumentError, ShapeError, UnknownArgumentError
 
 __all__ = [
@@ -210,16 +212,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 Needless = tuple[str, *tuple[object, ...]]
-"""Message for an argument of TorchRL, followed by the values that are accepted and ignored; `...` stands for any."""
+"""Message for an argument of another library, followed by the values that are accepted and ignored; `...` is any."""
 
 
 def foreign_arguments(
     *, needless: Mapping[str, Needless] | None = None, replaced: Mapping[str, str] | None = None
 ) -> Callable[[F], F]:
-    """Decorate a class or function to answer keyword arguments of other libraries before it runs.
+    """Decorate a class or function to answer keyword arguments that it does not have before it runs.
 
     The signature stays as it is, for `inspect.signature` as for type checkers. Arguments that a constructor passes on
-    with ``**kwargs`` are answered by the class that they reach.
+    with ``**kwargs`` are answered by the class that they reach. Arguments of TorchRL are answered by rl-torchrl where
+    it is installed.
 
     Args:
         needless: Sentence by argument, followed by the values that are ignored, such as the default of
@@ -231,7 +234,7 @@ def foreign_arguments(
 
     Raises:
         UnknownArgumentError: Where the class or function is called with an argument that is rejected, or that neither
-            the signature nor these tables know.
+            the signature nor a table knows.
 
     Example:
         >>> @foreign_arguments(needless={"vectorized": ("it always is", True)}, replaced={"lr": "use rate"})
@@ -243,20 +246,21 @@ def foreign_arguments(
         ...
         rl.core.errors.UnknownArgumentError: train got an unexpected keyword argument 'lr': use rate
     """
-    tables = dict(needless or {}), dict(replaced or {})
+    table: dict[str, Needless] = {**(needless or {}), **{name: (why,) for name, why in (replaced or {}).items()}}
 
     def decorate(target: F) -> F:
         made: Any = target
+        name = f"{'.'.join(made.__module__.split('.')[:2])}.{made.__qualname__}"
         if not isinstance(made, type):
-            return cast("F", _answering(made, _Answers.of(made, *tables), made.__name__))
+            return cast("F", _answering(made, _Answers.of(made, name, table), made.__name__))
         start = _start if made.__init__ is object.__init__ else made.__init__
-        made.__init__ = _answering(start, _Answers.of(start, *tables), None)
+        made.__init__ = _answering(start, _Answers.of(start, name, table), None)
         return target
 
     return decorate
 
 
-def module_arguments(needless: dict[str, Needless]) -> Callable[[C], C]:
+def module_arguments(needless: dict[str, Needless] | None = None) -> Callable[[C], C]:
     """Decorate the class of a module: `foreign_arguments`, and the argument `device`, to which it is moved.
 
     Args:
@@ -324,16 +328,22 @@ def _start(self: object) -> None:
 class _Answers:
     """What a function says to keyword arguments that are not in its signature."""
 
-    needless: dict[str, Needless]
-    replaced: dict[str, str]
+    name: str  # package and qualified name, by which installed packages know it
+    own: Mapping[str, Needless]
     known: frozenset[str]
     passes_on: bool  # further ones, to a function that answers itself
 
     @classmethod
-    def of(cls, function: Callable[..., Any], needless: dict[str, Needless], replaced: dict[str, str]) -> _Answers:
+    def of(cls, function: Callable[..., Any], name: str, own: Mapping[str, Needless]) -> _Answers:
         parameters = inspect.signature(function).parameters.values()
         known = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
-        return cls(needless, replaced, known, any(p.kind is p.VAR_KEYWORD for p in parameters))
+        return cls(name, own, known, any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+    @cached_property
+    def table(self) -> dict[str, Needless]:
+        """Own sentences, and those of installed packages."""
+        tables = [answer(self.name) for answer in foreign_answers("arguments")]
+        return dict(ChainMap(dict(self.own), *tables))
 
     def keep(self, given: dict[str, Any], owner: str) -> dict[str, Any]:
         """`given` without what is dropped; the first that is rejected raises."""
@@ -341,19 +351,18 @@ class _Answers:
 
     def _passes(self, name: str, value: object, owner: str) -> bool:
         what = f"{name!r}"
-        if name in self.needless:
-            why, *values = self.needless[name]
+        if found := self.table.get(name):
+            why, *values = found
             if ... in values or any(value is one or (type(value) is type(one) and value == one) for one in values):
                 return False
-            shown = f"{name}={value!r}" if isinstance(value, (str, int, float, NoneType)) else f"{name!r}"
-            what = f"{shown:.60}: {why}"
-        elif name in self.replaced:
-            what += f": {self.replaced[name]}"
+            shown = values and isinstance(value, (str, int, float, NoneType))
+            what = f"{f'{name}={value!r}' if shown else what:.60}: {why}"
         elif self.passes_on:
             return True
-        else:
-            near = get_close_matches(name, self.known - {"self"}, n=1)
-            what += f"; did you mean {near[0]!r}?" if near else ""
+        elif near := get_close_matches(name, self.known - {"self"}, n=1):
+            what += f"; did you mean {near[0]!r}?"
+        elif not foreign_answers("arguments"):
+            what += "; if TorchRL has it, rl-torchrl says what to use: pip install rl-torchrl"
         raise UnknownArgumentError(f"{owner} got an unexpected keyword argument {what}")
 
 

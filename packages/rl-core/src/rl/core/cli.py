@@ -240,14 +240,9 @@ def _new_plugin(arguments: list[str]) -> int:
     return _new.main(arguments)
 
 
-def _migrate(arguments: list[str]) -> int:
-    from rl.core import _migrate_command as command
-
-    return command.main(arguments)
-
-
 _ELSEWHERE = {
     "eval": "rl-trainers",
+    "migrate": "rl-torchrl",
     "new/algorithm": "rl-trainers",
     "new/recipe": "rl-trainers",
     "train": "rl-trainers",
@@ -258,6 +253,5 @@ _OWN: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plugins": (_plugins, "List the plugins that are installed, usable or not."),
     "list": (_list, "List the installed components of a kind, which are chosen by name."),
     "doctor": (_doctor, "Look for what is broken or slower than it need be, and say what to do."),
-    "migrate": (_migrate, "Rewrite code for TorchRL, Stable-Baselines3, or an older series of this toolkit."),
     "new/plugin": (_new_plugin, "Write a project of a plugin, with tests and workflows."),
 }

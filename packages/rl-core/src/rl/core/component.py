@@ -31,7 +31,7 @@ CONTRACTS: dict[str, tuple[int, int]] = {
 }
 """Kind of component to the oldest and the current contract version that are served."""
 
-OWN_COMMANDS = ("doctor", "help", "list", "migrate", "new/plugin", "plugins")
+OWN_COMMANDS = ("doctor", "help", "list", "new/plugin", "plugins")
 """Subcommands of ``rl`` that no plugin can offer."""
 
 _NAME = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")

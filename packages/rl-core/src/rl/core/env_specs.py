@@ -27,14 +27,7 @@ __all__ = [
 ]
 
 
-@foreign_arguments(
-    needless={
-        "return_contiguous": ("unused: results are compared as they come", ...),
-        "check_dtype": ("unused: dtypes always have to agree", True),
-        "tensordict": ("not available yet: use a reset without arguments", None),
-        "break_when_any_done": ("unused: what is done is reset", ...),
-    }
-)
+@foreign_arguments()
 def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
     """Compare a reset and a few random steps with the specs, entry by entry.
 

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.util import resolve_name
+from importlib.util import find_spec, resolve_name
 from typing import Any
-
-from rl.core._torchrl import instead_of
 
 __all__ = ["lazy_exports"]
 
@@ -58,17 +56,19 @@ def lazy_exports(
 
 
 def _unknown(package: str, name: str) -> Exception:
-    """Return the error about a name that is not there; for one of TorchRL it says what to use or to read.
+    """Return the error about a name that is not there; for one of TorchRL, rl-torchrl says what to use or to read.
 
     ``from package import name`` first asks whether the name is there, and would replace the text of an
     `AttributeError`: it gets an `ImportError`, while `hasattr` and attribute access get an `AttributeError`.
     """
-    remedy = instead_of(name)
-    if remedy is None:
-        return AttributeError(f"module {package!r} has no attribute {name!r}")
-    message = f"{package} has no {name}, which TorchRL has: {remedy}"
     imported = sys._getframe(2).f_code.co_name == "_handle_fromlist"  # noqa: SLF001
-    return ImportError(message, name=package) if imported else AttributeError(message)
+    if not name.startswith("_") and not (imported and find_spec(f"{package}.{name}")):
+        from rl.core._foreign import foreign_answers
+
+        for remedy in filter(None, (answer(name) for answer in foreign_answers("names"))):
+            message = f"{package} has no {name}, which TorchRL has: {remedy}"
+            return ImportError(message, name=package) if imported else AttributeError(message)
+    return AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def _type_checking_imports(package: str) -> dict[str, str]:

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer, constructor_setting
+from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.gym._leaves import SpaceLeaf, as_exact_array, indices
 from rl.envs.gym._simulator_env import SimulatorEnv
@@ -200,7 +199,7 @@ def _choice(n: int, dtype: Any, *, categorical: bool) -> Conversion:
     )
 
 
-@_foreign.dm_control
+@foreign_arguments()
 class DMControlWrapper(SimulatorEnv):
     """Wrapper of an environment with the interface of dm_env, such as those of dm_control.
 
@@ -302,7 +301,7 @@ def _tasks(suite: Any) -> dict[str, tuple[str, str]]:
     return {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
 
 
-@_foreign.dm_control
+@foreign_arguments()
 class DMControlEnv(DMControlWrapper):
     """A task of the dm_control suite; see `DMControlWrapper` for what it reads and writes.
 

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Composite, OneHot, Unbounded
-from rl.envs import _foreign
 from rl.envs._libraries import check_id, import_library
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
@@ -27,7 +26,7 @@ __all__ = ["IsaacLabEnv", "IsaacLabWrapper", "isaac_lab_env"]
 _NEEDED = ("num_envs", "device", "single_action_space")
 
 
-@_foreign.isaac_lab
+@foreign_arguments()
 class IsaacLabWrapper(LeafEnvBase):
     """Wrapper of an Isaac Lab environment: a batch ``[num_envs]`` on the simulator's device, without copies to the CPU.
 

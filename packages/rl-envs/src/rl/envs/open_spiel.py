@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, CheckpointError, RLError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.specs import Categorical, Composite, NonTensor, OneHot, Unbounded
-from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.base._base import EnvBase
@@ -32,7 +32,7 @@ def _library() -> Any:
     )
 
 
-@_foreign.open_spiel
+@foreign_arguments()
 class OpenSpielWrapper(LeafEnvBase):
     """Wrapper of a game of OpenSpiel, whose players take turns or act at once.
 

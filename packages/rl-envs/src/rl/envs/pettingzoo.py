@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
-from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
 from rl.envs._libraries import Ids, import_library, unknown_id
 from rl.envs.base._base import EnvBase
@@ -174,7 +173,7 @@ def _matching(task: str, ids: dict[str, Callable[..., Any]]) -> list[str]:
     ]
 
 
-@_foreign.pettingzoo
+@foreign_arguments()
 class PettingZooWrapper(LeafEnvBase):
     """Wrapper of a PettingZoo environment, whose agents act at once (``ParallelEnv``) or take turns (``AECEnv``).
 
@@ -517,7 +516,7 @@ def _leaf(space: Any, path: tuple[Any, ...]) -> Any:
     return space
 
 
-@_foreign.pettingzoo
+@foreign_arguments()
 class PettingZooEnv(PettingZooWrapper):
     """An environment of PettingZoo or MPE2 by its id; see `PettingZooWrapper` for what it reads and writes.
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, SpecError
-from rl.envs import _foreign
 from rl.envs._groups import MarlGroupMapType
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.gym._make import gymnasium
@@ -164,7 +164,7 @@ def _library(module: str) -> Any:
     )
 
 
-@_foreign.unity
+@foreign_arguments()
 class UnityMLAgentsWrapper(PettingZooWrapper):
     """Wrapper of a Unity ML-Agents environment.
 
@@ -223,7 +223,7 @@ class UnityMLAgentsWrapper(PettingZooWrapper):
         return self._env.env
 
 
-@_foreign.unity
+@foreign_arguments()
 class UnityMLAgentsEnv(UnityMLAgentsWrapper):
     """A Unity ML-Agents scene by its program; see `UnityMLAgentsWrapper` for what it reads and writes.
 

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import unwrap
 from rl.core.specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
 from rl.envs._libraries import Ids, check_id, import_library
 from rl.envs.base._base import EnvBase
@@ -53,7 +52,7 @@ def _library() -> Any:
     return import_library("vmas", needed_by="VmasEnv", extra="vmas", at_least="1.5.2")
 
 
-@_foreign.vmas
+@foreign_arguments()
 class VmasWrapper(LeafEnvBase):
     """Wrapper of a VMAS environment: a batch ``[num_envs]`` of several agents, in torch.
 
@@ -292,7 +291,7 @@ def _ids() -> set[str]:
     return {*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios}
 
 
-@_foreign.vmas
+@foreign_arguments()
 class VmasEnv(VmasWrapper):
     """A VMAS environment by its scenario; see `VmasWrapper` for what it reads and writes.
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, foreign_arguments, module_arguments, one_of
 from rl.core.errors import ArgumentError, ShapeError
-from rl.modules import _foreign
 from rl.modules.layers import LayerMaker, stacked_norm
 from rl.modules.nets._conv import ConvNet
 from rl.modules.nets._mlp import MLP, is_list
@@ -111,7 +110,7 @@ def _other_dims(x: Tensor, own: int) -> tuple[torch.Size, torch.Size]:
     return x.shape[:-own], x.shape[x.ndim - own + 1 :]
 
 
-@_foreign.multi_agent_net
+@foreign_arguments()
 class MultiAgentConvNet(MultiAgentNetBase):
     """Convolutions for each agent, of its own image or, centralized, of the images of all.
 
@@ -240,7 +239,7 @@ class Mixer(nn.Module):
         """Mix values ``[*B, n_agents, 1]``, given the state ``[*B, size]``, to ``[*B, 1]``."""
 
 
-@_foreign.multi_agent_net
+@foreign_arguments()
 class MultiAgentMLP(MultiAgentNetBase):
     """A multi-layer perceptron for each agent, of its own input or, centralized, of the inputs of all.
 
@@ -360,7 +359,7 @@ class QMixer(Mixer):
         return (hidden * self.last_weight(state).abs()).sum(-1, keepdim=True) + self.last_bias(state)
 
 
-@_foreign.mixer
+@module_arguments()
 class VDNMixer(Mixer):
     """Sum of the agents' values.
 

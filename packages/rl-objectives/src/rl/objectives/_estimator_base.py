@@ -11,14 +11,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.arguments import as_number
+from rl.core.arguments import as_number, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, any_of_step, check_sequences, check_time_order
-from rl.objectives import _foreign
 from rl.objectives._agents import AgentMasks, Entries, group_of, mask_keys, per_agent
 from rl.objectives._batch import (
     DISCOUNT,
@@ -40,7 +39,7 @@ Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 """Inputs of a network by key: for each state and for its next state."""
 
 
-@_foreign.estimator
+@module_arguments()
 class ValueEstimatorBase(KeyedModule):
     """Base of value estimators, which write ``advantage`` and ``value_target`` into a batch.
 
@@ -320,7 +319,7 @@ def _evaluate_shifted(
     return value, next_value
 
 
-@_foreign.td_estimator
+@module_arguments()
 class TDEstimatorBase(ValueEstimatorBase):
     """Base of estimators whose target needs only the values of the next states; advantage = target - value.
 

@@ -11,9 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl.core.arguments import as_number
+from rl.core.arguments import as_number, foreign_arguments
 from rl.core.errors import ArgumentError
-from rl.objectives import _foreign
 from rl.objectives.functional._q_learning import check_distance, distance
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741 - a type
@@ -92,7 +91,7 @@ def group_optimizers(*optimizers: O) -> O:
     return joint
 
 
-@_foreign.distance_loss
+@foreign_arguments()
 def distance_loss(v1: Tensor, v2: Tensor, loss_function: str) -> Tensor:
     """Return the distance per element: `rl.objectives.functional.distance` under its name in TorchRL.
 

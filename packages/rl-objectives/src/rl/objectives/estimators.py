@@ -11,11 +11,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.arguments import module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import as_tuple
 from rl.core.registry import load
-from rl.objectives import _foreign
 from rl.objectives._agents import group_of, in_group
 from rl.objectives._batch import expand_right, mean_std, replace_padding
 from rl.objectives._estimator_base import TDEstimatorBase, ValueEstimatorBase
@@ -101,7 +101,7 @@ class TD1Estimator(TDEstimatorBase):
 
 
 @final
-@_foreign.td_estimator
+@module_arguments()
 class TDLambdaEstimator(TDEstimatorBase):
     """TD(lambda): n-step returns of all lengths, weighted by powers of lambda.
 
@@ -177,7 +177,7 @@ def check_td(estimator: ValueEstimatorBase, owner: str, *, one_step: bool) -> No
         )
 
 
-@_foreign.estimator
+@module_arguments()
 class GAE(ValueEstimatorBase):
     """Generalized advantage estimation.
 
@@ -274,7 +274,7 @@ class GAE(ValueEstimatorBase):
 
 
 @final
-@_foreign.multi_agent_gae
+@module_arguments()
 class MultiAgentGAE(GAE):
     """Generalized advantage estimation for each agent of a group.
 
@@ -332,7 +332,7 @@ class MultiAgentGAE(GAE):
 
 
 @final
-@_foreign.vtrace
+@module_arguments()
 class VTrace(ValueEstimatorBase):
     """V-trace: off-policy returns of the current actor, from steps of an older one.
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rl.core.arguments import as_integer, as_number
+from rl.core.arguments import as_integer, as_number, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError, issue_warning
-from rl.objectives import _foreign
 
 __all__ = ["HardUpdate", "SoftUpdate"]
 
@@ -146,7 +145,7 @@ def _pairs(module: nn.Module) -> list[tuple[str, nn.Module, nn.Module]]:
 
 
 @final
-@_foreign.update
+@foreign_arguments()
 class SoftUpdate(_Update):
     """Moves target networks a little towards the trained ones at each `step`.
 
@@ -212,7 +211,7 @@ class SoftUpdate(_Update):
 
 
 @final
-@_foreign.update
+@foreign_arguments()
 class HardUpdate(_Update):
     """Copies the trained networks to the targets at every n-th call of `step`.
 

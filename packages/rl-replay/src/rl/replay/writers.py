@@ -10,12 +10,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import one_of
+from rl.core.arguments import foreign_arguments, one_of
 from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import Storage, Writer
 from rl.core.keys import NEXT, REWARD, NestedKey, key_str, leaf_keys, unwrap
-from rl.replay import _foreign
 from rl.replay._state import Fields, Stateful, StatefulGroup
 from rl.replay._trajectories import read_columns
 
@@ -114,7 +113,7 @@ class WriterEnsemble(StatefulGroup, WriterBase):
 
 
 @final
-@_foreign.fixed_writer
+@foreign_arguments()
 class ImmutableDatasetWriter(WriterBase):
     """Rejects every write: for a buffer over a dataset, whose storage is filled beforehand.
 
@@ -154,7 +153,7 @@ _REDUCTIONS = ("max", "min", "mean", "median", "sum")
 
 
 @final
-@_foreign.fixed_writer
+@foreign_arguments()
 class TensorDictMaxValueWriter(WriterBase):
     """Keeps the rows with the largest value of an entry: a full storage replaces its smallest by a larger new one.
 
@@ -310,7 +309,7 @@ class TensorDictMaxValueWriter(WriterBase):
 
 
 @final
-@_foreign.writer
+@foreign_arguments()
 class RoundRobinWriter(WriterBase):
     """Writer that fills the storage in order and, when it is full, overwrites the oldest rows.
 

@@ -12,12 +12,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl.collectors import _foreign
 from rl.collectors._assemble import check_keys
 from rl.collectors._collector import VERSION, Collector
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors.multi._base import WorkersBase
 from rl.collectors.weights import SharedWeights, load_weights
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, SpecError, WorkerError
 from rl.core.keys import TRAJ_IDS, NestedKey, key_str, leaf_keys, unwrap
 from rl.core.workers import SharedLeaves, WorkerGroup, layout_of, write_leaves
@@ -209,7 +209,7 @@ def _groups_of(batch: TensorDictBase) -> dict[NestedKey, torch.Size]:
     }
 
 
-@_foreign.multi
+@foreign_arguments()
 class MultiBase(WorkersBase):
     """Base of collectors with worker processes: their start, their memory, and their replacement."""
 

@@ -397,7 +397,7 @@ class Composite(TensorSpec):
         return f"Composite(\n{body})"
 
 
-@foreign_arguments(needless={"dynamic_shape": ("not available yet: a spec has one shape", False)})
+@foreign_arguments()
 def make_composite_from_td(data: TensorDictBase, *, unsqueeze_null_shapes: bool = True) -> Composite:
     """Return the spec of the entries of a TensorDict, without bounds: `Unbounded`, and `NonTensor` for Python data.
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Shape, as_size
-from rl.core.specs._leaf import LeafSpec, interval_arguments
+from rl.core.specs._leaf import LeafSpec
 
 
 def _tensor_summary(tensor: Tensor) -> str:
@@ -94,7 +95,7 @@ def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
     return cast
 
 
-@interval_arguments
+@foreign_arguments()
 class Bounded(LeafSpec):
     """Values between `low` and `high`, both included, element by element.
 
@@ -257,7 +258,7 @@ class Bounded(LeafSpec):
         self.low, self.high = _cast_end(self.low, dtype), _cast_end(self.high, dtype)
 
 
-@interval_arguments
+@foreign_arguments()
 class Unbounded(LeafSpec):
     """All tensors of a shape and dtype.
 

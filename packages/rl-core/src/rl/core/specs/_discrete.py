@@ -25,7 +25,6 @@ from rl.core.specs._leaf import (
     draw_codes,
     mask_text,
     nearest_codes,
-    one_hot_arguments,
     require_choice,
     require_room,
 )
@@ -163,7 +162,7 @@ class Categorical(ClassSpec):
         return OneHot(self.n, self._mask_shape, self._device, mask=self.mask)
 
 
-@one_hot_arguments
+@foreign_arguments()
 class OneHot(ClassSpec):
     """Vectors with one 1 among zeros: the last dimension are the classes.
 
@@ -468,9 +467,7 @@ def _as_nvec(nvec: Any) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-@foreign_arguments(
-    needless={"remove_singleton": ("use Categorical(n) for one choice without a dimension of its own", False)}
-)
+@foreign_arguments()
 class MultiCategorical(MultiSpec):
     """Integers, each from 0 to its own ``nvec - 1``.
 
@@ -541,7 +538,7 @@ class MultiCategorical(MultiSpec):
         return MultiOneHot(self._sizes, shape, self._device, mask=self.mask)
 
 
-@one_hot_arguments
+@foreign_arguments()
 class MultiOneHot(MultiSpec):
     """Several one-hot vectors, one after the other in the last dimension.
 

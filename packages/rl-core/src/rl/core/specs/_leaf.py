@@ -21,12 +21,6 @@ from rl.core.specs._base import Device, Fault, Shape, TensorSpec, lead_size, tak
 # ruff: noqa: SLF001  specs work on each other's private parts
 
 
-interval_arguments = foreign_arguments(
-    needless={"domain": ("unused: it follows from the dtype", ...)},
-    replaced={"minimum": "use low=", "maximum": "use high="},
-)
-one_hot_arguments = foreign_arguments(needless={"use_register": ("not available yet: classes are 0 to n - 1", False)})
-
 _SHOWN = 16  # messages show up to this many values
 
 
@@ -265,12 +259,7 @@ def all_values(spec: TensorSpec, options: Sequence[Sequence[int]]) -> Tensor:
 # ruff: noqa: SLF001  specs work on each other's private parts
 
 
-@foreign_arguments(
-    needless={
-        "batched": ("not available yet: an encoded value has the shape of the spec", None, False),
-        "feature_dims": ("not available yet: all dimensions of a spec are its own", None),
-    }
-)
+@foreign_arguments()
 class NonTensor(TensorSpec):
     """Anything that is not a tensor: text, objects.
 

@@ -12,14 +12,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
 from rl.core.specs import Bounded, Composite, Unbounded, set_group_sizes
-from rl.envs import _foreign
 from rl.envs.base._checks import (
     as_batch_size,
     check_action,
@@ -45,7 +44,7 @@ class _Rules:
         )
 
 
-@_foreign.env
+@foreign_arguments()
 class EnvBase(SpecNames):
     """Base class of environments that are written from TensorDict to TensorDict.
 
@@ -399,7 +398,7 @@ class EnvBase(SpecNames):
             tensordict.set(key, flag.clone())
         return self.reset(tensordict)
 
-    @_foreign.rollout
+    @foreign_arguments()
     def rollout(  # noqa: PLR0913  # TorchRL's arguments
         self,
         max_steps: int,
@@ -727,7 +726,7 @@ class EnvBase(SpecNames):
         return self
 
     @classmethod
-    @_foreign.register_gym
+    @foreign_arguments()
     def register_gym(
         cls,
         id: str,  # noqa: A002  # Gymnasium's name

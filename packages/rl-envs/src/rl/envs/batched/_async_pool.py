@@ -11,13 +11,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase, lazy_stack
 from torch import Tensor
 
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, foreign_arguments, one_of
 from rl.core.errors import ArgumentError, ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.core.specs import Categorical, set_group_sizes
 from rl.core.workers import ThreadGroup, Undivided, WorkerGroup, write_leaves
-from rl.envs import _foreign
 from rl.envs.base._base import PUBLIC_FORM
 from rl.envs.base._checks import check_action
 from rl.envs.batched._chunk import RESET, RESET_ROWS, STEP, STEP_AND_RESET
@@ -28,7 +27,7 @@ _MESSAGES = {STEP: "step", RESET: "reset", STEP_AND_RESET: "step_and_maybe_reset
 _NAMES = {STEP: "async_step", RESET: "async_reset", STEP_AND_RESET: "async_step_and_maybe_reset"}
 
 
-@_foreign.async_env_pool
+@foreign_arguments()
 class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     """Environments in workers of their own that are stepped independently of each other.
 

@@ -15,13 +15,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from rl.core.arguments import as_integer, constructor_setting
+from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Composite
 from rl.core.workers import SharedLeaves, ThreadGroup, Undivided, WorkerGroup, layout_of, write_leaves
-from rl.envs import _foreign
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._leaf import LeafCalls, LeafForm
 from rl.envs.base._specs import leaf_keys, mask_shapes
@@ -432,7 +431,7 @@ def _joined_roots(parts: Sequence[Leaves], rows: Sequence[int]) -> Leaves:
     }
 
 
-@_foreign.parallel_env
+@foreign_arguments()
 class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     """Environments with specs of the same form (see `SerialEnv`) in worker processes, stepped at the same time.
 

@@ -9,10 +9,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, CheckpointError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import NestedKey
-from rl.envs import _foreign
 from rl.envs import transforms as _transforms
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import check_entries
@@ -22,7 +22,7 @@ from rl.envs.base._specs import leaf_keys
 from rl.envs.batched._members import EnvView, MembersBase, check_same_keys, described, join_specs, makers_of
 
 
-@_foreign.serial_env
+@foreign_arguments()
 class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
     """Several environments with specs of the same form in this process, stepped one after the other.
 

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from rl.core.arguments import as_integer, constructor_setting, one_of
+from rl.core.arguments import as_integer, constructor_setting, foreign_arguments, one_of
 from rl.core.errors import ArgumentError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs._libraries import Ids
 from rl.envs.gym._make import gymnasium, make, make_async, make_vector
 from rl.envs.gym._simulator_env import SimulatorEnv
@@ -44,7 +43,7 @@ class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgume
         return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
-@_foreign.gym_env
+@foreign_arguments()
 class GymWrapper(SimulatorEnv):
     """Wrapper of Gymnasium environments.
 
@@ -180,7 +179,7 @@ class GymWrapper(SimulatorEnv):
         return f"{type(self).__name__}(env={self._label()}, batch_size={self.batch_size}, device={self.device})"
 
 
-@_foreign.gym_env
+@foreign_arguments()
 class GymEnv(GymWrapper):
     """A Gymnasium environment by its id; see `GymWrapper` for what it reads and writes.
 

@@ -8,11 +8,10 @@ from math import pi
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_number
+from rl.core.arguments import as_number, foreign_arguments
 from rl.core.errors import ArgumentError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
-from rl.envs import _foreign
 from rl.envs.native._base import NativeEnv, action_index, discrete_action
 
 ACROBOT_GRAVITY, ACROBOT_DT = 9.8, 0.2
@@ -274,7 +273,7 @@ class MountainCarEnv(NativeEnv):
         }
 
 
-@_foreign.pendulum
+@foreign_arguments()
 class PendulumEnv(NativeEnv):
     """Pendulum swing-up with a limited torque, with the physics and the reward of Gymnasium's ``Pendulum-v1``.
 

@@ -10,17 +10,17 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import key_str
 from rl.core.specs import Composite, Unbounded
-from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
 
 SpecChange = Composite | Callable[[Composite], Composite]
 
 
-@_foreign.module_transform
+@foreign_arguments()
 class ModuleTransform(Transform):
     """Runs a module on what an environment writes, or on what it reads.
 

@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env, LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Composite, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafCalls, LeafForm, as_env, reset_where
@@ -307,7 +307,7 @@ class Compose(Transform):
 # ruff: noqa: SLF001  # an environment calls the hooks of its transforms, which users do not call
 
 
-@_foreign.transformed_env
+@foreign_arguments()
 class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     """Environment with transforms of its entries and actions.
 

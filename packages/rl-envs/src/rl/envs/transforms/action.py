@@ -9,13 +9,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, foreign_arguments, one_of
 from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import RandomTransform, after_batch, from_the_end, mapped_spec
 from rl.envs.transforms._specs import Specs
@@ -418,7 +417,7 @@ class ActionScaling(Transform):
             found[self.out_keys_inv[0]] = self._transform_spec(spec)
 
 
-@_foreign.action_projection
+@foreign_arguments()
 class DiscreteActionProjection(RandomTransform):
     """Gives the caller `max_actions` actions; those that the environment lacks become a random one of its own.
 
@@ -466,7 +465,7 @@ class DiscreteActionProjection(RandomTransform):
         return kind(self.max_actions, dtype=spec.dtype or torch.int64, device=spec.device)
 
 
-@_foreign.flatten_action
+@foreign_arguments()
 class FlattenAction(Transform):
     """Gives the caller an action whose dimensions are flattened.
 

@@ -9,10 +9,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import RLError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
-from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
@@ -20,7 +20,7 @@ from rl.envs.transforms._specs import Specs
 __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]
 
 
-@_foreign.device_cast
+@foreign_arguments()
 class DeviceCastTransform(Transform):
     """Moves all entries that the environment writes to a device, and those that it reads back to its own.
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Composite
-from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
@@ -21,7 +21,7 @@ __all__ = ["ExcludeTransform", "FlattenTensorDict", "RemoveEmptySpecs", "RenameT
 _FLAGS = ("done", "terminated", "truncated")
 
 
-@_foreign.select
+@foreign_arguments()
 class SelectTransform(Transform):
     """Keeps the selected observations and removes the others; rewards, done flags and state entries stay.
 
@@ -82,7 +82,7 @@ class SelectTransform(Transform):
         return f"{type(self).__name__}({', '.join(map(repr, self.selected_keys))})"
 
 
-@_foreign.exclude
+@foreign_arguments()
 class ExcludeTransform(SelectTransform):
     """Removes observations, rewards, and the flag ``truncated``.
 

@@ -10,11 +10,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer, as_number
+from rl.core.arguments import as_integer, as_number, foreign_arguments
 from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import mapped_spec
@@ -418,7 +417,7 @@ class RewardNorm(StatisticsTransform):
                 self._returns[key] = total.to(self._returns[key].device, copy=True)
 
 
-@_foreign.vec_norm
+@foreign_arguments()
 class VecNorm(StatisticsTransform):
     """Normalizes entries with the running mean and standard deviation of all values so far: ``(x - mean) / std``.
 

@@ -11,14 +11,13 @@ import torch
 from tensordict import NonTensorStack, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, foreign_arguments, one_of
 from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.mdp import where_reset
 from rl.core.registry import load
 from rl.core.specs import Bounded, NonTensor, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Reset, Step, Transform, write_result
 from rl.envs.transforms._maps import mapped_spec
@@ -488,7 +487,7 @@ class FiniteTensorDictCheck(Transform):
         return entries
 
 
-@_foreign.hashed
+@foreign_arguments()
 class Hash(Transform):
     """Writes the hash of each value: of texts, or of tensors, one for each element of the batch.
 
@@ -941,7 +940,7 @@ class TimeMaxPool(FrameMemory):
         return reduce(torch.maximum, frames) if len(frames) > 1 else frames[0].clone()
 
 
-@_foreign.unary
+@foreign_arguments()
 class UnaryTransform(Transform):
     """Applies a function to each of its entries. Results have unbounded specs, whose shape a run on zeros shows.
 

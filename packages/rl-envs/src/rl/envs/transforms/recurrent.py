@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, SpecError, issue_warning
 from rl.core.keys import NestedKey, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
 from rl.envs.transforms._transformed_env import Compose
@@ -22,7 +22,7 @@ __all__ = ["TensorDictPrimer", "gSDENoise", "get_primers_from_module"]
 Value = float | Tensor
 
 
-@_foreign.primer
+@foreign_arguments()
 class TensorDictPrimer(Transform):
     """Writes entries at the root when an episode begins: the start of what a policy carries from step to step.
 

@@ -9,11 +9,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.arguments import one_of
+from rl.core.arguments import foreign_arguments, one_of
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import mapped_spec
@@ -179,7 +178,7 @@ class RewardScaling(Transform):
         return mapped_spec(spec, self._apply)
 
 
-@_foreign.reward_sum
+@foreign_arguments()
 class RewardSum(Transform):
     """Adds up rewards from the start of each episode, undiscounted.
 
@@ -510,7 +509,7 @@ class SuccessReward(Transform):
             spec[self.reward_key] = Bounded(low, high, shape=old.shape, dtype=old.dtype, device=old.device)
 
 
-@_foreign.target_return
+@foreign_arguments()
 class TargetReturn(Transform):
     """Writes the return that is still to be achieved in an episode, which a policy reads as its goal.
 

@@ -9,10 +9,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Reset, Step, Transform, entry_keys
 from rl.envs.transforms._maps import after_batch, from_the_end, mapped_spec
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-@_foreign.batch_size
+@foreign_arguments()
 class BatchSizeTransform(Transform):
     """Reshapes the batch of an environment.
 
@@ -303,7 +303,7 @@ class CatTensors(Joined):
         return torch.cat(values, self.dim)
 
 
-@_foreign.unsqueeze
+@foreign_arguments()
 class UnsqueezeTransform(Transform):
     """Inserts a dimension of size 1.
 

@@ -11,13 +11,12 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 
-from rl.core.arguments import constructor_setting
+from rl.core.arguments import constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.specs import Composite, MultiCategorical, MultiOneHot, TensorSpec
 from rl.core.tensor_functions import TensorFunction, unhooked
-from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import check_mask
 from rl.modules.policy._fit import action_leaf, action_shape, action_space, group_sizes, spec_by_key
@@ -128,7 +127,7 @@ def check_spec(module: Any) -> None:
         )
 
 
-@_foreign.explorer
+@module_arguments()
 class EGreedyModule(TensorDictModuleBase):
     """Replace the action by a random one, with a probability that falls over time.
 

@@ -11,14 +11,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import load
-from rl.core.arguments import constructor_setting
+from rl.core.arguments import constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
 from rl.core.recurrent import State
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.core.tensor_functions import TensorFunction, unhooked
-from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import EGreedyModule, LinearSchedule, check_spec, exploring, scheduled
 from rl.modules.policy._fit import action_leaf, spec_by_key
@@ -43,7 +42,7 @@ def bounds_on(leaf: TensorSpec, device: torch.device) -> tuple[Tensor | None, Te
     return leaf.low.clone().to(device), leaf.high.clone().to(device)
 
 
-@_foreign.explorer
+@module_arguments()
 class AdditiveGaussianModule(TensorDictModuleBase):
     """Add normal noise to the action, less and less, and keep it within its bounds.
 
@@ -170,7 +169,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
 _NOISE, _STEPS = ("ornstein_uhlenbeck", "noise"), ("ornstein_uhlenbeck", "steps")
 
 
-@_foreign.ornstein_uhlenbeck
+@module_arguments()
 class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
     """Add noise of an Ornstein-Uhlenbeck process to the action, less and less, and keep it within its bounds.
 

@@ -12,13 +12,12 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer, as_number, one_of
+from rl.core.arguments import as_integer, as_number, module_arguments, one_of
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, ShapeError, UnknownNameError
 from rl.core.keys import ACTION, OBSERVATION, NestedKey, key_str, next_key, unwrap
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec
-from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.policy._fit import action_leaf, spec_by_key
 
@@ -322,7 +321,7 @@ _GROUP = "context"
 _ROLES = ("observation", "action", "return_to_go")
 
 
-@_foreign.dt_inference
+@module_arguments()
 class DecisionTransformerInferenceWrapper(TensorDictModuleBase):
     """Act with a policy on a decision transformer, from the last `inference_context` steps.
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
-from rl.modules import _foreign
 from rl.modules.nets._mlp import MLP, Options, is_list, make_norm, per_layer
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
@@ -146,7 +145,7 @@ class _Convolutions(nn.Sequential):
         return nn.Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
 
 
-@_foreign.conv_net
+@foreign_arguments()
 class ConvNet(_Convolutions):
     """Two-dimensional convolutions with activations, and one flat feature vector in the end.
 
@@ -203,7 +202,7 @@ class ConvNet(_Convolutions):
         return nn.Sequential(convolutions, MLP(out_features=num_actions, num_cells=[512], activation_class=nn.ReLU))
 
 
-@_foreign.conv_net
+@foreign_arguments()
 class Conv3dNet(_Convolutions):
     """Three-dimensional convolutions with activations, and one flat feature vector in the end.
 

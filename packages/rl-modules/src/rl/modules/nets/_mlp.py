@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer, constructor_setting
+from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.tensor_functions import run_layers
-from rl.modules import _foreign
 from rl.modules.layers import NoisyLazyLinear, NoisyLinear, StackedLinear
 
 Options = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -88,7 +87,7 @@ Maker = Any  # a class of modules, called with arguments that differ from class 
 _LAZY: dict[Maker, Maker] = {nn.Linear: nn.LazyLinear, NoisyLinear: NoisyLazyLinear}
 
 
-@_foreign.mlp
+@foreign_arguments()
 class MLP(nn.Sequential):
     """Linear layers with activations between them.
 

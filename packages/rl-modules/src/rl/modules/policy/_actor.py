@@ -19,12 +19,12 @@ from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tenso
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import foreign_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple, unwrap
 from rl.core.specs import TensorSpec
 from rl.core.tensor_functions import DistributionFunction, TensorFunction, as_function, chain, unhooked
-from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
 from rl.modules.distributions._normal import Delta
 from rl.modules.policy._fit import (
@@ -44,7 +44,7 @@ from rl.modules.policy._fit import (
 from rl.modules.policy._heads import ActionHead
 
 
-@_foreign.actor
+@foreign_arguments()
 class Actor(TensorDictModule):
     """Deterministic policy.
 
@@ -88,7 +88,7 @@ class Actor(TensorDictModule):
         return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in key_list(self.out_keys)[1:])))
 
 
-@_foreign.probabilistic_actor
+@foreign_arguments()
 class ProbabilisticActor(ProbabilisticTensorDictSequential):
     """Stochastic policy: samples its action from a distribution.
 

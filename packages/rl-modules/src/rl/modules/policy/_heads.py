@@ -15,14 +15,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from rl.core import load
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.contract import Contract, Key, contract_of, missing_key_message
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec, Unbounded
 from rl.core.tensor_functions import TensorFunction, as_function, unhooked
-from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.distributions._base import LeanDistribution
 from rl.modules.policy._fit import action_leaf, action_shape
@@ -175,7 +174,7 @@ def _move(kwargs: dict[Any, Any], fn: Callable[[Tensor], Tensor]) -> None:
 _GROUP = "multi_step"
 
 
-@_foreign.multi_step_actor
+@foreign_arguments()
 class MultiStepActorWrapper(TensorDictModuleBase):
     """Execute the actions of a policy that plans `n_steps` of them at once.
 

@@ -10,13 +10,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential, dispatch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, NestedKey, key_str, unwrap
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.core.tensor_functions import TensorFunction, unhooked
-from rl.modules import _foreign
 from rl.modules._keys import key_list, parts
 from rl.modules.distributions._discrete import check_mask
 from rl.modules.nets._heads import DistributionalDQNnet
@@ -34,7 +33,7 @@ from rl.modules.policy._fit import (
 Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-@_foreign.q_value_module
+@foreign_arguments()
 class QValueModule(TensorDictModuleBase):
     """From action values to the action of the highest value.
 
@@ -173,7 +172,7 @@ class _Chooser:
         return index if self._dtype is torch.int64 else index.to(self._dtype)
 
 
-@_foreign.q_value_actor
+@foreign_arguments()
 class QValueActor(TensorDictSequential):
     """A network that values each action, and the choice of the best.
 
@@ -278,7 +277,7 @@ def _space(
     return space, group_sizes(source)
 
 
-@_foreign.q_value_module
+@foreign_arguments()
 class DistributionalQValueModule(QValueModule):
     """From categorical distributions of returns to the action of the highest expected return.
 
@@ -347,7 +346,7 @@ class DistributionalQValueModule(QValueModule):
         return action, values, chosen
 
 
-@_foreign.q_value_module
+@foreign_arguments()
 class QuantileQValueModule(QValueModule):
     """From quantiles of returns to the action of the highest mean.
 
@@ -391,7 +390,7 @@ class QuantileQValueModule(QValueModule):
         return action, values, chosen
 
 
-@_foreign.q_value_actor
+@foreign_arguments()
 class DistributionalQValueActor(QValueActor):
     """A network that assigns each action a categorical distribution of returns, and the choice of the best.
 
@@ -447,7 +446,7 @@ class DistributionalQValueActor(QValueActor):
         return parts(self)[-1].support
 
 
-@_foreign.q_value_actor
+@foreign_arguments()
 class QuantileQValueActor(QValueActor):
     """A network that assigns each action the quantiles of its return, and the choice of the best mean.
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
-from rl.modules import _foreign
 from rl.modules.recurrent._layout import Cell
 from rl.modules.recurrent.backends import find_backend
 
@@ -22,7 +21,7 @@ __all__ = ["GRU", "LSTM", "GRUCell", "LSTMCell"]
 Pair = tuple[Tensor, Tensor]
 
 
-@_foreign.recurrent_layer
+@foreign_arguments()
 class LSTM(nn.RNNBase):
     """`torch.nn.LSTM`, batch first, with resets of the state inside a sequence.
 
@@ -87,7 +86,7 @@ class LSTM(nn.RNNBase):
         return out, (h, c)
 
 
-@_foreign.recurrent_layer
+@foreign_arguments()
 class GRU(nn.RNNBase):
     """`torch.nn.GRU`, batch first, with resets of the state inside a sequence.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rl.core import RecurrentOptions, State, load, recurrent_mode
-from rl.core.arguments import as_integer, one_of
+from rl.core.arguments import as_integer, foreign_arguments, one_of
 from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ArgumentError, BackendError, ContractError, ShapeError, SpecError
@@ -20,7 +20,6 @@ from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys,
 from rl.core.sequences import check_time_last
 from rl.core.specs import Unbounded
 from rl.core.tensor_functions import TensorFunction, unhooked
-from rl.modules import _foreign
 from rl.modules._keys import key_list
 from rl.modules.recurrent._layout import Cell, Precision, concrete, rows_of
 from rl.modules.recurrent.backends import Found, find_backend, is_offered
@@ -501,7 +500,7 @@ def _adopt(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
     return ours.train(given.training)
 
 
-@_foreign.recurrent_module
+@foreign_arguments()
 class LSTMModule(RecurrentModule):
     """An LSTM that reads and writes named entries, step by step or complete sequences.
 
@@ -616,7 +615,7 @@ class LSTMModule(RecurrentModule):
         self._set_agents(n_agents)
 
 
-@_foreign.recurrent_module
+@foreign_arguments()
 class GRUModule(RecurrentModule):
     """A GRU that reads and writes named entries, step by step or complete sequences.
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
-from rl.objectives import _foreign
 from rl.objectives._batch import as_flags
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence, write
 
@@ -145,7 +145,7 @@ def _td_lambda(
     return recurrence(reward + bootstrap * (1 - follow), gamma * follow, time_dim)
 
 
-@_foreign.rolling
+@foreign_arguments()
 def td_lambda_return_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -187,7 +187,7 @@ def td_lambda_return_estimate(
     return _td_lambda(loop, gamma, lmbda, next_state_value, (reward, done, terminated), time_dim)
 
 
-@_foreign.rolling
+@foreign_arguments()
 def vec_td_lambda_return_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -231,7 +231,7 @@ def vec_td_lambda_return_estimate(
     return out
 
 
-@_foreign.rolling
+@foreign_arguments()
 def td_lambda_advantage_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -260,7 +260,7 @@ def td_lambda_advantage_estimate(
     return returns - state_value
 
 
-@_foreign.rolling
+@foreign_arguments()
 def td1_return_estimate(
     gamma: Coefficient,
     next_state_value: Tensor,
@@ -290,7 +290,7 @@ def td1_return_estimate(
     return td_lambda_return_estimate(gamma, 1.0, next_state_value, reward, done, terminated, time_dim=time_dim)
 
 
-@_foreign.rolling
+@foreign_arguments()
 def td1_advantage_estimate(
     gamma: Coefficient,
     state_value: Tensor,
@@ -324,7 +324,7 @@ def _less(returns: Tensor, state_value: Tensor, out: Tensor | None, inputs: Sequ
     return out
 
 
-@_foreign.rolling
+@foreign_arguments()
 def vec_td_lambda_advantage_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -355,7 +355,7 @@ def vec_td_lambda_advantage_estimate(
     return _less(returns, state_value, out, (gamma, lmbda, next_state_value, reward, done, terminated))
 
 
-@_foreign.rolling
+@foreign_arguments()
 def vec_td1_return_estimate(
     gamma: Coefficient,
     next_state_value: Tensor,
@@ -390,7 +390,7 @@ def vec_td1_return_estimate(
     )
 
 
-@_foreign.rolling
+@foreign_arguments()
 def vec_td1_advantage_estimate(
     gamma: Coefficient,
     state_value: Tensor,

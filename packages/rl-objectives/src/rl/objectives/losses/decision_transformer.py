@@ -10,10 +10,10 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
+from rl.core.arguments import module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str
-from rl.objectives import _foreign
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._keyed_module import sum_log_probs
 from rl.objectives._networks import ActorCall, NetworkCall, input_key
@@ -39,7 +39,7 @@ class _SequenceLoss(LossModule):
 
 
 @final
-@_foreign.dt_loss
+@module_arguments()
 class DTLoss(_SequenceLoss):
     """Decision transformer: the distance of the policy's actions to those of the dataset.
 
@@ -108,7 +108,7 @@ class DTLoss(_SequenceLoss):
 
 
 @final
-@_foreign.dt_loss
+@module_arguments()
 class OnlineDTLoss(TargetEntropy, _SequenceLoss):
     """Online decision transformer: the likelihood of the dataset's actions, with an entropy bonus.
 

@@ -9,10 +9,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.arguments import module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, next_key
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries, group_of, in_group
 from rl.objectives._batch import expand_right
 from rl.objectives._estimator_base import ValueEstimatorBase
@@ -25,7 +25,7 @@ from rl.objectives.targets import make_target
 __all__ = ["IPPOLoss", "MAPPOLoss", "QMixerLoss"]
 
 
-@_foreign.ppo_loss
+@module_arguments()
 class MAPPOLoss(ClipPPOLoss):
     """Proximal policy optimization of a group of agents, with a centralized critic.
 
@@ -149,7 +149,7 @@ class IPPOLoss(MAPPOLoss):
 
 
 @final
-@_foreign.dqn_loss
+@module_arguments()
 class QMixerLoss(DQNLoss):
     """Q-learning of a team: a mixer computes the value of the team from the values of the agents' actions.
 

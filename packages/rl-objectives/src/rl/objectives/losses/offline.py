@@ -10,11 +10,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number
+from rl.core.arguments import as_integer, as_number, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries
 from rl.objectives._batch import mean_of, scalar
 from rl.objectives._keyed_module import select_action, sum_log_probs
@@ -29,7 +28,7 @@ from rl.objectives.losses.q_learning import DQNLoss
 __all__ = ["CQLLoss", "DiscreteCQLLoss", "DiscreteIQLLoss", "IQLLoss", "TD3BCLoss"]
 
 
-@_foreign.off_policy_loss
+@module_arguments()
 class IQLLoss(OffPolicyLoss):
     """Implicit Q-learning: values of the better actions of a dataset, without values of other actions.
 

@@ -10,11 +10,10 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl.core.arguments import as_number, constructor_setting
+from rl.core.arguments import as_number, constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.functional import greedy_value
@@ -211,7 +210,7 @@ def _find_support(network: nn.Module, owner: str) -> Tensor:
 
 
 @final
-@_foreign.dqn_loss
+@module_arguments()
 class DistributionalDQNLoss(QLoss):
     """Distributional Q-learning with fixed atoms (C51), with a target network and optionally double.
 
@@ -324,7 +323,7 @@ class DistributionalDQNLoss(QLoss):
         return TensorDict(self._results(tensordict, entries, mask, elements, error, predicted, target @ support))
 
 
-@_foreign.dqn_loss
+@module_arguments()
 class DQNLoss(QLoss):
     """Deep Q-learning, with a target network and optionally double.
 
@@ -450,7 +449,7 @@ class DQNLoss(QLoss):
 
 
 @final
-@_foreign.dqn_loss
+@module_arguments()
 class QRDQNLoss(QLoss):
     """Distributional Q-learning with quantile regression (QR-DQN), with a target network and optionally double.
 

@@ -9,10 +9,10 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
+from rl.core.arguments import module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries
 from rl.objectives._batch import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks import NetworkCall
@@ -24,7 +24,7 @@ __all__ = ["RNDLoss"]
 
 
 @final
-@_foreign.rnd_loss
+@module_arguments()
 class RNDLoss(LossModule):
     """Random network distillation: a predictor learns the features of a fixed random network.
 

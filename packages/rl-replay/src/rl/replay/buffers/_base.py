@@ -14,13 +14,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rl.core.arguments import as_integer, constructor_setting
+from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
 from rl.core.errors import ArgumentError, BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
 from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, set_generator, unpack
-from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, completed, overrides, row_index
 from rl.replay._kinds import class_in, one_row
 from rl.replay._query import Trajectory
@@ -54,7 +53,7 @@ GENERATION = "index_generation"
 _STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
 
-@_foreign.buffer
+@foreign_arguments()
 class ReplayBuffer(Stateful):
     """Replay buffer: stores transitions and samples batches of them.
 

@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Sampler
 from rl.core.keys import INDEX, NestedKey
 from rl.core.state import save
-from rl.replay import _foreign
 from rl.replay._query import Trajectory
 from rl.replay._state import adopt_all
 from rl.replay.buffers._base import FILE, ReplayBuffer
@@ -28,7 +28,7 @@ _PARTS = "parts"
 _STATE = ("types", "members", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
 
-@_foreign.ensemble_buffer
+@foreign_arguments()
 class ReplayBufferEnsemble(ReplayBuffer):
     """Samples from several buffers: a mixture of data sets, tasks or agents.
 

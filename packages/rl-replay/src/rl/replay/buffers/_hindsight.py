@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_number, one_of
+from rl.core.arguments import as_number, foreign_arguments, one_of
 from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.interfaces import Sampler
@@ -27,7 +27,6 @@ from rl.core.keys import (
     leaf_keys,
     next_key,
 )
-from rl.replay import _foreign
 from rl.replay._slice_sampling import SLICES
 from rl.replay._trajectories import Boundaries, Trajectories, read_columns
 from rl.replay._untraced import untraced
@@ -53,7 +52,7 @@ class HindsightStrategy(StrEnum):
 
 
 @final
-@_foreign.hindsight_buffer
+@foreign_arguments()
 class HERReplayBuffer(TensorDictReplayBuffer):
     """Buffer of goal-conditioned transitions that replaces goals when it samples (hindsight experience replay).
 

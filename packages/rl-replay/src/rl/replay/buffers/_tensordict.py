@@ -8,10 +8,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Sampler, Storage
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
-from rl.replay import _foreign
 from rl.replay._arguments import check_parts, overrides, to_device
 from rl.replay._priority_tree import check_device
 from rl.replay.buffers._base import GENERATION, ReplayBuffer
@@ -22,7 +22,7 @@ from rl.replay.samplers._prioritized import PrioritizedSampler
 from rl.replay.storages._list import ListStorage
 
 
-@_foreign.buffer
+@foreign_arguments()
 class TensorDictReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that writes the info of a sample into the sampled TensorDict.
 
@@ -252,7 +252,7 @@ _Prioritized.__init__.__qualname__ = "PrioritizedReplayBuffer.__init__"  # named
 
 
 @final
-@_foreign.prioritized_buffer
+@foreign_arguments()
 class PrioritizedReplayBuffer(_Prioritized):
     """A `ReplayBuffer` with a `PrioritizedSampler` for its storage.
 
@@ -284,7 +284,7 @@ class PrioritizedReplayBuffer(_Prioritized):
 
 
 @final
-@_foreign.prioritized_buffer
+@foreign_arguments()
 class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 

@@ -15,10 +15,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, RLError
 from rl.core.keys import INDEX
-from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
 
@@ -31,7 +30,7 @@ _CHUNK = 2048  # frames
 
 
 @final
-@_foreign.dataset
+@foreign_arguments()
 class AtariDQNExperienceReplay(DatasetBuffer):
     """Steps that a DQN agent stored while it learned an Atari game, as a replay buffer.
 

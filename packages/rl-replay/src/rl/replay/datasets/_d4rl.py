@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ContractError, MissingExtraError, RLError
-from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, open_hdf5, reading, source_of
 
@@ -31,7 +31,7 @@ _CHUNK = 1 << 22  # bytes of observations that are read at once
 
 
 @final
-@_foreign.dataset
+@foreign_arguments()
 class D4RLExperienceReplay(DatasetBuffer):
     """A data set in a HDF5 file of D4RL as a replay buffer; see `DatasetBuffer` for its rows.
 
@@ -274,7 +274,7 @@ _ALLOWED = {
 
 
 @final
-@_foreign.dataset
+@foreign_arguments()
 class GenDGRLExperienceReplay(DatasetBuffer):
     """A data set of Gen-DGRL as a replay buffer; see `DatasetBuffer` for its rows.
 

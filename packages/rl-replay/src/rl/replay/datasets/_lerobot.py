@@ -14,9 +14,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.core.keys import unwrap
-from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, decoded, fingerprint, folder_of
 
@@ -28,7 +28,7 @@ _CHUNK = 1 << 23  # bytes that are read at once, of decoded rows
 
 
 @final
-@_foreign.dataset
+@foreign_arguments()
 class LeRobotExperienceReplay(DatasetBuffer):
     """A data set of LeRobot, in the layouts v2.0, v2.1 and v3.0, as a replay buffer; see `DatasetBuffer` for its rows.
 

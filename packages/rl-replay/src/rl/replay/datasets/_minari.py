@@ -11,15 +11,15 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import MissingExtraError, RLError, SpecError
 from rl.core.keys import NestedKey, unwrap
-from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fingerprint, folder_of, open_hdf5, reading
 
 
 @final
-@_foreign.dataset
+@foreign_arguments()
 class MinariExperienceReplay(DatasetBuffer):
     """A data set of Minari as a replay buffer; see `DatasetBuffer` for its rows.
 

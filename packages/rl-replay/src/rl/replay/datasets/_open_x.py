@@ -13,9 +13,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import RLError
 from rl.core.keys import unwrap
-from rl.replay import _foreign
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, decoded, fetch, fingerprint, folder_of
 
@@ -166,7 +166,7 @@ class _Feature(NamedTuple):
 
 
 @final
-@_foreign.dataset
+@foreign_arguments()
 class OpenXExperienceReplay(DatasetBuffer):
     """A data set of Open X-Embodiment, or another one in RLDS format, as a replay buffer.
 

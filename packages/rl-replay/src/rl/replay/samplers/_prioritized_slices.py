@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.backends import Backend
 from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, PRIORITY_WEIGHT, TRUNCATED, NestedKey
-from rl.replay import _foreign
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
 from rl.replay._slice_table import TrajectoryTable, each_step
@@ -24,7 +24,7 @@ from rl.replay.samplers._prioritized import PrioritizedSampler
 
 
 @final
-@_foreign.prioritized_slice_sampler
+@foreign_arguments()
 class PrioritizedSliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sampler of slices that begin at a row with a probability in proportion to its priority.
 

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
-from rl.replay import _foreign
 from rl.replay._arguments import check_replacement
 from rl.replay._indices import Longs
 from rl.replay._slice_sampling import SlicesBase
@@ -24,7 +23,7 @@ from rl.replay.samplers._base import SamplerBase
 
 
 @final
-@_foreign.slice_sampler
+@foreign_arguments()
 class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]  a property
     """Sampler of slices, with replacement: a trajectory uniformly, then the first step of the slice uniformly.
 
@@ -167,7 +166,7 @@ class SliceSampler(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatib
 
 
 @final
-@_foreign.slice_sampler_without_replacement
+@foreign_arguments()
 class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sampler of slices in passes: each pass samples one slice of each trajectory, its first step uniformly.
 

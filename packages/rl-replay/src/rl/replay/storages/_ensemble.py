@@ -10,15 +10,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import key_str
-from rl.replay import _foreign
 from rl.replay._state import StatefulGroup
 
 
 @final
-@_foreign.ensemble_storage
+@foreign_arguments()
 class StorageEnsemble(StatefulGroup):
     """Rows of several storages under one index: those of the k-th storage begin at the sum of the sizes before it.
 

@@ -10,11 +10,10 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer, as_number
+from rl.core.arguments import as_integer, as_number, foreign_arguments
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.state import pack, unpack
-from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers
 from rl.replay._kinds import NodeTypes, is_batched
 from rl.replay._layout import Cells, Layout, flatten
@@ -22,7 +21,7 @@ from rl.replay._state import Fields, Stateful
 from rl.replay.storages._rows import length_after_write
 
 
-@_foreign.list_storage
+@foreign_arguments()
 class ListStorage(Stateful):
     """Rows in a list: TensorDicts, tensorclasses, tensors or any object.
 
@@ -213,7 +212,7 @@ def _copy(row: Any) -> Any:
 
 
 @final
-@_foreign.lazy_stack_storage
+@foreign_arguments()
 class LazyStackStorage(ListStorage):
     """TensorDicts of different keys and shapes in a list; a batch is a lazy stack of rows, which are not joined.
 
@@ -242,7 +241,7 @@ class LazyStackStorage(ListStorage):
 
 
 @final
-@_foreign.compressed_list_storage
+@foreign_arguments()
 class CompressedListStorage(ListStorage):
     """TensorDicts or tensors of equal shape in a list, each row compressed by itself.
 

@@ -19,9 +19,9 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import BackendError, CheckpointError, ContractError, issue_warning
 from rl.core.keys import NestedKey, as_tuple
-from rl.replay import _foreign
 from rl.replay._arguments import Index, as_device
 from rl.replay._layout import Column, Layout, key_of
 from rl.replay.storages._rows import TensorStorageBase
@@ -492,7 +492,7 @@ def _remove(files: list[Path], folder: Path | None, process: int) -> None:
 
 
 @final
-@_foreign.memmap_storage
+@foreign_arguments()
 class LazyMemmapStorage(MemmapStorageBase):
     """Rows in memory-mapped files, created by the first batch: one file for each key.
 

@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import ArgumentError, BackendError
 from rl.core.keys import NestedKey
-from rl.replay import _foreign
 from rl.replay._kinds import batch_shape
 from rl.replay._layout import Cells, Column, Layout, flatten
 from rl.replay.storages._memmap import MemmapStorageBase, SharedTensorStorage
@@ -96,7 +96,7 @@ def _pitch(columns: Mapping[NestedKey, Column]) -> int:
 
 
 @final
-@_foreign.lazy_tensor_storage
+@foreign_arguments()
 class LazyTensorStorage(TensorStorageBase):
     """Rows in memory that is allocated by the first batch.
 
@@ -211,7 +211,7 @@ class LazyTensorStorage(TensorStorageBase):
 
 
 @final
-@_foreign.tensor_storage
+@foreign_arguments()
 class TensorStorage(TensorStorageBase):
     """Rows in existing tensors, such as a dataset; the tensors are not copied.
 

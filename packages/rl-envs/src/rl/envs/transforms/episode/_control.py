@@ -9,12 +9,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import where_reset
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._specs import flag_spec, leaf_keys
 from rl.envs.transforms._base import (
     Reset,
@@ -416,7 +415,7 @@ class RandomTruncationTransform(RandomTransform):
         self._horizon, self._episode = (None if one is None else one.to(self._device) for one in saved)
 
 
-@_foreign.end_of_life
+@foreign_arguments()
 class EndOfLifeTransform(Transform):
     """Writes whether a step lost a life or ended the episode.
 

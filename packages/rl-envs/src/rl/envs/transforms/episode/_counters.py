@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Bounded, Unbounded
-from rl.envs import _foreign
 from rl.envs.base._specs import flag_spec
 from rl.envs.transforms._base import Reset, Step, Transform, check_root_done, level_keys
 from rl.envs.transforms._specs import Specs, from_root
@@ -212,7 +211,7 @@ class InitTracker(Transform):
             specs.add("observation", key, flag_spec(specs.done[done].shape, specs.device), self)
 
 
-@_foreign.timer
+@foreign_arguments()
 class Timer(Transform):
     """Writes durations in seconds: of the last step, of the caller between two calls (the policy), of the last reset.
 

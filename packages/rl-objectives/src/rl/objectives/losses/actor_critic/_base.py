@@ -12,11 +12,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_number, constructor_setting
+from rl.core.arguments import as_number, constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError, UnsupportedError
 from rl.core.keys import NestedKey, key_str, next_key
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries
 from rl.objectives._batch import expand_right, scalar
 from rl.objectives._keyed_module import as_list, sum_log_probs
@@ -278,7 +277,7 @@ class OffPolicyLoss(ReplayLoss):
 
 
 @final
-@_foreign.off_policy_loss
+@module_arguments()
 class DDPGLoss(OffPolicyLoss):
     """Deep deterministic policy gradient.
 
@@ -367,7 +366,7 @@ class DDPGLoss(OffPolicyLoss):
         return {"loss_actor": reduce(-value.squeeze(-1), self.reduction, batch.mask)}
 
 
-@_foreign.off_policy_loss
+@module_arguments()
 class TD3Loss(OffPolicyLoss):
     """Twin delayed deep deterministic policy gradient: two critics, and noise on the target policy.
 

@@ -12,11 +12,10 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number, constructor_setting, one_of
+from rl.core.arguments import as_integer, as_number, constructor_setting, module_arguments, one_of
 from rl.core.contract import Key
 from rl.core.errors import ArgumentError, RLError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey
-from rl.objectives import _foreign
 from rl.objectives._batch import mean_of, scalar
 from rl.objectives._networks import ActorCall, NetworkCall
 from rl.objectives.functional import (
@@ -261,7 +260,7 @@ class SoftLoss(TargetEntropy, OffPolicyLoss):
         return {"loss_alpha": reduce(elements, self.reduction, batch.mask), "alpha": self.alpha}
 
 
-@_foreign.off_policy_loss
+@module_arguments()
 @_show_options
 class SACLoss(SoftLoss):
     """Soft actor-critic, with an automatic temperature, and optionally with a value network.
@@ -393,7 +392,7 @@ class SACLoss(SoftLoss):
 
 
 @final
-@_foreign.off_policy_loss
+@module_arguments()
 @_show_options
 class DiscreteSACLoss(SoftLoss):
     """Soft actor-critic for discrete actions: expectations over the actions instead of samples.
@@ -502,7 +501,7 @@ class DiscreteSACLoss(SoftLoss):
 
 
 @final
-@_foreign.off_policy_loss
+@module_arguments()
 @_show_options
 class CrossQLoss(SoftLoss):
     """CrossQ: soft actor-critic whose critics value both ends of a step in one call, without target networks.
@@ -586,7 +585,7 @@ class CrossQLoss(SoftLoss):
 
 
 @final
-@_foreign.off_policy_loss
+@module_arguments()
 @_show_options
 class TQCLoss(SoftLoss):
     """Truncated quantile critics: soft actor-critic whose critics write quantiles, the largest of which are dropped.
@@ -654,7 +653,7 @@ class TQCLoss(SoftLoss):
 
 
 @final
-@_foreign.off_policy_loss
+@module_arguments()
 @_show_options
 class REDQLoss(SoftLoss):
     """Randomized ensembled double Q-learning: soft actor-critic with many critics and a random subset in the target.

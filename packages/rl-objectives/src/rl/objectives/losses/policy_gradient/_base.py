@@ -10,11 +10,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.arguments import as_integer, as_number, constructor_setting
+from rl.core.arguments import as_integer, as_number, constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries, group_of, mask_keys
 from rl.objectives._batch import MASK, BatchReader, mean_of, scalar
 from rl.objectives._estimator_base import ValueEstimatorBase
@@ -256,7 +255,7 @@ def weighted_entropy(
 
 
 @final
-@_foreign.a2c_loss
+@module_arguments()
 class A2CLoss(PolicyLoss):
     """Advantage actor-critic: policy gradient with a critic and an entropy bonus.
 
@@ -374,7 +373,7 @@ class A2CLoss(PolicyLoss):
 
 
 @final
-@_foreign.reinforce_loss
+@module_arguments()
 class ReinforceLoss(PolicyLoss):
     """REINFORCE: log-probability of each action times its advantage, with a critic as baseline.
 
@@ -477,7 +476,7 @@ class ReinforceLoss(PolicyLoss):
 
 
 @final
-@_foreign.impala_loss
+@module_arguments()
 class ImpalaLoss(PolicyLoss):
     """V-trace actor-critic: an off-policy policy gradient with a critic and an entropy bonus.
 

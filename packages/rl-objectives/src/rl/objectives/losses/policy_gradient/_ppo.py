@@ -10,10 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from rl.core.arguments import as_integer, as_number, constructor_setting
+from rl.core.arguments import as_integer, as_number, constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError
-from rl.objectives import _foreign
 from rl.objectives._agents import Entries
 from rl.objectives._batch import expand_right, mean_of, mean_std, scalar
 from rl.objectives._keyed_module import sum_log_probs
@@ -24,7 +23,7 @@ from rl.objectives.functional._q_learning import reduce
 from rl.objectives.losses.policy_gradient._base import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 
-@_foreign.ppo_loss
+@module_arguments()
 class PPOLoss(PolicyLoss):
     """Policy gradient on the probability ratio, with a critic and an entropy bonus; nothing is clipped.
 

@@ -1,10 +1,128 @@
-"""Names of TorchRL: what to use or to read instead of those that we do not have.
+"""Names of TorchRL: what to use or to read instead of those that we do not have, and what is said about arguments.
 
-One table for the messages at run time, for docs/coming-from-torchrl.md and for ``rl migrate``. Arguments are answered
-where their class is defined, by `rl.core.arguments.foreign_arguments`.
+One table for the messages at run time, for docs/coming-from-torchrl.md, for ``rl migrate`` and for the modules below
+`rl.torchrl`. rl-core asks `instead_of` and `arguments_of`, entry points of the group ``rl.foreign``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+Table = dict[str, tuple[str, *tuple[object, ...]]]
+"""By argument: what to use in its place, then the values at which it is ignored; ``...`` is any value."""
+
+TREE = {
+    "": (
+        "_utils checkpoint collectors data envs modules objectives record render services testing trainers "
+        "weight_update"
+    ),
+    "collectors": "collectors distributed llm utils weight_update",
+    "collectors.distributed": "default_configs generic ray ray_eval_worker rpc sync utils",
+    "collectors.llm": "base ray_collector utils weight_update",
+    "collectors.llm.weight_update": "vllm vllm_v2",
+    "data": "datasets llm map postprocs replay_buffers tensor_specs utils video vla",
+    "data.datasets": "atari_dqn common d4rl d4rl_infos gen_dgrl lerobot minari_data openml openx roboset utils vd4rl",
+    "data.llm": "dataset history prompt reward topk utils",
+    "data.map": "hash query tdstorage tree utils",
+    "data.postprocs": "postprocs",
+    "data.replay_buffers": (
+        "checkpointers her offline_to_online query ray_buffer replay_buffers sample_units samplers scheduler "
+        "storages utils writers"
+    ),
+    "data.replay_buffers.replay_buffers": (
+        "base deprecated ensemble prioritized prioritized_tensordict remote tensordict"
+    ),
+    "data.replay_buffers.samplers": (
+        "base ensemble llm prioritized prioritized_slice random slice slice_without_replacement staleness"
+    ),
+    "data.replay_buffers.storages": "base ensemble list store tensor utils",
+    "data.replay_buffers.writers": "base ensemble max_value round_robin",
+    "data.vla": "containers metadata preprocessing schema tokenizers",
+    "envs": (
+        "async_envs batched_envs common custom env_creator gym_like libs llm model_based transforms utils vec_envs"
+    ),
+    "envs.custom": "chess llm mujoco pendulum tictactoeenv trading vla",
+    "envs.custom.mujoco": "ant base cube_bowl hopper humanoid satellite walker",
+    "envs.libs": (
+        "brax dm_control envpool genesis gym habitat isaac_lab isaacgym jax_utils jumanji libero meltingpot "
+        "mjlab mujoco_playground openml openspiel pettingzoo procgen robohive safety_gymnasium smacv2 "
+        "unity_mlagents utils vmas"
+    ),
+    "envs.llm": "chat datasets envs libs reward transforms",
+    "envs.llm.datasets": "countdown gsm8k ifeval math",
+    "envs.llm.libs": "mlgym",
+    "envs.llm.reward": "countdown gsm8k ifeval math",
+    "envs.llm.transforms": "browser dataloading format kl policy_version reason tokenizer tools",
+    "envs.model_based": "common dreamer imagined world_model_env",
+    "envs.transforms": (
+        "functional gym_transforms mean_action_selector module r3m ray_service rb_transforms rnd transforms "
+        "utils vc1 vecnorm vip"
+    ),
+    "modules": (
+        "distributions functional inference_server llm mcts models planners tensordict_module utils "
+        "value_norm value_transforms vla"
+    ),
+    "modules.distributions": "continuous discrete truncated_normal utils",
+    "modules.llm": "backends policies trl_interop utils",
+    "modules.llm.backends": "sglang vllm",
+    "modules.llm.backends.sglang": "base sglang_server sglang_utils",
+    "modules.llm.backends.vllm": "base vllm_async vllm_plugin vllm_sync vllm_utils",
+    "modules.llm.policies": "common sglang_wrapper transformers_wrapper vllm_wrapper",
+    "modules.mcts": "scores",
+    "modules.models": (
+        "act batchrenorm cross_group_critic decision_transformer dreamer_v3 exploration gp llm model_based "
+        "models multiagent rbf_controller utils"
+    ),
+    "modules.planners": "cem common mppi",
+    "modules.tensordict_module": "actors common exploration probabilistic rnn sequence world_models",
+    "modules.utils": "mappings utils",
+    "modules.vla": "common models wrappers",
+    "objectives": (
+        "a2c act bc common cql crossq ddpg decision_transformer deprecated diffusion_bc dqn dreamer "
+        "dreamer_v3 functional gail iql llm multiagent pilco ppo redq reinforce rnd sac td3 td3_bc tqc utils "
+        "value world_model_loss"
+    ),
+    "objectives.llm": "distillation grpo sft",
+    "objectives.multiagent": "mappo qmixer",
+    "objectives.value": "advantages functional utils",
+    "record": "loggers recorder",
+    "record.loggers": "common csv mlflow monitoring process ray tensorboard trackio utils wandb",
+    "render": "artifacts backends checkpoint cli config env import_utils mujoco_wasm notebook policy rollout video",
+    "render.backends": "base env mujoco null pixels",
+    "services": "base ray_service",
+    "testing": (
+        "assertions dist_utils env_creators env_helper gym_helpers llm_mocks mocking_classes modules "
+        "mp_helpers ray_helpers utils"
+    ),
+    "trainers": "algorithms helpers trainers",
+    "trainers.algorithms": "a2c configs cql ddpg dqn iql offline_to_online on_policy ppo reinforce sac td3",
+    "trainers.algorithms.configs": (
+        "collectors common data envs envs_libs hooks logging modules objectives trainers transforms utils "
+        "weight_sync_schemes weight_update"
+    ),
+    "trainers.helpers": "collectors envs logger losses models replay_buffer trainers",
+    "weight_update": "llm utils weight_sync_schemes",
+    "weight_update.llm": "sglang_nccl vllm_double_buffer vllm_nccl",
+}
+"""Modules of TorchRL 0.14 by the package that holds them, without private ones."""
+
+
+@cache
+def _modules() -> frozenset[str]:
+    return frozenset(f"{parent}.{name}".lstrip(".") for parent, names in TREE.items() for name in names.split())
+
+
+def is_module(path: str) -> bool:
+    """Whether a dotted path below `torchrl` is a module of TorchRL.
+
+    Example:
+        >>> is_module("envs.libs.gym"), is_module("envs.GymEnv")
+        (True, False)
+    """
+    return path in _modules()
+
 
 MODULES = {
     "collectors": ("rl.collectors",),
@@ -17,7 +135,7 @@ MODULES = {
         "rl.objectives.value.functional",
         "rl.objectives.functional",
     ),
-    "_utils": ("rl.core",),
+    "_utils": ("rl.core", "rl.core.profiling"),
 }
 """Our modules by the package of TorchRL whose names they have."""
 
@@ -226,3 +344,30 @@ def instead_of(name: str) -> str | None:
     if name in RENAMED:
         return f"use {RENAMED[name]}"
     return next((remedy for remedy, names in _INSTEAD.items() if name in names.split()), None)
+
+
+_TABLES = {
+    "rl.collectors": "envs",
+    "rl.core": "data",
+    "rl.envs": "envs",
+    "rl.modules": "learning",
+    "rl.objectives": "learning",
+    "rl.replay": "data",
+}
+"""Module ``_arguments_*`` of each package that has arguments in the tables."""
+
+
+def arguments_of(owner: str) -> Mapping[str, tuple[str, *tuple[object, ...]]]:
+    """Return what is said about arguments of TorchRL that a class or function does not have.
+
+    Args:
+        owner: Package and qualified name, such as ``rl.envs.EnvBase.rollout``.
+
+    Example:
+        >>> arguments_of("rl.objectives.SoftUpdate")
+        {'loss_module': ('use loss=',)}
+        >>> arguments_of("acme.Loss")
+        {}
+    """
+    part = _TABLES.get(".".join(owner.split(".")[:2]))
+    return import_module(f"rl.torchrl._arguments_{part}").ARGUMENTS.get(owner, {}) if part else {}

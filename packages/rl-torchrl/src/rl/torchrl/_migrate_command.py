@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from rl.core._migrate import MARK, migrate
-from rl.core._migrate_sources import Renamed, Source, TorchRL
-from rl.core._output import Parser
-from rl.core._sb3 import StableBaselines3
 from rl.core.errors import ArgumentError, RLError
+from rl.torchrl._migrate import MARK, migrate
+from rl.torchrl._migrate_sources import Renamed, Source, TorchRL, absent_packages
+from rl.torchrl._sb3 import StableBaselines3
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``rl migrate ARGUMENTS`` and return the exit status."""
-    parser = Parser(
+    parser = _Parser(
         "rl migrate",
         description="Rewrite imports, names and keyword arguments; what has no counterpart gets a comment.",
     )
@@ -28,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     mode.add_argument("--diff", action="store_true", help="print the changes, and write nothing (default)")
     mode.add_argument("--write", action="store_true", help="change the files")
     mode.add_argument("--check", action="store_true", help="list the files that would change; status 1 if any")
-    options = parser.read(arguments)
+    options = parser.parse_args(arguments)
     source = find_source(options.source)
     files = list(find_files(options.paths))
     changed = notes = failed = 0
@@ -63,6 +69,8 @@ def find_source(name: str) -> Source:
         ArgumentError: If there are none.
     """
     if name == "torchrl":
+        if absent := " ".join(absent_packages()):
+            raise RLError(f"rl migrate reads the names of our packages: pip install {absent}")
         return TorchRL()
     if name == "sb3":
         return StableBaselines3()

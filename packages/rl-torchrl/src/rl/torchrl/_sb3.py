@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
 import libcst as cst
 from libcst.metadata import QualifiedName, QualifiedNameProvider
 
-from rl.core._discovery import installed_version
-from rl.core._migrate import MigrateTransformer, code, literal
-from rl.core._migrate_sources import Answer
 from rl.core.errors import RLError
+from rl.torchrl._migrate import MigrateTransformer, code, literal
+from rl.torchrl._migrate_sources import Answer
 
 PAGE = "docs/coming-from-sb3.md"
 
@@ -137,7 +137,7 @@ class StableBaselines3:
     roots = ("stable_baselines3",)
 
     def __init__(self) -> None:
-        if installed_version("rl-trainers") is None:
+        if find_spec("rl.trainers") is None:
             raise RLError("rl migrate --from sb3 needs the settings of rl-trainers: pip install rl-trainers")
 
     def transformer(self) -> MigrateTransformer:
@@ -145,7 +145,7 @@ class StableBaselines3:
         return _Transformer(self)
 
     def name(self, old: str) -> Answer | None:
-        """See `rl.core._migrate_sources.Source`."""
+        """See `rl.torchrl._migrate_sources.Source`."""
         module, _, name = old.rpartition(".")
         if name in ALGORITHMS:
             return Answer(f"rl.trainers.{ALGORITHMS[name]}Config")

@@ -1,7 +1,7 @@
 """What ``rl migrate`` makes of names and arguments: those of TorchRL, and older ones of this toolkit.
 
-The names of TorchRL are in `rl.core._torchrl`. Its arguments are those that `foreign_arguments` of `rl.core.arguments`
-answers at run time, read from the installed classes, so that both say the same.
+The names of TorchRL are in `rl.torchrl._names`. Its arguments are those that `foreign_arguments` of `rl.core.arguments`
+answers at run time, asked of the installed classes, so that both say the same.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
-from rl.core._torchrl import ANOTHER_MEANING, MODULES, RENAMED, SAME_VALUES, SUBCLASSES, instead_of
 from rl.core.errors import ArgumentError, RLError
+from rl.torchrl._names import ANOTHER_MEANING, MODULES, RENAMED, SAME_VALUES, SUBCLASSES, instead_of, is_module
 
 _PAGE = "docs/coming-from-torchrl.md"
 
@@ -67,13 +67,13 @@ class TorchRL:
     def name(self, old: str) -> Answer | None:
         """See `Source`."""
         module, _, name = old.rpartition(".")
-        if not module or _is_module(old):
+        if not module or (is_module(old.partition(".")[2]) and name not in RENAMED):
             return None
         if name in RENAMED:
             return Answer(RENAMED[name])
         if name in ANOTHER_MEANING:
             return Answer(note=f"{name} means something else here; see Equal names with another meaning in {_PAGE}")
-        there = _exports().get(name, [])
+        there = exports().get(name, [])
         if there:
             same = [one for one in there if one == module.replace("torchrl", "rl", 1)]
             near = [one for one in there if one in MODULES.get((*module.split("."), "")[1], ())]
@@ -160,9 +160,7 @@ class Renamed:
         del value
         if not new.endswith("Config"):
             return Answer()
-        from rl.core._discovery import installed_version
-
-        if installed_version("rl-trainers") is None:
+        if find_spec("rl.trainers") is None:
             raise RLError("rl migrate: the code has settings of rl-trainers: pip install rl-trainers")
         old_names = resolve_name("rl.trainers.config:old_names")
         return Answer(old_names(_load(new)).get(argument))
@@ -178,47 +176,19 @@ def _series(version: str) -> tuple[int, ...]:
 
 
 @cache
-def _exports() -> Mapping[str, list[str]]:
-    """Return our modules by public name, in the order in which they are looked through."""
-    modules = list(dict.fromkeys(module for group in MODULES.values() for module in group))
-    absent = [one for one in modules if one.count(".") == 1 and find_spec(one) is None]
-    if absent:
-        names = " ".join(f"rl-{one.split('.')[1]}" for one in absent)
-        raise RLError(f"rl migrate reads the names of our packages, and {names} are not installed: pip install {names}")
-    return public_names(modules)
+def exports() -> Mapping[str, list[str]]:
+    """Return our installed modules by public name, in the order in which they are looked through."""
+    return public_names(_ours())
 
 
-@cache
-def _is_module(name: str) -> bool:
-    """Whether a dotted name of TorchRL is a module that holds names we know, such as ``torchrl.objectives.value``."""
-    return name.split(".", 1)[-1] in {"collectors", "data", "envs", "modules", "objectives", "record", "trainers"} or (
-        name.rpartition(".")[2] in _SUBMODULES and name not in _exports()
-    )
+def absent_packages() -> list[str]:
+    """Return those of our packages with names of TorchRL that are not installed."""
+    roots = dict.fromkeys(".".join(one.split(".")[:2]) for one in _ours())
+    return [f"rl-{root.split('.')[1]}" for root in roots if find_spec(root) is None]
 
 
-_SUBMODULES = frozenset(
-    [
-        "_utils",
-        "functional",
-        "libs",
-        "loggers",
-        "models",
-        "replay_buffers",
-        "samplers",
-        "storages",
-        "tensor_specs",
-        "tensordict_module",
-        "transforms",
-        "utils",
-        "value",
-        "writers",
-        "distributions",
-        "llm",
-        "distributed",
-        "gym",
-    ]
-)
-"""Last words of modules of TorchRL that code imports by themselves."""
+def _ours() -> list[str]:
+    return list(dict.fromkeys(module for group in MODULES.values() for module in group))
 
 
 @cache
@@ -236,12 +206,9 @@ def _answer(target: Any, argument: str) -> tuple[str, tuple[object, ...], bool]:
     )
     for call in calls:  # a constructor passes on to that of its base what it does not know
         answers: Any = getattr(call, "answers", None)
-        if hasattr(type(answers), "keep"):  # an object may answer every name
-            if argument in answers.needless:
-                why, *values = answers.needless[argument]
-                return why, tuple(values), argument in answers.known
-            if argument in answers.replaced:
-                return answers.replaced[argument], (), False
+        if hasattr(type(answers), "keep") and argument in answers.table:  # an object may answer every name
+            why, *values = answers.table[argument]
+            return why, tuple(values), argument in answers.known
         try:
             parameters = inspect.signature(call).parameters
         except (TypeError, ValueError):

@@ -1,7 +1,7 @@
 """The engine of ``rl migrate``: code for another library or an older series of this toolkit, rewritten with LibCST.
 
-What a name or an argument becomes is said by a `Source`; see `rl.core._migrate_sources` and `rl.core._sb3`. What has no
-counterpart stays as it is, below a comment with what to use or to read.
+What a name or an argument becomes is said by a `Source`; see `rl.torchrl._migrate_sources` and `rl.torchrl._sb3`. What
+has no counterpart stays as it is, below a comment with what to use or to read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl.core._migrate_sources import Source
 from rl.core.errors import ArgumentError, MissingExtraError
+from rl.torchrl._migrate_sources import Source
 
 try:
     import libcst as cst
@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "libcst":
         raise
-    raise MissingExtraError('rl migrate needs LibCST: pip install "rl-core[migrate]"') from error
+    raise MissingExtraError('rl migrate needs LibCST: pip install "rl-torchrl[migrate]"') from error
 
 MARK = "# rl migrate: "
 
@@ -45,7 +45,7 @@ def migrate(text: str, sources: Sequence[Source]) -> Result:
         ArgumentError: If the text is no Python.
 
     Example:
-        >>> from rl.core._migrate_sources import Renamed
+        >>> from rl.torchrl._migrate_sources import Renamed
         >>> print(migrate("from rl.core.lowering import lower\nf = lower(g)\n", [Renamed("0.2")]).text)
         from rl.core.tensor_functions import as_function
         f = as_function(g)
