@@ -1,12 +1,16 @@
-"""Write one reference page per package from the sources, read with griffe and never imported.
+"""Write one reference page per package from the sources, read with griffe, and a page of plugins from metadata.
 
 A page lists what stands in the package's `__all__`, each with its signature and docstring, and names the source file.
+Of plugins the declaration is imported, which imports neither torch nor the package.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -222,18 +226,55 @@ def block(kind: str, title: str, body: list[str], fence: str = "::::") -> list[s
     return [f"{fence}{{{kind}}} {title}", *body, fence, ""]
 
 
+def plugins_page(projects: list[Path]) -> str:
+    """List the plugins among projects: entry points, components by kind, commands."""
+    lines = ["# Plugins", "", "What `rl plugins --all` lists with every plugin of"]
+    lines += [
+        "this repository installed; the last one is the output of `rl new plugin`."
+    ]
+    sys.path += [str(path / "src") for path in projects]
+    for path in projects:
+        project = tomllib.loads((path / "pyproject.toml").read_text())["project"]
+        entries = project.get("entry-points", {}).get("rl.plugins", {})
+        for target in entries.values():
+            declaration = import_module(target)
+            lines += ["", f"## {project['name']}", "", project["description"], ""]
+            needs = [one for one in project["dependencies"] if one.startswith("rl-")]
+            lines += [f"Needs `{', '.join(needs)}`. Declared in `{target}`.", ""]
+            lines += ["| kind | names |", "|---|---|", *offers(declaration)]
+    return "\n".join(lines) + "\n"
+
+
+def offers(declaration: Any) -> Iterator[str]:
+    """Rows of the table of a plugin."""
+    kinds: dict[str, list[str]] = {}
+    for component in getattr(declaration, "rl_components", tuple)():
+        kinds.setdefault(component.kind, []).append(f"`{component.name}`")
+    commands = getattr(declaration, "rl_commands", tuple)()
+    for command in commands if hasattr(commands, "__iter__") else [commands]:
+        words = command.name.replace("/", " ")
+        kinds.setdefault("command", []).append(f"`rl {words}`")
+    hooks = [name for name in dir(declaration) if name.startswith("rl_")]
+    if more := sorted({*hooks} - {"rl_components", "rl_commands"}):
+        kinds["hook"] = [f"`{name}`" for name in more]
+    for kind, names in sorted(kinds.items()):
+        yield f"| {kind} | {', '.join(sorted(names))} |"
+
+
 def main() -> None:
     """Write every page and the list of them."""
     OUT.mkdir(parents=True, exist_ok=True)
-    names = []
-    for package in sorted(
+    packages = sorted(
         path.parent for path in (ROOT / "packages").glob("*/pyproject.toml")
-    ):
+    )
+    for package in packages:
         (OUT / f"{package.name}.md").write_text(package_page(package))
-        names.append(package.name)
-    toc = "\n".join(names)
+    plugins = [*packages, ROOT / "template" / "rl-plugin-example"]
+    (OUT / "plugins.md").write_text(plugins_page(plugins))
+    toc = "\n".join(["plugins", *(package.name for package in packages)])
     (OUT / "index.md").write_text(
-        f"# Reference\n\nOne page per package.\n\n```{{toctree}}\n{toc}\n```\n"
+        "# Reference\n\nThe plugins, and one page per package.\n\n"
+        f"```{{toctree}}\n{toc}\n```\n"
     )
 
 

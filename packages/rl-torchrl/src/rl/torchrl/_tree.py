@@ -67,7 +67,8 @@ def names_of(below: str) -> list[str]:
     from rl.torchrl._migrate_sources import exports
 
     ours = set(MODULES.get(below.partition(".")[0], ()))
-    names = [name for name, modules in exports().items() if ours & {*modules} and name not in ANOTHER_MEANING]
+    left_out = {*ANOTHER_MEANING, "__version__"}
+    names = [name for name, modules in exports().items() if ours & {*modules} and name not in left_out]
     return sorted([*names, *(old for old, new in RENAMED.items() if new.rpartition(".")[0] in ours)])
 
 
