@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fresh_env import CORE_NEEDS, ROOT, FreshEnv, fresh_env
+from fresh_env import ROOT, FreshEnv, fresh_env
+from test_plugins import TRAINER_NEEDS
 from test_plugins_page import FILE, PAGE
 
 BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-NEEDS = (*CORE_NEEDS, "editables", "gymnasium", "hatchling", "jsonargparse", "numpy", "PyYAML", "pytest", "rich")
+NEEDS = (*TRAINER_NEEDS, "editables", "hatchling", "pytest")
 FEW = (
     "--display none --total-frames 128 --eval-episodes 1 --final-eval-episodes 1 --num-envs 2 --out run-{number}"
     " --overwrite"
@@ -100,8 +101,8 @@ def test_the_plugin_of_the_page_is_used_as_the_page_says(shell):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     shell.run("pip install rl-trainers rl-native")  # section 6 trains
-    use, *others = [block for block in BLOCKS[1:] if "pip install" in block], *BLOCKS[1:]
-    for block in [*use, *(one for one in others if one not in use)]:
+    _, doctor, use, names, broken = BLOCKS
+    for block in (use, doctor, names, broken):
         for command, shown in commands(block):
             said = shell.run(command)
             assert is_part(words(shown), words(said)), f"$ {command}\n{said}\nis not what the page shows:\n{shown}"

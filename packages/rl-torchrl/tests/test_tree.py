@@ -78,7 +78,7 @@ def test_without_this_package_an_argument_is_unknown_and_the_message_names_it():
 
 
 def test_the_root_has_the_logger():
-    from rl.torchrl._utils import logger
+    from rl.torchrl import torchrl_logger as logger
 
     assert logger is logging.getLogger("torchrl")
 

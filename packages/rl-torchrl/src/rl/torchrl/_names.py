@@ -348,11 +348,11 @@ def instead_of(name: str) -> str | None:
 
 _TABLES = {
     "rl.collectors": "envs",
-    "rl.core": "data",
+    "rl.core": "learning",
     "rl.envs": "envs",
     "rl.modules": "learning",
     "rl.objectives": "learning",
-    "rl.replay": "data",
+    "rl.replay": "learning",
 }
 """Module ``_arguments_*`` of each package that has arguments in the tables."""
 
