@@ -11,7 +11,7 @@ from rl.torchrl.data import Bounded, Composite, Unbounded
 
 pytest.importorskip("rl.envs")
 
-from rl.torchrl.envs import EnvBase
+from rl.torchrl.envs import EnvBase, ObservationTransform, Transform, TransformedEnv
 
 
 class Walk(EnvBase):
@@ -63,3 +63,53 @@ def test_arguments_of_torchrl_are_answered():
     assert Walk(run_type_checks=False, spec_locked=True).batch_size == ()
     with pytest.raises(TypeError, match="use debug=True or check_env_specs"):
         Walk(run_type_checks=True)
+
+
+class Shift(ObservationTransform):
+    """Observations by their first, seen at a reset."""
+
+    def _reset(self, tensordict, tensordict_reset):
+        self.register_buffer("first", tensordict_reset["observation"] - 1)
+        return self._call(tensordict_reset)
+
+    def _apply_transform(self, obs):
+        return obs - self.first
+
+    def _inv_apply_transform(self, state):
+        return state / 2
+
+    def transform_observation_spec(self, observation_spec):
+        observation_spec["count"] = Unbounded((*self.parent.batch_size, 2))
+        return observation_spec
+
+    def _call(self, next_tensordict):
+        next_tensordict = super()._call(next_tensordict)
+        return next_tensordict.set("count", torch.ones(*next_tensordict.batch_size, 2))
+
+    def transform_action_spec(self, action_spec):
+        action_spec["action"] = Bounded(-2, 2, action_spec["action"].shape)
+        return action_spec
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_transform_has_the_hooks_of_torchrl(batch):
+    env = TransformedEnv(Walk(*batch), Shift(in_keys=["observation"], in_keys_inv=["action"]))
+    assert env.observation_spec["count"].shape == (*batch, 2)
+    assert env.action_spec.space.high.max() == 2
+    root = env.reset()
+    assert root["observation"].eq(1).all()
+    root["action"] = torch.full((*batch, 1), 2.0)
+    step = env.step(root)
+    assert step["next", "observation"].eq(3).all()  # 1, half of the action, and the first
+    assert step["action"].eq(2).all()
+    assert step["next", "count"].shape == (*batch, 2)
+
+
+def test_a_transform_that_is_for_no_observations_does_not_map_a_reset():
+    class Negate(Transform):
+        def _apply_transform(self, obs):
+            return -obs - 1
+
+    rollout = TransformedEnv(Walk(), Negate(in_keys=["observation"])).rollout(1)
+    assert rollout["observation"].item() == 0
+    assert rollout["next", "observation"].item() < 0.0

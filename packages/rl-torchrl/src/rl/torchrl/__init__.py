@@ -12,10 +12,10 @@ from rl.torchrl._tree import Finder, look_up
 
 if TYPE_CHECKING:
     from rl.torchrl.__about__ import __version__
-    from rl.torchrl._envs import EnvBase
+    from rl.torchrl._envs import EnvBase, ObservationTransform, Transform
     from rl.torchrl._tree import install
 
-__all__ = ["EnvBase", "__version__", "install"]
+__all__ = ["EnvBase", "ObservationTransform", "Transform", "__version__", "install"]
 
 _own, __dir__ = lazy_exports(__name__)
 

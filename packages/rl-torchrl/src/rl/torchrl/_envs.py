@@ -1,14 +1,18 @@
-"""Environments in TorchRL's spelling: specs with the batch, and a `torch.nn.Module`."""
+"""Environments and transforms in TorchRL's spelling: specs with the batch, modules, hooks by their names there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from rl.core.specs import TensorSpec
+from rl.core.specs import Composite, TensorSpec
 from rl.envs import EnvBase as UnbatchedEnvBase
+from rl.envs import Transform as RenamedTransform
+
+# ruff: noqa: SLF001  # a transform calls its own hooks
 
 _SPECS = frozenset(
     f"{full}{role}_spec" for full in ("", "full_") for role in ("observation", "action", "reward", "done", "state")
@@ -51,12 +55,143 @@ class EnvBase(UnbatchedEnvBase, nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _SPECS and isinstance(value, TensorSpec) and "batch_size" in vars(self):
-            lead = len(self.batch_size)
-            if value.shape[:lead] == self.batch_size:
-                value = value[(0,) * lead] if lead else value
+            value = _one_element(value, self.batch_size)
         super().__setattr__(name, value)
 
     def to(self, target: torch.device | str | int | torch.dtype) -> Any:
         """Move the environment and its parameters; see `rl.envs.EnvBase.to`."""
         nn.Module.to(self, target)
         return super().to(target)
+
+
+class _Unchecked(RenamedTransform):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super(RenamedTransform, cls).__init_subclass__(**kwargs)  # which rejects the names of TorchRL's hooks
+
+
+class Transform(_Unchecked):
+    """Base class of transforms that are written for TorchRL: `rl.envs.Transform`, whose hooks have other names.
+
+    Subclasses override ``_apply_transform(value)``, ``_inv_apply_transform(value)``, ``_call(next_tensordict)``,
+    ``_reset(tensordict, tensordict_reset)``, ``_step(tensordict, next_tensordict)``, ``_inv_call(tensordict)`` and
+    ``transform_*_spec(spec)``, whose specs have the batch of the environment. It is no `torch.nn.Module`: that has
+    an ``_apply`` of its own.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> class Double(Transform):
+        ...     def _apply_transform(self, obs):
+        ...         return 2 * obs
+        >>> env = TransformedEnv(PendulumEnv(), Double(in_keys=["reward"]))
+        >>> env.rollout(3).batch_size
+        torch.Size([3])
+    """
+
+    leafwise = False
+
+    def register_buffer(self, name: str, tensor: torch.Tensor | None) -> None:
+        """Keep a tensor, which `to` moves."""
+        setattr(self, name, tensor)
+
+    # The hooks of TorchRL, with what they do there by default.
+
+    def _apply_transform(self, obs: Any) -> Any:
+        return obs
+
+    def _inv_apply_transform(self, state: Any) -> Any:
+        return state
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._inv(tensordict)
+
+    def _reset(  # pyright: ignore[reportIncompatibleMethodOverride]  # `_wrap` calls it
+        self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        del tensordict
+        return tensordict_reset
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:  # pyright: ignore[reportIncompatibleMethodOverride]
+        del tensordict
+        return self._call(next_tensordict)
+
+    def transform_observation_spec(self, observation_spec: Any) -> Any:
+        """Map the specs of observations."""
+        return observation_spec
+
+    def transform_reward_spec(self, reward_spec: Any) -> Any:
+        """Map the specs of rewards."""
+        return reward_spec
+
+    def transform_done_spec(self, done_spec: Any) -> Any:
+        """Map the specs of done flags."""
+        return done_spec
+
+    def transform_action_spec(self, action_spec: Any) -> Any:
+        """Map the specs of actions."""
+        return action_spec
+
+    def transform_state_spec(self, state_spec: Any) -> Any:
+        """Map the specs of other inputs."""
+        return state_spec
+
+    def transform_output_spec(self, output_spec: Any) -> Any:
+        """Map all specs of outputs, under ``full_observation_spec`` and its like."""
+        return self._transform_each(output_spec, "observation", "reward", "done")
+
+    def transform_input_spec(self, input_spec: Any) -> Any:
+        """Map all specs of inputs, under ``full_action_spec`` and ``full_state_spec``."""
+        return self._transform_each(input_spec, "action", "state")
+
+    def _transform_each(self, specs: Any, *roles: str) -> Any:
+        for role in roles:
+            specs[f"full_{role}_spec"] = getattr(self, f"transform_{role}_spec")(specs[f"full_{role}_spec"])
+        return specs
+
+    # What rl-envs calls.
+
+    def _apply(self, value: Any) -> Any:
+        return self._apply_transform(value)
+
+    def _inverse(self, value: Any) -> Any:
+        return self._inv_apply_transform(value)
+
+    def _inv(self, root: Any) -> Any:
+        return self._inv_call(root)
+
+    def has_inverse(self) -> bool:
+        """Whether it maps what the environment reads."""
+        return bool(self.in_keys_inv) or type(self)._inv_call is not Transform._inv_call
+
+    def transform_specs(self, specs: Any) -> None:
+        """Map the specs of an environment by the hooks of TorchRL; see `rl.envs.Transform`."""
+        batch = specs.batch_size
+        for name, roles in (("output", ("observation", "reward", "done")), ("input", ("action", "state"))):
+            full = {f"full_{role}_spec": getattr(specs, role).expand(batch) for role in roles}
+            mapped = getattr(self, f"transform_{name}_spec")(Composite(full, shape=batch))
+            for role in roles:
+                setattr(specs, role, _one_element(mapped[f"full_{role}_spec"], batch))
+
+    def _wrap(self, reset: Any, step: Any) -> Any:
+        def restart(mask: torch.Tensor | None) -> Any:
+            fresh = reset(mask)
+            given = TensorDict({} if mask is None else {"_reset": mask}, fresh.batch_size, device=fresh.device)
+            return self._guarded(self._reset, given, fresh)
+
+        def forward(root: Any) -> Any:
+            inner = self._guarded(self._inv_call, root.copy()) if self.has_inverse() else root
+            return self._guarded(self._step, root, step(inner))
+
+        return restart, forward
+
+
+class ObservationTransform(Transform):
+    """A transform that also maps what a reset writes."""
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        del tensordict
+        return self._call(tensordict_reset)
+
+
+def _one_element(spec: Any, batch: torch.Size) -> Any:
+    """Return a spec without the batch, if it begins with it."""
+    return spec[(0,) * len(batch)] if batch and spec.shape[: len(batch)] == batch else spec

@@ -15,6 +15,8 @@ from rl.torchrl._names import ANOTHER_MEANING, MODULES, RENAMED, TREE, is_module
 
 _SPELLED = {
     "EnvBase": "rl.torchrl._envs",
+    "ObservationTransform": "rl.torchrl._envs",
+    "Transform": "rl.torchrl._envs",
 }
 """Modules of names that are not those of the other packages: they accept TorchRL's spellings."""
 
