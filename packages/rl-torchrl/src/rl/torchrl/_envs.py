@@ -19,7 +19,7 @@ _SPECS = frozenset(
 )
 
 
-class EnvBase(UnbatchedEnvBase, nn.Module):
+class EnvBase(UnbatchedEnvBase, nn.Module):  # pyright: ignore[reportIncompatibleMethodOverride]  # ours come first
     """Base class of environments that are written for TorchRL: `rl.envs.EnvBase`, and a `torch.nn.Module`.
 
     A spec that begins with the batch of the environment is assigned without it; one that does not is for one element.
@@ -58,7 +58,9 @@ class EnvBase(UnbatchedEnvBase, nn.Module):
             value = _one_element(value, self.batch_size)
         super().__setattr__(name, value)
 
-    def to(self, target: torch.device | str | int | torch.dtype) -> Any:
+    def to(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, target: torch.device | str | int | torch.dtype
+    ) -> Any:
         """Move the environment and its parameters; see `rl.envs.EnvBase.to`."""
         nn.Module.to(self, target)
         return super().to(target)
