@@ -24,6 +24,7 @@ from rl.collectors._background import BackgroundCollector
 from rl.collectors._loops import groups_of
 from rl.collectors._output import Output, describe
 from rl.collectors._pipeline import (
+    BackedPolicy,
     Devices,
     accelerate,
     as_random_frames,
@@ -104,6 +105,9 @@ class Collector(BackgroundCollector):
         compile_policy: Whether to compile the policy: True, or the arguments of `torch.compile`.
         cudagraph_policy: Whether to record the policy in a CUDA graph: True, or the arguments of
             `tensordict.nn.CudaGraphModule`.
+        policy_backend: Name of a back end that computes the steps of the policy, ``"native"`` of rl-native; PyTorch if
+            None. Its random numbers differ from PyTorch's, its values by rounding. A policy that it cannot compute runs
+            in PyTorch; `explain` says why.
         cudagraph: Whether to record the steps of policy, environment and resets in CUDA graphs, and replay them. Both
             have to be on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands
             still.
@@ -119,6 +123,7 @@ class Collector(BackgroundCollector):
             recurrent state that it does not write under ``next``.
         ArgumentError: If an argument is out of range, two exclude each other, the policy's parameters are on another
             device than `policy_device`, or `create_env_fn` does not return an environment.
+        BackendError: If no back end `policy_backend` is installed.
 
     Example:
         >>> from rl.testing import CountingEnv  # episodes of three steps
@@ -165,6 +170,7 @@ class Collector(BackgroundCollector):
         track_policy_version: bool = False,
         compile_policy: bool | Mapping[str, Any] | None = None,
         cudagraph_policy: bool | Mapping[str, Any] | None = None,
+        policy_backend: str | None = None,
         cudagraph: bool = False,
         pre_collect_hook: Callable[[], Any] | None = None,
         post_collect_hook: Callable[[Any], Any] | None = None,
@@ -197,6 +203,13 @@ class Collector(BackgroundCollector):
             )
         acting = accelerate(self.policy, compile_policy, cudagraph_policy)
         policy_device = device_of_policy(self.policy, device if policy_device is None else policy_device)
+        if policy_backend is not None:
+            if acting is not self.policy or cudagraph or acting is None:
+                raise ArgumentError(
+                    f"policy_backend={policy_backend!r} needs a policy that is not compiled and not recorded in a CUDA"
+                    " graph: leave out compile_policy, cudagraph_policy and cudagraph, or policy_backend"
+                )
+            acting = BackedPolicy(acting, policy_backend, policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random_frames)
@@ -467,7 +480,9 @@ class Collector(BackgroundCollector):
             storing      on cpu
             ...
         """
-        return describe(self, self._recurrent, self._devices, self._output, self._assembler.forms)
+        return describe(
+            self, self._recurrent, self._devices, self._output, self._assembler.forms, self._runner.policy_backend
+        )
 
     # ------------------------------------------------------------------ properties and state
 

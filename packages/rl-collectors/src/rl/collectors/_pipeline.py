@@ -12,9 +12,10 @@ from torch import nn
 
 from rl.core import check_pipeline
 from rl.core.arguments import as_integer
-from rl.core.errors import ArgumentError, CheckpointError, SpecError
+from rl.core.errors import ArgumentError, CheckpointError, SpecError, UnsupportedError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
+from rl.core.policy_program import policy_step
 from rl.core.state import unpack
 from rl.core.tensor_functions import TensorFunction, as_function
 
@@ -211,6 +212,44 @@ class _Compiled:
         return TensorFunction(
             torch.compile(getattr(plain, "fn", plain), **self._options), plain.in_keys, plain.out_keys
         )
+
+
+class BackedPolicy:
+    """Policy whose leaf form is computed by a back end, or by PyTorch if the back end cannot.
+
+    Args:
+        policy: The policy.
+        name: Name of the back end.
+        device: Device of the policy; the CPU if None.
+
+    Raises:
+        BackendError: If there is no such back end for the device.
+    """
+
+    why: str
+    """The back end in use, and the reason."""
+
+    def __init__(self, policy: Any, name: str, device: torch.device | None) -> None:
+        self._policy = policy
+        try:
+            self._step: Any = policy_step(policy, name, torch.device("cpu") if device is None else device)
+        except UnsupportedError as error:
+            self._step, self.why = as_function(policy), f"torch, as {name} cannot compute this policy: {error}"
+        else:
+            self.why = f"{name}: {getattr(self._step, 'why', 'asked for by name')}"
+
+    def __call__(self, tensordict: Any) -> Any:
+        return self._policy(tensordict)
+
+    def lowered(self) -> Any:
+        """Return the leaf form, or None if the policy has none."""
+        return self._step
+
+    def prepare(self, steps: int) -> None:
+        """Announce the number of steps that follow."""
+        announce = getattr(self._step, "prepare", None)
+        if announce is not None:
+            announce(steps)
 
 
 @dataclass(frozen=True)

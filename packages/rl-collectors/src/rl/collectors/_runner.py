@@ -26,7 +26,7 @@ from rl.collectors._loops import (
     opaque_act,
     opaque_policy,
 )
-from rl.collectors._pipeline import device_of_env, name_of
+from rl.collectors._pipeline import BackedPolicy, device_of_env, name_of
 from rl.collectors._profiling import Clock, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
 from rl.core.contract import Contract, Key, missing_key_message
@@ -88,6 +88,11 @@ class Runner:
         writes = bool(recurrent.own) or recurrent.marks
         self._checks = checks = StepChecks(env, policy)
         self._loop: Any
+        backed = acting if isinstance(acting, BackedPolicy) else None
+        self._prepare = None if backed is None else backed.prepare
+        self.policy_backend = (
+            "" if backed is None else backed.why if leaf_env else "torch, as the environment has no leaf form"
+        )
         timed: Any = (lambda _, function: function) if clock is None else clock.timed
         if leaf_env is None:
             self.path = "tensordict"
@@ -154,6 +159,8 @@ class Runner:
                 roots: list[Leaves] = []
                 nexts: list[Leaves] = []
                 length = min(left, self._chunk) if policy_path.warmed_up else 1
+                if self._prepare is not None:
+                    self._prepare(length)
                 try:
                     if policy_path.warmed_up:
                         self._loop.run(length, policy_path.act, self._step, roots, nexts)

@@ -130,8 +130,9 @@ def rl_policy_step(
     """Offer to compute the steps of a policy, or None to let the next plugin answer.
 
     Called for a collector that was given ``policy_backend=``. What the back end cannot compute
-    it rejects with a `rl.core.errors.BackendError`, whose message the collector shows; single calls that it cannot
-    compute it passes on to `plain`.
+    it rejects with a `rl.core.errors.UnsupportedError`, whose message the collector shows; single calls that it cannot
+    compute it passes on to `plain`. A back end may have a method ``prepare(steps)``, which announces the number of
+    calls that follow, for random numbers in one block.
 
     Args:
         program: The policy as a list of operations.

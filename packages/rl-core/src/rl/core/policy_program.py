@@ -19,7 +19,7 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
-from rl.core.errors import BackendError
+from rl.core.errors import BackendError, UnsupportedError
 from rl.core.interfaces import LoweredModule
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.registry import default
@@ -125,7 +125,7 @@ class ProgramBuilder:
         """Set the width of a register, or compare it.
 
         Raises:
-            BackendError: If it has another one.
+            UnsupportedError: If it has another one.
         """
         if register.width is None:
             register.width = width
@@ -136,7 +136,7 @@ class ProgramBuilder:
         """Return the float32 vector of `width` numbers that `tensor` holds for each element of a batch.
 
         Raises:
-            BackendError: If elements differ, or it is not float32.
+            UnsupportedError: If elements differ, or it is not float32.
         """
         flat = tensor.detach().expand(width) if tensor.ndim == 0 else tensor.detach().reshape(-1, tensor.shape[-1])
         if tensor.ndim and (flat.shape[-1] != width or bool((flat != flat[:1]).any())):
@@ -149,9 +149,9 @@ class ProgramBuilder:
         """Raise the reason why a policy cannot be described.
 
         Raises:
-            BackendError: Always.
+            UnsupportedError: Always.
         """
-        raise BackendError(reason)
+        raise UnsupportedError(reason)
 
     def network(self, module: Any, *inputs: Register) -> tuple[Register, ...]:
         """Describe a network of tensors.
@@ -161,7 +161,7 @@ class ProgramBuilder:
             inputs: Its arguments.
 
         Raises:
-            BackendError: If it is not known.
+            UnsupportedError: If it is not known.
         """
         kind = type(module)
         if not unhooked(module):
@@ -195,7 +195,7 @@ class ProgramBuilder:
             known: Registers by key, which the outputs are added to; a key that is absent is an input of the program.
 
         Raises:
-            BackendError: If it is not known.
+            UnsupportedError: If it is not known.
         """
         name = type(module).__name__
         if as_function(module) is None:
@@ -278,7 +278,7 @@ def describe_policy(policy: Any) -> PolicyProgram:
         policy: TensorDict module.
 
     Raises:
-        BackendError: If a part of it is not known; the message names it.
+        UnsupportedError: If a part of it is not known; the message names it.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -287,7 +287,7 @@ def describe_policy(policy: Any) -> PolicyProgram:
         ['linear', 'tanh']
     """
     if not hasattr(policy, "in_keys"):
-        raise BackendError(f"{getattr(policy, '__name__', type(policy).__name__)} is no TensorDict module")
+        raise UnsupportedError(f"{getattr(policy, '__name__', type(policy).__name__)} is no TensorDict module")
     builder = ProgramBuilder()
     known = {unwrap(key): Register() for key in policy.in_keys}
     inputs = dict(known)
@@ -295,7 +295,7 @@ def describe_policy(policy: Any) -> PolicyProgram:
     outputs = {unwrap(key): known[unwrap(key)] for key in policy.out_keys}
     for key, register in inputs.items():
         if register.width is None:
-            raise BackendError(f"the width of {key_str(key)} is not known")
+            raise UnsupportedError(f"the width of {key_str(key)} is not known")
     return PolicyProgram(tuple(builder.operations), inputs, outputs)
 
 
@@ -308,12 +308,12 @@ def policy_step(policy: Any, name: str, device: torch.device) -> LoweredModule:
         device: Device of the parameters.
 
     Raises:
-        BackendError: If there is none, with the reason: a part of the policy that is not known, or no back end of this
-            name for the device.
+        UnsupportedError: If the back end cannot compute this policy, with the reason.
+        BackendError: If there is no back end of this name for the device.
     """
     plain = as_function(policy)
     if plain is None:
-        raise BackendError(f"{getattr(policy, '__name__', type(policy).__name__)} has no lowered form")
+        raise UnsupportedError(f"{getattr(policy, '__name__', type(policy).__name__)} has no lowered form")
     answer = default().answer("rl_policy_step", program=describe_policy(policy), plain=plain, name=name, device=device)
     if answer is None:
         raise BackendError(f"no installed back end {name!r} computes policies on {device}; see `rl doctor`")

@@ -15,7 +15,7 @@ from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tenso
 from torch import Tensor
 
 from rl.core import recurrent_mode
-from rl.core.errors import BackendError
+from rl.core.errors import UnsupportedError
 from rl.core.interfaces import LoweredModule
 from rl.core.keys import NestedKey
 from rl.core.policy_program import Operation, PolicyProgram, Register
@@ -173,10 +173,10 @@ def _lines(operation: Operation, memory: _Memory) -> list[_Line]:
     if name == "tanh_normal":
         low, high = (end() for end in tensors)
         if low is None or high is None:
-            raise BackendError("tanh_normal has no bounds")
+            raise UnsupportedError("tanh_normal has no bounds")
         half = (high - low) / 2
         if bool((half <= 0).any()):
-            raise BackendError("TanhNormal has a dimension that is constant")
+            raise UnsupportedError("TanhNormal has a dimension that is constant")
         line["value"] = [-columns * (_HALF_LOG_TWO_PI + 2 * math.log(2)) - float(half.double().log().sum())]
         plain = bool((low == -1).all() and (high == 1).all())
         line["par"] = [] if plain else [memory.constant(one) for one in (half, (high + low) / 2, low, high)]
@@ -224,7 +224,7 @@ class NativePolicy:
         plain: Its lowered form.
 
     Raises:
-        BackendError: If a parameter is not contiguous float32 on the CPU.
+        UnsupportedError: If a parameter is not contiguous float32 on the CPU.
     """
 
     name = "native"
@@ -234,13 +234,13 @@ class NativePolicy:
         self.in_keys: list[NestedKey] = list(plain.in_keys)
         self.out_keys: list[NestedKey] = list(plain.out_keys)
         if self.in_keys != [*program.inputs] or {*self.out_keys} != {*program.outputs}:
-            raise BackendError("the policy reads or writes other keys than its program")
+            raise UnsupportedError("the policy reads or writes other keys than its program")
         self._plain = getattr(plain, "fn", plain)
         memory = _Memory(program)
         lines = [line for operation in program.operations for line in _lines(operation, memory)]
         heads = [one.settings["how"] for one in program.operations if one.name in _HEADS]
         if len(heads) > 1:
-            raise BackendError("the policy has several heads")
+            raise UnsupportedError("the policy has several heads")
         names = {one.name for one in program.operations}
         self._default = heads[0] if heads else _DETERMINISTIC
         self._draws, self._explores = bool(heads), not names.isdisjoint({"epsilon_greedy", "noise"})
@@ -265,7 +265,7 @@ class NativePolicy:
         self._ahead = 1
         self._forms = [_form(read()) for read in self._tensors]
         if any(form is None for form in self._forms):
-            raise BackendError("a parameter is not contiguous float32 on the CPU")
+            raise UnsupportedError("a parameter is not contiguous float32 on the CPU")
         self._addresses = self._read_addresses()
 
     def _pack(self, line: _Line) -> bytes:
