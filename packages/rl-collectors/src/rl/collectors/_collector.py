@@ -24,7 +24,6 @@ from rl.collectors._background import BackgroundCollector
 from rl.collectors._loops import groups_of
 from rl.collectors._output import Output, describe
 from rl.collectors._pipeline import (
-    BackedPolicy,
     Devices,
     accelerate,
     as_random_frames,
@@ -201,15 +200,8 @@ class Collector(BackgroundCollector):
             raise ArgumentError(
                 "a collector takes cudagraph_policy or cudagraph, which records the policy too; got both"
             )
-        acting = accelerate(self.policy, compile_policy, cudagraph_policy)
         policy_device = device_of_policy(self.policy, device if policy_device is None else policy_device)
-        if policy_backend is not None:
-            if acting is not self.policy or cudagraph or acting is None:
-                raise ArgumentError(
-                    f"policy_backend={policy_backend!r} needs a policy that is not compiled and not recorded in a CUDA"
-                    " graph: leave out compile_policy, cudagraph_policy and cudagraph, or policy_backend"
-                )
-            acting = BackedPolicy(acting, policy_backend, policy_device)
+        acting = accelerate(self.policy, compile_policy, cudagraph_policy, policy_backend, policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random_frames)

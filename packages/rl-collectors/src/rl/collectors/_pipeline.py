@@ -153,23 +153,35 @@ def name_of(thing: object) -> str:
 _GRAPHS = ("reduce-overhead", "max-autotune")
 
 
-def accelerate(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
-    """Return the policy as it is called in the loop: compiled, recorded in a CUDA graph, or itself.
+def accelerate(
+    policy: Any,
+    compile_policy: Any,
+    cudagraph_policy: Any,
+    backend: str | None = None,
+    device: torch.device | None = None,
+) -> Any:
+    """Return the policy as it is called in the loop: compiled, recorded in a CUDA graph, of a back end, or itself.
 
     Args:
         policy: The policy.
         compile_policy: True, or the arguments of `torch.compile`.
         cudagraph_policy: True, or the arguments of `tensordict.nn.CudaGraphModule`.
+        backend: Name of a back end, or None.
+        device: Device of the policy; None if it is unknown.
 
     Raises:
-        ArgumentError: If there is no policy, both are given, there is no CUDA device for a graph, or the mode of
+        ArgumentError: If there is no policy, two are given, there is no CUDA device for a graph, or the mode of
             `torch.compile` records CUDA graphs, whose outputs are overwritten.
     """
     compiles, records = _options(compile_policy, "compile_policy"), _options(cudagraph_policy, "cudagraph_policy")
-    if compiles is None and records is None:
+    if compiles is None and records is None and backend is None:
         return policy
     if policy is None:
         raise ArgumentError("compile_policy and cudagraph_policy need a policy: random actions cannot be compiled")
+    if backend is not None:
+        if compiles is not None or records is not None:
+            raise ArgumentError("a collector takes policy_backend or a policy that is compiled or recorded, got both")
+        return BackedPolicy(policy, backend, device)
     if records is not None:
         if compiles is not None:
             raise ArgumentError("a collector takes compile_policy or cudagraph_policy, got both")

@@ -80,7 +80,7 @@ class Runner:
         record: bool = False,
     ) -> None:
         env_device = device_of_env(env)
-        acting = policy if acting is None else acting
+        self._acting = acting = policy if acting is None else acting
         leaf_env = as_tensor_env(env)
         done_keys = leaf_keys(env.full_done_spec)
         grouped = DONE not in done_keys
@@ -88,11 +88,6 @@ class Runner:
         writes = bool(recurrent.own) or recurrent.marks
         self._checks = checks = StepChecks(env, policy)
         self._loop: Any
-        backed = acting if isinstance(acting, BackedPolicy) else None
-        self._prepare = None if backed is None else backed.prepare
-        self.policy_backend = (
-            "" if backed is None else backed.why if leaf_env else "torch, as the environment has no leaf form"
-        )
         timed: Any = (lambda _, function: function) if clock is None else clock.timed
         if leaf_env is None:
             self.path = "tensordict"
@@ -131,6 +126,13 @@ class Runner:
         }
 
     @property
+    def policy_backend(self) -> str:
+        """Back end that computes the policy, and why; empty if none was asked for."""
+        if not isinstance(self._acting, BackedPolicy):
+            return ""
+        return "torch, as the environment has no leaf form" if self.path == "tensordict" else self._acting.why
+
+    @property
     def root(self) -> Leaves | None:
         """Root of the next step; None for a reset."""
         return self._loop.root
@@ -159,8 +161,8 @@ class Runner:
                 roots: list[Leaves] = []
                 nexts: list[Leaves] = []
                 length = min(left, self._chunk) if policy_path.warmed_up else 1
-                if self._prepare is not None:
-                    self._prepare(length)
+                if isinstance(self._acting, BackedPolicy):
+                    self._acting.prepare(length)
                 try:
                     if policy_path.warmed_up:
                         self._loop.run(length, policy_path.act, self._step, roots, nexts)
