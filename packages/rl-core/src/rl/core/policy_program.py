@@ -51,7 +51,8 @@ class Operation:
         name: Name of the operation; `ProgramBuilder` lists them.
         reads: Registers that are read; None for an absent one.
         writes: Registers that are written, each for the first time; None for one that is not wanted.
-        tensors: Functions that return parameters; they are called at every step, so that changes are seen.
+        tensors: Functions that return parameters, which have to outlive the call; they are called at every step, so
+            that changes are seen.
         settings: Numbers and switches.
     """
 

@@ -1,4 +1,4 @@
-"""One step of a policy in C: the program of `rl.core.policy_program`, as the hook ``rl_policy_step`` is asked for it."""
+"""One step of a policy in C, from its program (`rl.core.policy_program`), for the hook ``rl_policy_step``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class _Memory:
             if register in registers:
                 return kind, registers.index(register)
         if register not in self._temporary:
-            self._temporary[register] = self.room(register.width or 0)
+            words = 2 if register.dtype is torch.int64 else 1
+            self._temporary[register] = self.room(words * max(register.width or 0, 1))
         return self._temporary[register]
 
     def merge(self, source: Register, target: Register) -> None:
@@ -89,7 +90,7 @@ class _Memory:
             self._temporary[target] = self._temporary[source]
 
     def room(self, width: int) -> tuple[str, int]:
-        """Return a slot of memory for `width` numbers a row."""
+        """Return a slot of memory for `width` numbers of four bytes a row."""
         self.scratch.append(width)
         return "scratch", len(self.scratch) - 1
 
@@ -133,56 +134,88 @@ _Line = dict[str, Any]
 def _lines(operation: Operation, memory: _Memory) -> list[_Line]:
     """Return the operations in C of one operation."""
     name, settings = operation.name, operation.settings
-    reads, tensors = [memory.of(register) for register in operation.reads], operation.tensors
-    line: _Line = {"kind": _KINDS[name], "in": reads}
-    first = operation.reads[0] if operation.reads else None
     if name in ("lstm", "gru"):
         return _recurrent(operation, memory)
-    if name in _ACTIVATIONS and first is not None and operation.writes[0] is not None:
-        memory.merge(first, operation.writes[0])
-    line["out"] = [memory.of(register) for register in operation.writes]
-    width = (operation.writes[0] or Register()).width if first is None else first.width
-    line["size"] = [width or 0]
-    if name == "linear" and operation.writes[0] is not None:
-        line["size"].append(operation.writes[0].width)
-    if name == "split":
-        line["size"] = [(width or 0) // 2]
-    if name == "epsilon_greedy":
-        line["size"] = [settings["n"]]
-    if name in ("scale", "own_scale"):
-        mapping = settings.get("mapping", "exp")
-        line["mode"] = _MAPPINGS.index(mapping)
-        low, high = settings.get("low", -math.inf), settings.get("high", math.inf)
-        bounds = (low, high) if mapping == "exp" else (settings.get("plus", 0.0), low)
-        line["value"] = [settings.get("shift", 0.0), *bounds]
-    elif "value" in settings or "eps" in settings:
-        line["value"] = [settings.get("value", settings.get("eps"))]
-    if name in (*_HEADS, "best", "epsilon_greedy"):
-        line["mode"] = int(settings.get("one_hot", False))
-    if name == "noise":
-        line["mode"] = int(settings["one_sigma"])
-    columns = line["size"][0]
-    if name in _HEADS:
-        line["out"].append(memory.room(2 * columns))
-        line["noise"] = memory.random(1 if name == "categorical" else columns)
-        line["value"] = [-columns * _HALF_LOG_TWO_PI]
-    if name == "epsilon_greedy":
-        line["noise"] = memory.random(2)
-    if name == "noise":
-        line["noise"] = memory.random(columns)
-    if name == "tanh_normal":
-        low, high = (end() for end in tensors)
-        if low is None or high is None:
-            raise UnsupportedError("tanh_normal has no bounds")
-        half = (high - low) / 2
-        if bool((half <= 0).any()):
-            raise UnsupportedError("TanhNormal has a dimension that is constant")
-        line["value"] = [-columns * (_HALF_LOG_TWO_PI + 2 * math.log(2)) - float(half.double().log().sum())]
-        plain = bool((low == -1).all() and (high == 1).all())
-        line["par"] = [] if plain else [memory.constant(one) for one in (half, (high + low) / 2, low, high)]
-    else:
-        line["par"] = [memory.tensor(tensor) for tensor in tensors]
+    first = operation.reads[0] if operation.reads else None
+    last = operation.writes[0]
+    reads = [memory.of(register) for register in operation.reads]
+    if name in _ACTIVATIONS and first is not None and last is not None:
+        memory.merge(first, last)
+    line: _Line = {
+        "kind": _KINDS[name],
+        "in": reads,
+        "out": [memory.of(register) for register in operation.writes],
+        "size": [(first or last or Register()).width],
+        "value": [settings.get("value", settings.get("eps", 0.0))],
+        "mode": int(settings.get("one_hot", settings.get("one_sigma", False))),
+    }
+    if name != "tanh_normal":
+        line["par"] = [memory.tensor(tensor) for tensor in operation.tensors]
+    if name in _COMPLETE:
+        _COMPLETE[name](line, operation, memory)
     return [line]
+
+
+def _linear(line: _Line, operation: Operation, _: _Memory) -> None:
+    line["size"].append((operation.writes[0] or Register()).width)
+
+
+def _split(line: _Line, operation: Operation, _: _Memory) -> None:
+    line["size"] = [(operation.writes[0] or Register()).width]
+
+
+def _scale(line: _Line, operation: Operation, _: _Memory) -> None:
+    settings = operation.settings
+    mapping = settings.get("mapping", "exp")
+    line["mode"] = _MAPPINGS.index(mapping)
+    low, high = settings.get("low", -math.inf), settings.get("high", math.inf)
+    line["value"] = [
+        settings.get("shift", 0.0),
+        *((low, high) if mapping == "exp" else (settings.get("plus", 0.0), low)),
+    ]
+
+
+def _categorical(line: _Line, _: Operation, memory: _Memory) -> None:
+    line["out"].append(memory.room(2 * line["size"][0]))
+    line["noise"] = memory.random(1)
+
+
+def _normal(line: _Line, operation: Operation, memory: _Memory) -> None:
+    columns = line["size"][0]
+    line["out"].append(memory.room(2 * columns))
+    line["noise"] = memory.random(columns)
+    line["value"] = [-columns * _HALF_LOG_TWO_PI]
+    if operation.name == "normal":
+        return
+    low, high = (end() for end in operation.tensors)
+    half = (high - low) / 2 if low is not None and high is not None else torch.zeros(1)
+    if low is None or high is None or bool((half <= 0).any()):
+        raise UnsupportedError("TanhNormal has a dimension that is constant")
+    line["value"] = [-columns * (_HALF_LOG_TWO_PI + 2 * math.log(2)) - float(half.double().log().sum())]
+    plain = bool((low == -1).all() and (high == 1).all())
+    line["par"] = [] if plain else [memory.constant(one) for one in (half, (high + low) / 2, low, high)]
+
+
+def _epsilon_greedy(line: _Line, operation: Operation, memory: _Memory) -> None:
+    line["size"], line["noise"] = [operation.settings["n"]], memory.random(2)
+
+
+def _noise(line: _Line, _: Operation, memory: _Memory) -> None:
+    line["noise"] = memory.random(line["size"][0])
+
+
+_COMPLETE: dict[str, Callable[[_Line, Operation, _Memory], None]] = {
+    "linear": _linear,
+    "split": _split,
+    "scale": _scale,
+    "own_scale": _scale,
+    "categorical": _categorical,
+    "normal": _normal,
+    "tanh_normal": _normal,
+    "epsilon_greedy": _epsilon_greedy,
+    "noise": _noise,
+}
+"""What an operation has besides registers, parameters and its width."""
 
 
 def _recurrent(operation: Operation, memory: _Memory) -> list[_Line]:
@@ -262,7 +295,7 @@ class NativePolicy:
         self._dtypes = [register.dtype for register in self._inputs]
         self._shapes: list[torch.Size] = []  # of the inputs, for the present batch
         self._step = self._end = 0  # of the block of outputs and random numbers
-        self._ahead = 1
+        self._ahead, self._noisy = 1, False
         self._forms = [_form(read()) for read in self._tensors]
         if any(form is None for form in self._forms):
             raise UnsupportedError("a parameter is not contiguous float32 on the CPU")
@@ -300,8 +333,9 @@ class NativePolicy:
         ):
             return self._plain(*leaves)
         random, exploring = head is _RANDOM, how is None or how is _RANDOM
-        if self._step == self._end:
-            self._allocate(noisy=(random and self._draws) or (exploring and self._explores))
+        noisy = (random and self._draws) or (exploring and self._explores)
+        if self._step == self._end or (noisy and not self._noisy):
+            self._allocate(noisy=noisy)
         step = self._step
         self._step = step + 1
         dense = [leaf.contiguous() for leaf in leaves]
@@ -350,8 +384,8 @@ class NativePolicy:
 
     def _allocate(self, *, noisy: bool) -> None:
         """Allocate the outputs of a block of steps, and draw its random numbers."""
-        steps, self._ahead = self._ahead, 1
-        self._step, self._end = 0, steps
+        steps = self._end - self._step or self._ahead
+        self._step, self._end, self._ahead, self._noisy = 0, steps, 1, noisy
         blocks = [
             torch.empty((steps, *self._batch, *_row(register)), dtype=register.dtype) for register in self._outputs
         ]
