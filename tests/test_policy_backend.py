@@ -32,6 +32,7 @@ from rl.modules import (
     TanhNormal,
 )
 from rl.native import _library  # whether it was built
+from rl.testing import check_policy_step
 
 pytestmark = pytest.mark.skipif(_library.library() is None, reason="the library is not built")
 CPU = torch.device("cpu")
@@ -95,6 +96,12 @@ def test_values_without_randomness_equal_those_of_torch(head, rows):
         tolerance = 1e-5 if key == "action_log_prob" else 1e-6
         assert one.shape == other.shape, key
         assert near(one, other, tolerance), key
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_each_head_conforms_to_the_hook(head):
+    policy = HEADS[head]()
+    check_policy_step(policy_step(policy, "native", CPU), as_function(policy), inputs(policy, 7))
 
 
 @pytest.mark.parametrize("rows", [1, 16, 256])

@@ -11,9 +11,10 @@ from torch import nn
 
 from rl.core.errors import UnsupportedError
 from rl.core.policy_program import PolicyProgram, ProgramBuilder, Register, describe_policy, policy_step
-from rl.core.tensor_functions import TensorFunction
+from rl.core.tensor_functions import TensorFunction, as_function
 from rl.native._library import ISAS, library, use_isa  # instruction sets are no public choice
 from rl.native._policy import NativePolicy
+from rl.testing import check_policy_step
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library is not built")
 CPU = torch.device("cpu")
@@ -31,6 +32,11 @@ def step_of(net):
 
 def near(found, wanted, tolerance=1e-6):
     return bool(((found.double() - wanted.double()).abs() <= tolerance * (1 + wanted.double().abs())).all())
+
+
+def test_it_conforms_to_the_hook():
+    policy = TensorDictModule(nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3)), ["observation"], ["action"])
+    check_policy_step(policy_step(policy, "native", CPU), as_function(policy), [torch.randn(12, 5)], tolerance=1e-6)
 
 
 ACTIVATIONS = {
