@@ -8,8 +8,8 @@ from torch import nn
 
 from rl.collectors import Collector
 from rl.core import ExplorationType, set_exploration_type
+from rl.core.backends import policy_step
 from rl.core.errors import ArgumentError, BackendError, UnsupportedError
-from rl.core.policy_program import policy_step
 from rl.core.specs import Bounded, OneHot
 from rl.core.specs import Categorical as Choice
 from rl.core.tensor_functions import as_function

@@ -1,7 +1,7 @@
 """`Collector` of Pendulum-v1 with an actor of SAC, 2 x 256 units, beside a loop by hand that keeps nothing.
 
-Both sides run in one process, one after the other, many times; medians of thread CPU time in microseconds a step, and of
-the ratios. The loop samples the squashed normal action that SAC draws.
+Both sides run in one process, one after the other, many times; medians of thread CPU time in microseconds a step, and
+of the ratios. The loop samples the squashed normal action that SAC draws.
 
     python packages/rl-collectors/benchmarks/collect_pendulum.py [--steps 2000] [--repeats 9] [--policy-backend native]
 """

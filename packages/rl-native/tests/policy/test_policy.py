@@ -9,8 +9,9 @@ import torch
 from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type
 from torch import nn
 
+from rl.core.backends import policy_step
 from rl.core.errors import UnsupportedError
-from rl.core.policy_program import PolicyProgram, ProgramBuilder, Register, describe_policy, policy_step
+from rl.core.policy_program import PolicyProgram, ProgramBuilder, Register, describe_policy
 from rl.core.tensor_functions import TensorFunction, as_function
 from rl.native._library import ISAS, library, use_isa  # instruction sets are no public choice
 from rl.native._policy import NativePolicy

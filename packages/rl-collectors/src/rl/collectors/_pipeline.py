@@ -12,10 +12,10 @@ from torch import nn
 
 from rl.core import check_pipeline
 from rl.core.arguments import as_integer
+from rl.core.backends import policy_step
 from rl.core.errors import ArgumentError, CheckpointError, SpecError, UnsupportedError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
-from rl.core.policy_program import policy_step
 from rl.core.state import unpack
 from rl.core.tensor_functions import TensorFunction, as_function
 

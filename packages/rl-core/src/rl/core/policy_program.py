@@ -2,7 +2,8 @@
 
 A lowered policy (`rl.core.tensor_functions`) is a function that hides its layers. A *program* lists them: dense and
 recurrent layers, activations, the head, exploration. `describe_policy` writes it, a back end behind the hook
-``rl_policy_step`` computes it, and `policy_step` returns that back end, or raises with the reason why there is none.
+``rl_policy_step`` computes it, and `rl.core.backends.policy_step` returns that back end, or raises with the reason why
+there is none.
 
 A class takes part with a method ``describe(builder, *inputs)``: its inputs and outputs are `Register`, in the order of
 its arguments, of a TensorDict module in the order of ``in_keys`` and ``out_keys``. The layers of `torch.nn` and the
@@ -19,13 +20,11 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
-from rl.core.errors import BackendError, UnsupportedError
-from rl.core.interfaces import LoweredModule
+from rl.core.errors import UnsupportedError
 from rl.core.keys import NestedKey, key_str, unwrap
-from rl.core.registry import default
 from rl.core.tensor_functions import as_function, unhooked
 
-__all__ = ["Operation", "PolicyProgram", "ProgramBuilder", "Register", "describe_policy", "policy_step", "reader"]
+__all__ = ["Operation", "PolicyProgram", "ProgramBuilder", "Register", "describe_policy", "reader"]
 
 
 @dataclass(eq=False)
@@ -298,24 +297,3 @@ def describe_policy(policy: Any) -> PolicyProgram:
         if register.width is None:
             raise UnsupportedError(f"the width of {key_str(key)} is not known")
     return PolicyProgram(tuple(builder.operations), inputs, outputs)
-
-
-def policy_step(policy: Any, name: str, device: torch.device) -> LoweredModule:
-    """Return the lowered form of a policy that a back end computes.
-
-    Args:
-        policy: TensorDict module.
-        name: Name of the back end, such as ``"native"``.
-        device: Device of the parameters.
-
-    Raises:
-        UnsupportedError: If the back end cannot compute this policy, with the reason.
-        BackendError: If there is no back end of this name for the device.
-    """
-    plain = as_function(policy)
-    if plain is None:
-        raise UnsupportedError(f"{getattr(policy, '__name__', type(policy).__name__)} has no lowered form")
-    answer = default().answer("rl_policy_step", program=describe_policy(policy), plain=plain, name=name, device=device)
-    if answer is None:
-        raise BackendError(f"no installed back end {name!r} computes policies on {device}; see `rl doctor`")
-    return answer.value
