@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from ctypes import addressof, c_int32, c_int64, c_void_p, create_string_buffer
 from functools import cache
 from struct import Struct
 from typing import Any, final
@@ -25,6 +25,7 @@ MOST_ROWS = 256
 """Number of rows from which on the matrix products of torch are faster."""
 
 _OPERATION = Struct("=19q3d")
+_HEADER = 5  # numbers of a job before its slots
 _ACTIVATIONS = ("tanh", "relu", "sigmoid", "silu", "elu", "leaky_relu", "gelu", "gelu_tanh")
 _KINDS = {
     name: kind
@@ -44,7 +45,7 @@ _RANDOM, _DETERMINISTIC = InteractionType.RANDOM, InteractionType.DETERMINISTIC
 @cache
 def _function() -> Callable[..., int]:
     run = require().rl_policy_run
-    run.argtypes, run.restype = [c_char_p, c_int64, c_void_p, c_int64, c_int32, c_int32], c_int32
+    run.argtypes, run.restype = [c_void_p], c_int32
     return run
 
 
@@ -248,9 +249,10 @@ class NativePolicy:
     """A policy in C, for batches of up to 256 rows of float32 on the CPU.
 
     Values are those of PyTorch to 1e-6, log-probabilities to 1e-5, and the same bits with every instruction set. The
-    parameters are read where they are. Random numbers are uniform ones of torch's generator: those of a step are drawn
-    at that step, or those of several in one block after `prepare`. Inputs of other forms, calls that need a gradient
-    and other interaction types than RANDOM and DETERMINISTIC go to `plain`.
+    parameters are read where they are; their addresses are looked up at each block of steps. Random numbers are uniform
+    ones of torch's generator: those of a step are drawn at that step, or those of several in one block after `prepare`.
+    Inputs of other forms, calls that need a gradient and other interaction types than RANDOM and DETERMINISTIC go to
+    `plain`.
 
     Args:
         program: The policy.
@@ -281,11 +283,10 @@ class NativePolicy:
         self._inputs, self._outputs, self._noise = memory.inputs, memory.outputs, memory.noise
         self._scratch, self._kept, self._tensors = memory.scratch, memory.kept, memory.tensors
         self._starts = memory.starts()
-        self._slots = (c_int64 * memory.starts()["end"])()
-        self._code, self._lines = b"".join(self._pack(line) for line in lines), len(lines)
-        self._run = _function()
-        for place, tensor in enumerate(self._kept, self._starts["kept"]):
-            self._slots[place] = tensor.data_ptr()
+        self._code = create_string_buffer(b"".join(self._pack(line) for line in lines))
+        self._slots = (c_int64 * (_HEADER + self._starts["end"]))(addressof(self._code), len(lines))
+        self._job, self._run, self._modes = addressof(self._slots), _function(), (False, False)
+        self._write("kept", [tensor.data_ptr() for tensor in self._kept])
         # of each out key the number of the output, or of the input that is passed on
         self._returned = [
             (True, self._inputs.index(one)) if one in self._inputs else (False, self._outputs.index(one))
@@ -299,7 +300,11 @@ class NativePolicy:
         self._forms = [_form(read()) for read in self._tensors]
         if any(form is None for form in self._forms):
             raise UnsupportedError("a parameter is not contiguous float32 on the CPU")
-        self._addresses = self._read_addresses()
+        self._alive: list[Tensor] = []  # the memory that the addresses are of
+
+    def _write(self, kind: str, addresses: Sequence[int]) -> None:
+        begin = _HEADER + self._starts[kind]
+        self._slots[begin : begin + len(addresses)] = addresses
 
     def _pack(self, line: _Line) -> bytes:
         def slots(name: str) -> list[int]:
@@ -333,9 +338,11 @@ class NativePolicy:
         ):
             return self._plain(*leaves)
         random, exploring = head is _RANDOM, how is None or how is _RANDOM
+        if (random, exploring) != self._modes:
+            self._modes = self._slots[3], self._slots[4] = random, exploring
         noisy = (random and self._draws) or (exploring and self._explores)
-        if self._step == self._end or (noisy and not self._noisy):
-            self._allocate(noisy=noisy)
+        if (self._step == self._end or (noisy and not self._noisy)) and not self._begin_block(noisy=noisy):
+            return self._plain(*leaves)
         step = self._step
         self._step = step + 1
         dense = [leaf.contiguous() for leaf in leaves]
@@ -343,30 +350,19 @@ class NativePolicy:
             *[leaf.data_ptr() for leaf in dense],
             *[base + step * stride for base, stride in self._bases],
         ]
-        if self._run(self._code, self._lines, self._slots, self._rows, random, exploring):
+        if self._run(self._job):
             return self._plain(*leaves)  # says what is wrong
         found = self._views[step]
         return tuple([leaves[i] if given else found[i] for given, i in self._returned]) if self._passes else found
 
     def _fits(self, leaves: Sequence[Tensor]) -> bool:
-        """Whether inputs and parameters are of the form that C reads."""
+        """Whether inputs are of the form that C reads."""
         if [leaf.shape for leaf in leaves] != self._shapes and not self._arrange(leaves):
             return False
         for leaf, dtype in zip(leaves, self._dtypes, strict=True):
             if leaf.dtype is not dtype or not leaf.is_cpu or leaf.is_neg():
                 return False
-        addresses = [read().data_ptr() for read in self._tensors]  # pyright: ignore[reportOptionalMemberAccess]
-        return addresses == self._addresses or self._read_addresses() is not None
-
-    def _read_addresses(self) -> list[int] | None:
-        """Write the addresses of the parameters; None if one has another form than at first."""
-        tensors = [read() for read in self._tensors]
-        if [_form(tensor) for tensor in tensors] != self._forms:
-            return None
-        self._addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        for place, address in enumerate(self._addresses, self._starts["tensor"]):
-            self._slots[place] = address
-        return self._addresses
+        return True
 
     def _arrange(self, leaves: Sequence[Tensor]) -> bool:
         """Set the batch; false if the inputs have none in common."""
@@ -377,13 +373,22 @@ class NativePolicy:
             return False
         self._shapes, self._batch, self._rows = shapes, batch, batch.numel()
         self._work = [torch.empty(self._rows * width) for width in self._scratch]
-        for place, tensor in enumerate(self._work, self._starts["scratch"]):
-            self._slots[place] = tensor.data_ptr()
+        self._slots[2] = self._rows
+        self._write("scratch", [tensor.data_ptr() for tensor in self._work])
         self.prepare(max(1, self._ahead - self._step))
         return True
 
-    def _allocate(self, *, noisy: bool) -> None:
-        """Allocate the outputs of a block of steps, and draw its random numbers."""
+    def _begin_block(self, *, noisy: bool) -> bool:
+        """Look parameters up, allocate the outputs of a block of steps and draw its random numbers.
+
+        Returns:
+            Whether the parameters have the form that they had at first.
+        """
+        tensors = [read() for read in self._tensors]
+        if [_form(tensor) for tensor in tensors] != self._forms:
+            return False
+        self._alive = [tensor.detach() for tensor in tensors if tensor is not None]
+        self._write("tensor", [tensor.data_ptr() for tensor in self._alive])
         steps = self._end - self._step or self._ahead
         self._step, self._end, self._ahead, self._noisy = 0, steps, 1, noisy
         blocks = [
@@ -399,8 +404,9 @@ class NativePolicy:
         for width in self._noise:
             self._bases.append((0, 0) if uniform is None else (uniform.data_ptr() + 4 * offset, 4 * total))
             offset += width * self._rows
-        begin = self._starts["input"]
+        begin = _HEADER + self._starts["input"]
         self._moving = slice(begin, begin + len(self._inputs) + len(self._bases))
+        return True
 
 
 def _row(register: Register) -> tuple[int, ...]:

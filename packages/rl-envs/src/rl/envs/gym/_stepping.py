@@ -359,7 +359,7 @@ def _step_all(simulators: Sequence[Simulator], actions: Sequence[Any]) -> list[O
 
 
 def _are_false(flags: Sequence[Any]) -> bool:
-    """Whether each flag is False itself, no number or array that equals it."""
+    """Whether each flag is False itself, not a number or an array that equals it."""
     return all([one is False for one in flags])  # noqa: C419  a generator takes twice the time
 
 

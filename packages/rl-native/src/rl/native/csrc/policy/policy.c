@@ -381,20 +381,19 @@ static int run(const step *s, int random, int exploring) {
   }
 }
 
-/* Run `count` operations on `rows` rows. Addresses are trusted. `random`: whether heads draw; `exploring`: whether
- * exploration acts. */
-RL_API int32_t rl_policy_run(const void *operations, int64_t count, const int64_t *slots, int64_t rows, int32_t random,
-                             int32_t exploring) {
+/* Run a job: address and number of the operations, rows, whether heads draw, whether exploration acts, and the slots.
+ * Addresses are trusted. */
+RL_API int32_t rl_policy_run(const int64_t *job) {
 #if RL_X86
   static const rl_policy_functions *const sets[] = {&functions_plain, &functions_avx2, &functions_avx512};
   const rl_policy_functions *fn = sets[rl_isa()];
 #else
   const rl_policy_functions *fn = &functions_plain;
 #endif
-  const rl_policy_operation *op = operations;
-  for (int64_t i = 0; i < count; i++) {
-    const step one = {op + i, slots, fn, rows};
-    const int status = run(&one, random, exploring);
+  const rl_policy_operation *op = (const void *)(intptr_t)job[0];
+  for (int64_t i = 0; i < job[1]; i++) {
+    const step one = {op + i, job + 5, fn, job[2]};
+    const int status = run(&one, job[3] != 0, job[4] != 0);
     if (status)
       return status;
   }
