@@ -24,6 +24,7 @@ def test_every_hook_has_a_heading_and_every_heading_a_hook():
         ("rl_linear_recurrence", {"rl-native": "", "rl-objectives": "trylast"}),
         ("rl_row_gather", {"rl-native": "", "rl-replay": "trylast"}),
         ("rl_recurrent_backend", {"rl-native": "", "rl-recurrent-triton": "", "rl-modules": "trylast"}),
+        ("rl_policy_step", {"rl-native": ""}),
     ],
 )
 def test_accelerators_answer_without_a_mark_and_plain_torch_last(hook, marks):

@@ -97,7 +97,7 @@ def test_a_file_is_a_subject_and_no_fragment(package):
 def test_rl_core_does_not_grow():
     """Each package imports it: what a single one needs stands there."""
     assert (
-        sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(ROOT / "packages/rl-core")) <= 11_600
+        sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(ROOT / "packages/rl-core")) <= 12_100
     )
 
 

@@ -2,9 +2,10 @@
 
 Both sides run in one process, one after the other, many times; medians of thread CPU time and of wall time, and the
 median of the ratios. The network is 4-64-64-2 with tanh, the policy its argmax; with one-hot actions, the default of
-`GymEnv`, and with integers.
+`GymEnv`, and with integers. The back end of the policy is PyTorch, or that of ``--policy-backend``.
 
     python packages/rl-collectors/benchmarks/collect_cartpole.py [--frames 16000] [--repeats 7] [--envs 1 16]
+        [--policy-backend native]
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ def by_hand(network: nn.Module, envs: int) -> Callable[[int], None]:
 
 
 def by_collector(
-    network: nn.Module, envs: int, *, integers: bool, profile: bool = False
+    network: nn.Module, envs: int, backend: str | None, *, integers: bool, profile: bool = False
 ) -> tuple[Callable[[int], None], Collector]:
     env = GymEnv("CartPole-v1", categorical_action_encoding=integers, **({} if envs == 1 else {"num_envs": envs}))
     env.set_seed(0)
     policy = QValueActor(network, in_keys=["observation"], spec=env.action_spec)
-    collector = Collector(env, policy, frames_per_batch=STEPS * envs, profile=profile)
+    collector = Collector(env, policy, frames_per_batch=STEPS * envs, profile=profile, policy_backend=backend)
     collector.collect()
 
     def run(frames: int) -> None:
@@ -79,10 +80,10 @@ def seconds(run: Callable[[int], None], frames: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.thread_time() - cpu
 
 
-def compare(envs: int, frames: int, repeats: int, *, integers: bool) -> None:
+def compare(envs: int, frames: int, repeats: int, backend: str | None, *, integers: bool) -> None:
     network = make_network()
     hand = by_hand(network, envs)
-    ours, collector = by_collector(network, envs, integers=integers)
+    ours, collector = by_collector(network, envs, backend, integers=integers)
     frames -= frames % collector.frames_per_batch
     pairs = [(seconds(hand, frames), seconds(ours, frames)) for _ in range(repeats)]
     for name, clock in (("wall", 0), ("thread CPU", 1)):
@@ -91,7 +92,7 @@ def compare(envs: int, frames: int, repeats: int, *, integers: bool) -> None:
         ratio = statistics.median(hand_[clock] / ours_[clock] for hand_, ours_ in pairs)
         case = f"{envs:3d} envs  {'integers' if integers else 'one-hot':8s}  {name:10s}"
         print(f"{case}  by hand {left:9,.0f}  Collector {right:9,.0f} frames/s  ratio {ratio:.2f}  ({collector.path})")
-    profiled, collector = by_collector(network, envs, integers=integers, profile=True)
+    profiled, collector = by_collector(network, envs, backend, integers=integers, profile=True)
     before = dict(collector.stats)
     profiled(frames)
     steps = frames / envs
@@ -104,11 +105,14 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=16_000)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--policy-backend")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for envs in options.envs:
         for integers in (False, True):
-            compare(envs, max(options.frames, 2 * STEPS * envs), options.repeats, integers=integers)
+            compare(
+                envs, max(options.frames, 2 * STEPS * envs), options.repeats, options.policy_backend, integers=integers
+            )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
 The loop is a single file in the form of CleanRL (`_single_file.py`). Networks have two hidden layers of 64 units;
 hyperparameters are the same. What counts is the time of the whole training call: ours contains one evaluation at the
-end, and writes its metrics and checkpoints. Run: ``python ppo_vs_sb3.py [repetitions] [frames]``.
+end, and writes its metrics and checkpoints. Run: ``python ppo_vs_sb3.py [repetitions] [frames]
+[native]``; with ``native`` rl-native computes our policy.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from functools import partial
 
 import _single_file
 from _sides import compare, with_stable_baselines
@@ -16,7 +18,7 @@ from _sides import compare, with_stable_baselines
 FRAMES = 50_000
 
 
-def ours(seed: int, frames: int = FRAMES) -> None:
+def ours(seed: int, frames: int = FRAMES, backend: str = "torch") -> None:
     from rl.trainers import PPOConfig, train_ppo
 
     config = PPOConfig(
@@ -41,6 +43,7 @@ def ours(seed: int, frames: int = FRAMES) -> None:
         eval_episodes=1,
         final_eval_episodes=1,
         loggers=("csv",),
+        policy_backend=backend,
     )
     with tempfile.TemporaryDirectory() as folder:
         train_ppo(config, out=f"{folder}/run", display="none")
@@ -56,10 +59,12 @@ def stable_baselines(seed: int, frames: int = FRAMES) -> None:
     PPO("MlpPolicy", "CartPole-v1", seed=seed, device="cpu", verbose=0).learn(frames)
 
 
-def main(repetitions: int = 3, frames: int = FRAMES) -> dict[str, float]:
-    sides = with_stable_baselines({"ours": ours, "single_file": single_file}, stable_baselines)
+def main(repetitions: int = 3, frames: int = FRAMES, backend: str = "torch") -> dict[str, float]:
+    sides = with_stable_baselines(
+        {"ours": partial(ours, backend=backend), "single_file": single_file}, stable_baselines
+    )
     return compare(sides, frames, repetitions, warm_up=2048)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:3]), *sys.argv[3:])

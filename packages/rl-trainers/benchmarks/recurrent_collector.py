@@ -4,7 +4,8 @@ Both step the same kind of environment (``cartpole``, or ``recall``, which costs
 compute their log-probabilities, reset states where episodes end, and stack a batch of 64 steps. They run interleaved;
 the figure is the thread's CPU time. The goal is a ratio of at most 1.3.
 
-Run: ``./x bench packages/rl-trainers/benchmarks/recurrent_collector.py [cartpole|recall] [batches]``.
+Run: ``./x bench packages/rl-trainers/benchmarks/recurrent_collector.py [cartpole|recall] [batches] [native]``; with
+``native`` the policy of the collector is computed by rl-native.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def width(env: Any) -> int:
     return env.observation_spec["observation"].shape[-1]
 
 
-def with_collector(name: str) -> Callable[[], object]:
+def with_collector(name: str, backend: str | None) -> Callable[[], object]:
     env = make_env(name)
     memory = LSTMModule(width(env), HIDDEN, in_key="observation", out_key="features")
     head = TensorDictModule(nn.Linear(HIDDEN, 2), ["features"], ["logits"])
     actor = ProbabilisticActor(
         TensorDictSequential(memory, head), in_keys=["logits"], distribution_class=Categorical, return_log_prob=True
     )
-    return Collector(env, actor, frames_per_batch=ENVS * STEPS).collect
+    return Collector(env, actor, frames_per_batch=ENVS * STEPS, policy_backend=backend).collect
 
 
 class ByHand:
@@ -100,12 +101,12 @@ class ByHand:
         return {name: torch.stack(column, 1) for name, column in kept.items()}
 
 
-def main(env: str = "cartpole", batches: int = 30) -> dict[str, float]:
+def main(env: str = "cartpole", batches: str = "30", backend: str | None = None) -> dict[str, float]:
     torch.set_num_threads(1)
-    sides: dict[str, Callable[[], object]] = {"collector": with_collector(env), "by_hand": ByHand(env)}
+    sides: dict[str, Callable[[], object]] = {"collector": with_collector(env, backend), "by_hand": ByHand(env)}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     wall: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(batches + 3):
+    for turn in range(int(batches) + 3):
         for name, collect in sides.items():
             begin, began = time.thread_time(), time.perf_counter()
             collect()
@@ -121,4 +122,4 @@ def main(env: str = "cartpole", batches: int = 30) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:])

@@ -103,6 +103,9 @@ class Collector(BackgroundCollector):
         compile_policy: Whether to compile the policy: True, or the arguments of `torch.compile`.
         cudagraph_policy: Whether to record the policy in a CUDA graph: True, or the arguments of
             `tensordict.nn.CudaGraphModule`.
+        policy_backend: Name of a back end that computes the steps of the policy, ``"native"`` of rl-native; PyTorch if
+            None. Its random numbers differ from PyTorch's, its values by rounding. A policy that it cannot compute runs
+            in PyTorch; `explain` says why.
         cudagraph: Whether to record the steps of policy, environment and resets in CUDA graphs, and replay them. Both
             have to be on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands
             still.
@@ -118,6 +121,7 @@ class Collector(BackgroundCollector):
             recurrent state that it does not write under ``next``.
         ArgumentError: If an argument is out of range, two exclude each other, the policy's parameters are on another
             device than `policy_device`, or `create_env_fn` does not return an environment.
+        BackendError: If no back end `policy_backend` is installed.
 
     Example:
         >>> from rl.testing import CountingEnv  # episodes of three steps
@@ -164,6 +168,7 @@ class Collector(BackgroundCollector):
         track_policy_version: bool = False,
         compile_policy: bool | Mapping[str, Any] | None = None,
         cudagraph_policy: bool | Mapping[str, Any] | None = None,
+        policy_backend: str | None = None,
         cudagraph: bool = False,
         pre_collect_hook: Callable[[], Any] | None = None,
         post_collect_hook: Callable[[Any], Any] | None = None,
@@ -194,8 +199,8 @@ class Collector(BackgroundCollector):
             raise ArgumentError(
                 "a collector takes cudagraph_policy or cudagraph, which records the policy too; got both"
             )
-        acting = accelerate(self.policy, compile_policy, cudagraph_policy)
         policy_device = device_of_policy(self.policy, device if policy_device is None else policy_device)
+        acting = accelerate(self.policy, compile_policy, cudagraph_policy, policy_backend, policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
         self._recurrent = RecurrentStates(env, self.policy)
         check_fit(env, self._recurrent, self.policy, self._random_frames)
@@ -466,7 +471,9 @@ class Collector(BackgroundCollector):
             storing      on cpu
             ...
         """
-        return describe(self, self._recurrent, self._devices, self._output, self._assembler.forms)
+        return describe(
+            self, self._recurrent, self._devices, self._output, self._assembler.forms, self._runner.policy_backend
+        )
 
     # ------------------------------------------------------------------ properties and state
 

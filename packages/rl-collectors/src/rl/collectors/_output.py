@@ -85,6 +85,7 @@ def describe(
     devices: Devices,
     output: Output,
     forms: Mapping[tuple[str, ...], tuple[torch.Size, torch.dtype]],
+    backend: str,
 ) -> str:
     """Return the description as text.
 
@@ -94,6 +95,7 @@ def describe(
         devices: Devices of the collector.
         output: Steps that are applied to a batch.
         forms: Shape and dtype of a step's entries; empty before the first step.
+        backend: Back end of the policy, and why; empty if none was asked for.
     """
     env, policy = collector.env, collector.policy
     env_device, storing, postproc = devices.env, devices.storing, output.postproc
@@ -102,6 +104,7 @@ def describe(
     stages = [
         ("environment", f"{name_of(env)}, batch {list(env.batch_size)}, on {env_device}"),
         ("policy", f"{'random actions' if policy is None else name_of(policy)}, on {where}{_cast(env_device, where)}"),
+        *([("steps by", backend)] if backend else []),
         ("postproc", "-" if postproc is None else name_of(postproc)),
         ("storing", f"on {storing or env_device}{moved}"),
     ]

@@ -12,7 +12,8 @@ from torch import nn
 
 from rl.core import check_pipeline
 from rl.core.arguments import as_integer
-from rl.core.errors import ArgumentError, CheckpointError, SpecError
+from rl.core.backends import policy_step
+from rl.core.errors import ArgumentError, CheckpointError, SpecError, UnsupportedError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
 from rl.core.state import unpack
@@ -152,23 +153,35 @@ def name_of(thing: object) -> str:
 _GRAPHS = ("reduce-overhead", "max-autotune")
 
 
-def accelerate(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
-    """Return the policy as it is called in the loop: compiled, recorded in a CUDA graph, or itself.
+def accelerate(
+    policy: Any,
+    compile_policy: Any,
+    cudagraph_policy: Any,
+    backend: str | None = None,
+    device: torch.device | None = None,
+) -> Any:
+    """Return the policy as it is called in the loop: compiled, recorded in a CUDA graph, of a back end, or itself.
 
     Args:
         policy: The policy.
         compile_policy: True, or the arguments of `torch.compile`.
         cudagraph_policy: True, or the arguments of `tensordict.nn.CudaGraphModule`.
+        backend: Name of a back end, or None.
+        device: Device of the policy; None if it is unknown.
 
     Raises:
-        ArgumentError: If there is no policy, both are given, there is no CUDA device for a graph, or the mode of
+        ArgumentError: If there is no policy, two are given, there is no CUDA device for a graph, or the mode of
             `torch.compile` records CUDA graphs, whose outputs are overwritten.
     """
     compiles, records = _options(compile_policy, "compile_policy"), _options(cudagraph_policy, "cudagraph_policy")
-    if compiles is None and records is None:
+    if compiles is None and records is None and backend is None:
         return policy
     if policy is None:
         raise ArgumentError("compile_policy and cudagraph_policy need a policy: random actions cannot be compiled")
+    if backend is not None:
+        if compiles is not None or records is not None:
+            raise ArgumentError("a collector takes policy_backend or a policy that is compiled or recorded, got both")
+        return BackedPolicy(policy, backend, device)
     if records is not None:
         if compiles is not None:
             raise ArgumentError("a collector takes compile_policy or cudagraph_policy, got both")
@@ -211,6 +224,44 @@ class _Compiled:
         return TensorFunction(
             torch.compile(getattr(plain, "fn", plain), **self._options), plain.in_keys, plain.out_keys
         )
+
+
+class BackedPolicy:
+    """Policy whose leaf form is computed by a back end, or by PyTorch if the back end cannot.
+
+    Args:
+        policy: The policy.
+        name: Name of the back end.
+        device: Device of the policy; the CPU if None.
+
+    Raises:
+        BackendError: If there is no such back end for the device.
+    """
+
+    why: str
+    """The back end in use, and the reason."""
+
+    def __init__(self, policy: Any, name: str, device: torch.device | None) -> None:
+        self._policy = policy
+        try:
+            self._step: Any = policy_step(policy, name, torch.device("cpu") if device is None else device)
+        except UnsupportedError as error:
+            self._step, self.why = as_function(policy), f"torch, as {name} cannot compute this policy: {error}"
+        else:
+            self.why = f"{name}: {getattr(self._step, 'why', 'asked for by name')}"
+
+    def __call__(self, tensordict: Any) -> Any:
+        return self._policy(tensordict)
+
+    def lowered(self) -> Any:
+        """Return the leaf form, or None if the policy has none."""
+        return self._step
+
+    def prepare(self, steps: int) -> None:
+        """Announce the number of steps that follow."""
+        announce = getattr(self._step, "prepare", None)
+        if announce is not None:
+            announce(steps)
 
 
 @dataclass(frozen=True)

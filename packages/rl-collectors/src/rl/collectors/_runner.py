@@ -26,7 +26,7 @@ from rl.collectors._loops import (
     opaque_act,
     opaque_policy,
 )
-from rl.collectors._pipeline import device_of_env, name_of
+from rl.collectors._pipeline import BackedPolicy, device_of_env, name_of
 from rl.collectors._profiling import Clock, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
 from rl.core.contract import Contract, Key, missing_key_message
@@ -80,7 +80,7 @@ class Runner:
         record: bool = False,
     ) -> None:
         env_device = device_of_env(env)
-        acting = policy if acting is None else acting
+        self._acting = acting = policy if acting is None else acting
         leaf_env = as_tensor_env(env)
         done_keys = leaf_keys(env.full_done_spec)
         grouped = DONE not in done_keys
@@ -126,6 +126,13 @@ class Runner:
         }
 
     @property
+    def policy_backend(self) -> str:
+        """Back end that computes the policy, and why; empty if none was asked for."""
+        if not isinstance(self._acting, BackedPolicy):
+            return ""
+        return "torch, as the environment has no leaf form" if self.path == "tensordict" else self._acting.why
+
+    @property
     def root(self) -> Leaves | None:
         """Root of the next step; None for a reset."""
         return self._loop.root
@@ -154,6 +161,8 @@ class Runner:
                 roots: list[Leaves] = []
                 nexts: list[Leaves] = []
                 length = min(left, self._chunk) if policy_path.warmed_up else 1
+                if isinstance(self._acting, BackedPolicy):
+                    self._acting.prepare(length)
                 try:
                     if policy_path.warmed_up:
                         self._loop.run(length, policy_path.act, self._step, roots, nexts)

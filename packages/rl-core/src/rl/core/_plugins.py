@@ -178,6 +178,7 @@ _RECIPE = ("name", "config", "train", "make_policy")
 
 _HOOKS = {
     "rl_linear_recurrence": "LinearRecurrence",
+    "rl_policy_step": "LoweredModule",
     "rl_priority_tree": "PriorityTree",
     "rl_recurrent_backend": "RecurrentBackend",
     "rl_row_gather": "RowGather",

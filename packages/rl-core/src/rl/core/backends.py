@@ -8,14 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl.core import registry
-from rl.core.errors import BackendError, SlowBackendWarning, issue_warning
+from rl.core.errors import BackendError, SlowBackendWarning, UnsupportedError, issue_warning
 from rl.core.registry import Answer
 from rl.core.settings import settings
 
-__all__ = ["AUTO", "NATIVE", "Accelerator", "Backend", "missing_native", "report_missing", "select", "warn_slow"]
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import LoweredModule
+
+__all__ = [
+    "AUTO",
+    "NATIVE",
+    "Accelerator",
+    "Backend",
+    "missing_native",
+    "policy_step",
+    "report_missing",
+    "select",
+    "warn_slow",
+]
 
 AUTO = "auto"
 """Name that selects the first implementation that answers."""
@@ -116,6 +131,32 @@ def select(
     reason = "asked for by name" if name != AUTO else f"the first that answers for {where}"
     why = f"{reason}{f' ({detail})' if detail else ''}"
     return found.value, Backend(_name(found), found.plugin.distribution, why), found
+
+
+def policy_step(policy: Any, name: str, device: torch.device) -> LoweredModule:
+    """Return the lowered form of a policy that a back end computes.
+
+    Args:
+        policy: TensorDict module.
+        name: Name of the back end, such as ``"native"``.
+        device: Device of the parameters.
+
+    Raises:
+        UnsupportedError: If the back end cannot compute this policy, with the reason.
+        BackendError: If there is no back end of this name for the device.
+    """
+    from rl.core.policy_program import describe_policy  # imports tensordict, as does the next
+    from rl.core.tensor_functions import as_function
+
+    plain = as_function(policy)
+    if plain is None:
+        raise UnsupportedError(f"{getattr(policy, '__name__', type(policy).__name__)} has no lowered form")
+    answer = registry.default().answer(
+        "rl_policy_step", program=describe_policy(policy), plain=plain, name=name, device=device
+    )
+    if answer is None:
+        raise BackendError(f"no installed back end {name!r} computes policies on {device}; see `rl doctor`")
+    return answer.value
 
 
 def missing_native(owner: str, hook: str, *, install: str = NATIVE.install) -> str:

@@ -28,7 +28,8 @@ from rl.core.component import Command, Component
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
+    from rl.core.interfaces import LinearRecurrence, LoweredModule, PriorityTree, RecurrentBackend, RowGather
+    from rl.core.policy_program import PolicyProgram
 
 __all__ = [
     "hookimpl",
@@ -37,6 +38,7 @@ __all__ = [
     "rl_components",
     "rl_linear_recurrence",
     "rl_notes",
+    "rl_policy_step",
     "rl_priority_tree",
     "rl_recurrent_backend",
     "rl_row_gather",
@@ -117,6 +119,26 @@ def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
 
     Args:
         tensors: ``[capacity, ...]`` each, on one device, at least one.
+    """
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def rl_policy_step(
+    program: PolicyProgram, plain: LoweredModule, name: str, device: torch.device
+) -> LoweredModule | None:
+    """Offer to compute the steps of a policy, or None to let the next plugin answer.
+
+    Called for a collector that was given ``policy_backend=``. What the back end cannot compute
+    it rejects with a `rl.core.errors.UnsupportedError`, whose message the collector shows; single calls that it cannot
+    compute it passes on to `plain`. A back end may have a method ``prepare(steps)``, which announces the number of
+    calls that follow, for random numbers in one block.
+
+    Args:
+        program: The policy as a list of operations.
+        plain: The policy in torch: the same keys, and the same values up to rounding.
+        name: Back end that was asked for, ``"native"``, ...; answer only if it is yours.
+        device: Device of the policy.
     """
     raise NotImplementedError
 

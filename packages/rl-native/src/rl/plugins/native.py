@@ -11,7 +11,8 @@ from rl.core.hookspecs import hookimpl
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
+    from rl.core.interfaces import LinearRecurrence, LoweredModule, PriorityTree, RecurrentBackend, RowGather
+    from rl.core.policy_program import PolicyProgram
 
 
 @hookimpl
@@ -93,6 +94,24 @@ def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
     from rl.native._rows import NativeRowGather
 
     return NativeRowGather(tensors) if NativeRowGather.takes(tensors) else None
+
+
+@hookimpl
+def rl_policy_step(
+    program: PolicyProgram, plain: LoweredModule, name: str, device: torch.device
+) -> LoweredModule | None:
+    """Return the steps of a policy in C, on the CPU; without the library, reject it with the reason."""
+    if name != "native" or device.type != "cpu":
+        return None
+    from rl.native._library import library, why_not
+
+    if library() is None:
+        from rl.core.errors import BackendError
+
+        raise BackendError(why_not())
+    from rl.native._policy import NativePolicy
+
+    return NativePolicy(program, plain)
 
 
 @hookimpl

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rl.testing._component import check_contract, check_module
     from rl.testing._env import check_env
     from rl.testing._env_judge import EnvRow, examine_env
-    from rl.testing._kernels import check_linear_recurrence, check_row_gather
+    from rl.testing._kernels import check_linear_recurrence, check_policy_step, check_row_gather
     from rl.testing._loss import check_estimator, check_loss
     from rl.testing._plugin import check_component, check_plugin, examine_plugin
     from rl.testing._priority_tree import check_priority_tree
@@ -54,6 +54,7 @@ __all__ = [
     "check_loss",
     "check_module",
     "check_plugin",
+    "check_policy_step",
     "check_priority_tree",
     "check_recipe",
     "check_recurrent_backend",

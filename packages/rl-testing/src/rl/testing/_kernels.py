@@ -1,4 +1,4 @@
-"""Conformance of kernels: linear recurrences and row gathers."""
+"""Conformance of kernels: linear recurrences, row gathers and steps of policies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from rl.core import ExplorationType, set_exploration_type
 from rl.core.errors import CheckError
-from rl.core.interfaces import LinearRecurrence, RowGather
+from rl.core.interfaces import LinearRecurrence, LoweredModule, RowGather
+from rl.core.keys import NestedKey, key_str
 from rl.testing._report import fail, naming
 
 _SHAPES = (((5,), 0), ((5,), -1), ((1,), 0), ((3, 7, 1), 1), ((3, 7, 1), -2), ((2, 3, 65, 2), 2), ((130, 4), 0))
@@ -216,3 +218,73 @@ def _check_rejections(gather: RowGather, device: torch.device | str) -> None:
         except IndexError:
             continue
         raise CheckError(f"{what} must raise IndexError")
+
+
+def check_policy_step(
+    step: LoweredModule, plain: LoweredModule, leaves: Sequence[Tensor], *, tolerance: float = 1e-5
+) -> None:
+    """Compare a policy as a back end computes it with the same policy in PyTorch.
+
+    Covers keys, shapes and dtypes, values without randomness, that a seed repeats the random actions, also those of
+    several steps that were announced with ``prepare``, and that every call returns new memory.
+
+    Args:
+        step: What the hook `rl_policy_step` returns.
+        plain: Lowered form of the policy; see `rl.core.tensor_functions.as_function`.
+        leaves: Inputs, one for each of ``in_keys``.
+        tolerance: Largest absolute or relative difference of values.
+
+    Raises:
+        CheckError: An `AssertionError` that says what is wrong.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> from rl.core.tensor_functions import as_function
+        >>> plain = as_function(TensorDictModule(torch.nn.Linear(3, 2), ["observation"], ["action"]))
+        >>> check_policy_step(plain, plain, [torch.ones(4, 3)])
+    """
+    with naming(type(step).__name__), torch.no_grad():
+        for name in ("in_keys", "out_keys"):
+            if list(getattr(step, name)) != list(getattr(plain, name)):
+                fail(f"{name} are {list(getattr(step, name))}, expected {list(getattr(plain, name))}")
+        given = [leaf.clone() for leaf in leaves]
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            found = step(*leaves)
+            if not all(torch.equal(one, other) for one, other in zip(leaves, given, strict=True)):
+                fail("changed its inputs")
+            _compare_steps(plain.out_keys, found, plain(*leaves), tolerance)
+        with set_exploration_type(ExplorationType.RANDOM):
+            one_by_one, at_once = _seeded_steps(step, leaves, 1), _seeded_steps(step, leaves, _STEPS)
+        for key, *columns in zip(plain.out_keys, *one_by_one, *at_once, strict=True):
+            if not all(torch.equal(a, b) for a, b in zip(columns[:_STEPS], columns[_STEPS:], strict=True)):
+                fail(f"{key_str(key)}: steps with one seed differ when they are announced together")
+            if len({column.data_ptr() for column in columns}) < len(columns) and columns[0].numel():
+                fail(f"{key_str(key)}: two calls returned the same memory")
+
+
+_STEPS = 3
+
+
+def _seeded_steps(step: LoweredModule, leaves: Sequence[Tensor], block: int) -> list[tuple[Tensor, ...]]:
+    """Return the outputs of some steps with one seed, of which `block` are announced at once."""
+    announce = getattr(step, "prepare", None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found = []
+        for number in range(_STEPS):
+            if announce is not None and number % block == 0:
+                announce(block)
+            found.append(step(*leaves))
+    return found
+
+
+def _compare_steps(
+    keys: Sequence[NestedKey], found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float
+) -> None:
+    for key, one, other in zip(keys, found, wanted, strict=True):
+        if one.shape != other.shape or one.dtype is not other.dtype:
+            fail(
+                f"{key_str(key)}: returned {one.dtype} {tuple(one.shape)}, expected {other.dtype} {tuple(other.shape)}"
+            )
+        if not torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
+            fail(f"{key_str(key)}: differs from PyTorch by more than {tolerance:g}")

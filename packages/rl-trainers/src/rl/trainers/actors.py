@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import STATE_VALUE, NestedKey, key_str
+from rl.core.policy_program import ProgramBuilder, Register, reader
 from rl.core.specs import Bounded
 from rl.modules import (
     MLP,
@@ -148,6 +149,14 @@ class OwnScale(nn.Module):
         mean = self.mean(*observations).to(self.dtype)
         return mean, self.log_scale.clamp(LOG_STD_MIN, LOG_STD_MAX).exp().to(self.dtype).expand_as(mean)
 
+    def describe(self, builder: ProgramBuilder, *observations: Register) -> tuple[Register, ...]:
+        """Append the layers to a program; see `rl.core.policy_program`."""
+        _check_dtype(builder, self.dtype)
+        (mean,), scale = builder.network(self.mean, *observations), Register(len(self.log_scale))
+        tensors = [reader(self, "log_scale")]
+        builder.add("own_scale", [], [scale], tensors, low=LOG_STD_MIN, high=LOG_STD_MAX)
+        return mean, scale
+
 
 class SplitScale(nn.Module):
     """Mean and standard deviation from one network, both of the action's dtype."""
@@ -159,6 +168,25 @@ class SplitScale(nn.Module):
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
         mean, raw = self.body(*observations).split(self.width, -1)
         return mean.to(self.dtype), (raw + self.log_scale).clamp(LOG_STD_MIN, LOG_STD_MAX).exp().to(self.dtype)
+
+    def describe(self, builder: ProgramBuilder, *observations: Register) -> tuple[Register, ...]:
+        """Append the layers to a program; see `rl.core.policy_program`."""
+        _check_dtype(builder, self.dtype)
+        (both,) = builder.network(self.body, *observations)
+        return _split(builder, both, shift=self.log_scale, low=LOG_STD_MIN, high=LOG_STD_MAX)
+
+
+def _check_dtype(builder: ProgramBuilder, dtype: torch.dtype) -> None:
+    if dtype is not torch.float32:
+        builder.reject(f"actions are {dtype}")
+
+
+def _split(builder: ProgramBuilder, both: Register, **settings: float) -> tuple[Register, Register]:
+    """Describe a mean, and a scale from its logarithm."""
+    mean, raw, scale = (Register((both.width or 0) // 2) for _ in range(3))
+    builder.add("split", [both], [mean, raw])
+    builder.add("scale", [raw], [scale], mapping="exp", **settings)
+    return mean, scale
 
 
 # ------------------------------------------------------------------ off-policy: bounded floats
@@ -199,6 +227,12 @@ class GaussianParams(nn.Module):
         loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)  # [*B, 2 n] to twice [*B, n]
         return loc, log_scale.clamp(SAC_LOG_STD_MIN, SAC_LOG_STD_MAX).exp()
 
+    def describe(self, builder: ProgramBuilder, *observations: Register) -> tuple[Register, ...]:
+        """Append the layers to a program; see `rl.core.policy_program`."""
+        _check_dtype(builder, self.dtype)
+        (both,) = builder.network(self.body, *observations)
+        return _split(builder, both, low=SAC_LOG_STD_MIN, high=SAC_LOG_STD_MAX)
+
 
 class Squashed(nn.Module):
     """An action within its bounds from a network."""
@@ -213,6 +247,13 @@ class Squashed(nn.Module):
 
     def forward(self, *observations: Tensor) -> Tensor:
         return self.action_bias + self.action_scale * self.body(*observations).tanh()
+
+    def describe(self, builder: ProgramBuilder, *observations: Register) -> tuple[Register, ...]:
+        """Append the layers to a program; see `rl.core.policy_program`."""
+        _check_dtype(builder, self.action_bias.dtype)
+        (x,) = builder.network(self.body, *observations)
+        y = builder.layer("bound", x, [reader(self, "action_scale"), reader(self, "action_bias")])
+        return (y,)
 
 
 def body(config: OffPolicyConfig | OfflineConfig, env: Env, **settings: Any) -> nn.Module:

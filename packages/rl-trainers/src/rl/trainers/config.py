@@ -369,6 +369,9 @@ class RunConfig(metaclass=_ConfigType):
             are fastest with 1. 0 leaves torch's setting.
         compile: Whether to compile the loss with torch.compile after its first call; worth its time in long runs with
             larger networks. Results are those without it up to rounding.
+        policy_backend: Back end that computes the policy while collecting and evaluating: torch, or native for
+            rl-native, several times faster for small networks on the CPU. Seeded results then differ from those of
+            torch: other random numbers, and values up to rounding. A policy that it cannot compute runs in torch.
         precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
             optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
         loggers: Loggers that get every row of metrics, as in csv,tensorboard or 'csv,wandb:{project: maze}'; names of
@@ -473,6 +476,11 @@ class RunConfig(metaclass=_ConfigType):
     checkpoint_every: int = above(0, 50_000)
     threads: int = at_least(0, 1)
     compile: bool = False
+    policy_backend: str = one_of(
+        ("torch", "native"),
+        "torch",
+        where(lambda name, config: name == "torch" or not config.ray, "torch with ray"),
+    )
     precision: str = one_of(("fp32", "bf16"), "fp32")
     loggers: tuple[str, ...] = ("csv", "tensorboard")
     metric_names: str = one_of(("rl", "sb3", "cleanrl"), "rl")

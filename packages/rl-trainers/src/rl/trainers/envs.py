@@ -591,6 +591,7 @@ def make_collector(config: RunConfig, env: Env, policy: Any, seed: int, **settin
         MissingExtraError: If `ray` is set and Ray is not installed.
     """
     if not config.ray:
+        settings["policy_backend"] = None if config.policy_backend == "torch" else config.policy_backend
         return Collector(env, policy, storing_device=storing_device(config.device), **settings)
     env.close()
     share = config.num_envs // config.workers

@@ -63,6 +63,11 @@ class Evaluator:
     ) -> None:
         self._make, self.policy, self.deterministic = make, policy, deterministic
         self._envs: dict[int, Env] = {}
+        self._backend: str | None = None
+
+    def use_backend(self, name: str) -> None:
+        """Compute the policy with a back end from now on: ``"torch"``, or a name of `rl.collectors.Collector`."""
+        self._backend = None if name == "torch" else name
 
     def run(self, episodes: int, *, seed: int) -> Tensor:
         """Play `episodes` episodes, and return their returns, ``[episodes]`` float64. Seeds the global generators.
@@ -88,6 +93,7 @@ class Evaluator:
             frames_per_batch=episodes * 32,
             total_frames=-1,
             exploration_type=how,
+            policy_backend=self._backend,
         )
         returns = torch.zeros(episodes, dtype=torch.float64)
         alive = torch.ones(episodes, dtype=torch.bool)
@@ -345,6 +351,7 @@ def evaluate(
         seed = seeds_of(trained.config.seed).later_evaluation
     with torch_threads(trained.config.threads), preserved_rng():
         evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
+        evaluator.use_backend(trained.config.policy_backend)
         returns = evaluator.run(episodes, seed=seed)
         evaluator.close()
     return returns

@@ -178,6 +178,7 @@ class Run:
             stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
+            evaluator.use_backend(self.config.policy_backend)
             settings = settings_of(self.recipe.reference, self.config)
             self._loggers.open(folder.path, resume_step=resume_step, settings=settings)
             self._episodes = CSVLogger(folder.path, resume_step=resume_step, file=folder.episodes.name)

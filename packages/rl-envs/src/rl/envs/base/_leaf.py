@@ -53,8 +53,8 @@ def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: 
         chosen: Indices of these elements in the flattened batch.
         fresh: Entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
     """
-    kept = ~mask
-    leaves: Leaves = {name: current[name] & kept for name in FLAGS}
+    kept = ~mask.numpy()
+    leaves: Leaves = {name: torch.from_numpy(current[name].numpy() & kept) for name in FLAGS}
     for key, rows in fresh.items():
         array = np.array(current[key].numpy(), order="C")
         if len(chosen):

@@ -219,6 +219,11 @@ class Codec:
         tensor = torch.from_numpy(array.reshape(-1, 1) if self.batched else array.reshape(-1))
         return tensor if self.device is None else tensor.to(self.device)
 
+    def falses(self, count: int) -> Tensor:
+        """Return flags that are false, ``[*B, 1]``."""
+        tensor = torch.from_numpy(np.zeros((count, 1) if self.batched else count, _FLAG))
+        return tensor if self.device is None else tensor.to(self.device)
+
     def rows(self, values: Sequence[Any], dtype: Any) -> Tensor:
         """Return a number or several for each element, ``[*B, k]``."""
         array = _numbers(values, dtype).reshape(len(values), -1)
@@ -303,19 +308,28 @@ class Simulator:
     def step(self, action: Any) -> Outcome:
         """Step the environment and record the action."""
         outcome = self._step(action)
+        self.check(outcome)
+        self.observed, self.info = outcome[0], outcome[4]
+        self.record.actions.append(action)
+        return outcome
+
+    def check(self, outcome: Any) -> None:
+        """Reject what is no outcome of a step.
+
+        Raises:
+            SpecError: If there are not five values, or one of them is absent.
+        """
         if len(outcome) != 5:
             raise SpecError(
                 f"step of {self._name()} returned {_form(outcome)}: Gymnasium needs the 5 values (observation, reward,"
                 " terminated, truncated, info). Return terminated and truncated in place of done"
             )
-        self.observed, reward, terminated, truncated, self.info = outcome
+        _, reward, terminated, truncated, _ = outcome
         if reward is None or terminated is None or truncated is None:
             raise SpecError(
                 f"step of {self._name()} returned reward={reward!r:.40}, terminated={terminated!r:.40},"
                 f" truncated={truncated!r:.40}: return a number and two booleans"
             )
-        self.record.actions.append(action)
-        return outcome
 
     def hold(self) -> Outcome:
         """Return the outcome of an environment that is not stepped."""
@@ -329,6 +343,24 @@ class Simulator:
         self.observed, self.info = self._begin(record.seed, record.options)
         for action in record.actions:
             self.observed, *_, self.info = self._step(action)
+
+
+def _step_all(simulators: Sequence[Simulator], actions: Sequence[Any]) -> list[Outcome]:
+    """`Simulator.step` of each, without a call for each."""
+    outcomes = []
+    for simulator, action in zip(simulators, actions, strict=True):
+        outcome = simulator._step(action)  # noqa: SLF001  as `Simulator.step`
+        if len(outcome) != 5 or outcome[1] is None or outcome[2] is None or outcome[3] is None:
+            simulator.check(outcome)
+        simulator.observed, simulator.info = outcome[0], outcome[4]
+        simulator.record.actions.append(action)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _are_false(flags: Sequence[Any]) -> bool:
+    """Whether each flag is False itself, not a number or an array that equals it."""
+    return all([one is False for one in flags])  # noqa: C419  a generator takes twice the time
 
 
 def _form(result: Any) -> str:
@@ -401,7 +433,7 @@ class GymLeaves:
                 simulator.reset()
         leaves = self.codec.encode([simulator.observed for simulator in self.simulators])
         for name in ("done", "terminated", "truncated"):
-            leaves[name] = self.codec.column([False] * len(self.simulators), np.bool_)
+            leaves[name] = self.codec.falses(len(self.simulators))
         return self._add_more(leaves) if self._more else leaves
 
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
@@ -411,7 +443,7 @@ class GymLeaves:
         places = self.codec.observations
         if not can_write_rows(current, [place.key for place in places]):
             return None
-        chosen = [index for index, marked in enumerate(mask.flatten().tolist()) if marked]
+        chosen = np.flatnonzero(mask.numpy()).tolist()
         simulators = [self.simulators[index] for index in chosen]
         for simulator in simulators:
             simulator.reset()
@@ -432,6 +464,11 @@ class GymLeaves:
         leaves = codec.encode_one(observation)
         flag, from_numpy = _FLAG, torch.from_numpy
         leaves["reward"] = from_numpy(np.array((reward,), _REWARD).reshape(-1))
+        if terminated is False and truncated is False:  # at most steps
+            leaves["done"] = from_numpy(np.zeros(1, flag))
+            leaves["terminated"] = from_numpy(np.zeros(1, flag))
+            leaves["truncated"] = from_numpy(np.zeros(1, flag))
+            return leaves
         leaves["done"] = from_numpy(np.array((terminated or truncated,), flag).reshape(-1))  # some are arrays of one
         leaves["terminated"] = from_numpy(np.array((terminated,), flag).reshape(-1))
         leaves["truncated"] = from_numpy(np.array((truncated,), flag).reshape(-1))
@@ -445,7 +482,7 @@ class GymLeaves:
         actions = codec.decode(root)
         active = root.get("_step", None)
         if active is None:
-            outcomes = [simulator.step(action) for simulator, action in zip(simulators, actions, strict=True)]
+            outcomes = _step_all(simulators, actions)
         else:
             rows = zip(simulators, actions, active.flatten().tolist(), strict=True)
             outcomes = [simulator.step(action) if moves else simulator.hold() for simulator, action, moves in rows]
@@ -453,9 +490,8 @@ class GymLeaves:
         leaves = codec.encode(observations)
         leaves["reward"] = codec.rows(rewards, np.float32)
         ends = [one or other for one, other in zip(terminations, truncations, strict=True)]
-        leaves["done"] = codec.column(ends, np.bool_)
-        leaves["terminated"] = codec.column(terminations, np.bool_)
-        leaves["truncated"] = codec.column(truncations, np.bool_)
+        for name, flags in (("done", ends), ("terminated", terminations), ("truncated", truncations)):
+            leaves[name] = codec.falses(len(ends)) if _are_false(flags) else codec.column(flags, np.bool_)
         return self._add_more(leaves) if self._more else leaves
 
     def _add_more(self, leaves: Leaves) -> Leaves:

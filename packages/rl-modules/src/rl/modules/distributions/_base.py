@@ -14,6 +14,7 @@ from torch.nn.functional import softplus
 
 from rl.core.arguments import as_number
 from rl.core.errors import ArgumentError, ShapeError
+from rl.core.policy_program import ProgramBuilder, Register
 
 
 class LeanDistribution(torch_distributions.Distribution):
@@ -189,6 +190,24 @@ class NormalParamExtractor(nn.Module):
             )
         loc, raw = first.chunk(2, -1)
         return (loc, self._mapping(raw).clamp_min(self.scale_lb), *rest)
+
+    def describe(self, builder: ProgramBuilder, first: Register, *rest: Register) -> tuple[Register, ...]:
+        """Append both halves to a program; see `rl.core.policy_program`."""
+        if first.width is None or first.width % 2:
+            builder.reject("NormalParamExtractor halves an input of unknown or odd width")
+        loc, raw, scale = (Register((first.width or 0) // 2) for _ in range(3))
+        builder.add("split", [first], [loc, raw])
+        low = self.scale_lb
+        if isinstance(self._mapping, partial):
+            settings = {"mapping": "softplus", "shift": self._mapping.keywords["shift"]}
+            builder.add("scale", [raw], [scale], plus=self._mapping.keywords["least"], low=low, **settings)
+        elif self._mapping is torch.exp:
+            builder.add("scale", [raw], [scale], mapping="exp", low=math.log(low) if low else -math.inf)
+        elif self._mapping in (softplus, torch.relu):
+            builder.add("scale", [raw], [scale], mapping="relu" if self._mapping is torch.relu else "softplus", low=low)
+        else:
+            builder.reject(f"NormalParamExtractor has scale_mapping={self.scale_mapping!r}")
+        return (loc, scale, *rest)
 
     def extra_repr(self) -> str:
         return f"scale_mapping={self.scale_mapping!r}, scale_lb={self.scale_lb}"

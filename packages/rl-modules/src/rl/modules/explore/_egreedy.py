@@ -15,6 +15,7 @@ from rl.core.arguments import constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
+from rl.core.policy_program import ProgramBuilder, Register
 from rl.core.specs import Composite, MultiCategorical, MultiOneHot, TensorSpec
 from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules._keys import key_list
@@ -247,6 +248,20 @@ class EGreedyModule(TensorDictModuleBase):
             return self._explore(action, *mask) if exploring() else (action,)
 
         return TensorFunction(call, self.in_keys, self.out_keys)
+
+    def describe(self, builder: ProgramBuilder, action: Register, mask: Register | None = None) -> tuple[Register, ...]:
+        """Append the exploration to a program; see `rl.core.policy_program`."""
+        plain = self._space in {"one-hot", "categorical"} and self._fast and self.schedule.value.ndim == 0
+        if type(self) is not EGreedyModule or not plain or action.dtype is not torch.int64:
+            builder.reject(f"{type(self).__name__} explores another action than one choice, or one masked by its spec")
+        one_hot, n = self._space == "one-hot", self._leaf.n
+        builder.expect(action, n if one_hot else 0, "EGreedyModule")
+        if mask is not None:
+            mask.dtype = torch.bool
+            builder.expect(mask, n, "the mask")
+        taken = Register(action.width, torch.int64)
+        builder.add("epsilon_greedy", [action, mask], [taken], [lambda: self.eps], one_hot=one_hot, n=n)
+        return (taken,)
 
     def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
         check_spec(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from rl.core.arguments import constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
+from rl.core.policy_program import ProgramBuilder, Register
 from rl.core.recurrent import State
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.core.tensor_functions import TensorFunction, unhooked
@@ -40,6 +42,10 @@ def bounds_on(leaf: TensorSpec, device: torch.device) -> tuple[Tensor | None, Te
     if not isinstance(leaf, Bounded):
         return None, None
     return leaf.low.clone().to(device), leaf.high.clone().to(device)
+
+
+def _itself(tensor: Tensor | None) -> Tensor | None:
+    return tensor
 
 
 @module_arguments()
@@ -156,6 +162,17 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         return TensorFunction(
             lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys
         )
+
+    def describe(self, builder: ProgramBuilder, action: Register) -> tuple[Register, ...]:
+        """Append the noise to a program; see `rl.core.policy_program`."""
+        plain = type(self) is AdditiveGaussianModule and self._spec is not None and self.std == 1.0 and not self.mean
+        if not plain or not action.width or self.sigma.numel() not in {1, action.width}:
+            builder.reject("AdditiveGaussianModule has no spec of a vector, or a mean or scale of its own")
+        noisy, width = Register(action.width), action.width or 0
+        ends = [None if end is None else builder.row(end, width) for end in (self._low, self._high)]
+        tensors = [lambda: self.sigma, *(partial(_itself, end) for end in ends)]
+        builder.add("noise", [action], [noisy], tensors, one_sigma=self.sigma.numel() == 1)
+        return (noisy,)
 
     def _explore(self, action: Tensor) -> Tensor:
         check_spec(self)

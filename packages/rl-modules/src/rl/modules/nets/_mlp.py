@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
+from rl.core.policy_program import ProgramBuilder, Register
 from rl.core.tensor_functions import run_layers
 from rl.modules.layers import NoisyLazyLinear, NoisyLinear, StackedLinear
 
@@ -210,6 +211,14 @@ class MLP(nn.Sequential):
             )
         x = run_layers(self, x)
         return x if self._out_shape is None else x.unflatten(-1, self._out_shape)
+
+    def describe(self, builder: ProgramBuilder, *inputs: Register) -> tuple[Register, ...]:
+        """Append the layers to a program; see `rl.core.policy_program`."""
+        if len(inputs) != 1 or len(self._out_shape or (0,)) != 1:
+            builder.reject("MLP reads several inputs, or writes several dimensions")
+        for layer in self:
+            inputs = builder.network(layer, *inputs)
+        return inputs
 
     def __getitem__(self, index: int | slice) -> Any:
         """One layer, or some of them as a plain `torch.nn.Sequential`."""

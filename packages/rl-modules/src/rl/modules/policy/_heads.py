@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,11 +20,20 @@ from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.contract import Contract, Key, contract_of, missing_key_message
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, as_tuple, key_str, leaf_keys, next_key
+from rl.core.policy_program import ProgramBuilder, Register
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec, Unbounded
 from rl.core.tensor_functions import TensorFunction, as_function, unhooked
 from rl.modules._keys import key_list
 from rl.modules.distributions._base import LeanDistribution
+from rl.modules.distributions._bounded import TanhNormal
+from rl.modules.distributions._discrete import (
+    Categorical,
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+)
+from rl.modules.distributions._normal import Delta, IndependentNormal
 from rl.modules.policy._fit import action_leaf, action_shape
 
 Build = Callable[..., Distribution]
@@ -129,6 +139,42 @@ class ActionHead(ProbabilisticTensorDictModule):
         draw = self._scored_draw() if self.return_log_prob else self._draw()
         return TensorFunction(lambda *params: draw(build(*params)), key_list(self.in_keys), keys)
 
+    def describe(self, builder: ProgramBuilder, *params: Register) -> tuple[Register, ...]:
+        """Append the head to a program; see `rl.core.policy_program`."""
+        kind, settings = self.distribution_class, dict(self.distribution_kwargs)
+        names = [as_tuple(key)[-1] for key in key_list(list(self.dist_keys))]
+        score = Register(0) if self.return_log_prob else None
+        how = {"how": self.default_interaction_type}
+        known = dict(zip(names, params, strict=True))
+        mask = known.pop("mask", None)
+        settings = {key: value for key, value in settings.items() if (key, value) != ("neg_inf", -torch.inf)}
+        if kind in _CHOICES and list(known) == ["logits"] and settings.pop("dtype", torch.int64) is torch.int64:
+            one_hot = issubclass(kind, OneHotCategorical)
+            (logits,) = known.values()
+            n = _width(builder, logits)
+            action = Register(n if one_hot else 0, torch.int64)
+            if mask is not None:
+                mask.dtype = torch.bool
+                builder.expect(mask, n, "the mask")
+            builder.add("categorical", [logits, mask], [action, score], one_hot=one_hot, **how)
+        elif kind in (IndependentNormal, TanhNormal) and list(known) == ["loc", "scale"]:
+            n = _width(builder, known["loc"])
+            builder.expect(known["scale"], n, "the scale")
+            action = Register(n)
+            name, bounds = "normal", []
+            if kind is TanhNormal:
+                name, ends = "tanh_normal", [settings.pop("low", -1.0), settings.pop("high", 1.0)]
+                bounds = [partial(_itself, builder.row(torch.as_tensor(end), n)) for end in ends]
+            builder.add(name, [known["loc"], known["scale"]], [action, score], bounds, **how)
+        elif kind is Delta and score is None and len(params) == 1:
+            action = params[0]
+        else:
+            builder.reject(f"{kind.__name__} of {', '.join(names)} is no known head")
+            raise AssertionError
+        if settings:
+            builder.reject(f"{kind.__name__} has the settings {', '.join(map(str, settings))}")
+        return (action,) if score is None else (action, score)
+
     def _draw(self) -> Callable[[Distribution], tuple[Tensor, ...]]:
         random = InteractionType.RANDOM
 
@@ -160,6 +206,19 @@ class ActionHead(ProbabilisticTensorDictModule):
         if how is InteractionType.DETERMINISTIC and isinstance(dist, LeanDistribution):
             return dist.deterministic_sample
         return self._dist_sample(dist, interaction_type=interaction_type())
+
+
+_CHOICES = (Categorical, OneHotCategorical, MaskedCategorical, MaskedOneHotCategorical)
+
+
+def _width(builder: ProgramBuilder, register: Register) -> int:
+    if not register.width:
+        builder.reject("a head comes before any layer of known width")
+    return register.width or 0
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _move(kwargs: dict[Any, Any], fn: Callable[[Tensor], Tensor]) -> None:

@@ -14,6 +14,7 @@ from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, NestedKey, key_str, unwrap
+from rl.core.policy_program import ProgramBuilder, Register
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.core.tensor_functions import TensorFunction, unhooked
 from rl.modules._keys import key_list, parts
@@ -133,6 +134,23 @@ class QValueModule(TensorDictModuleBase):
             return None
         return TensorFunction(self._select, self.in_keys, self.out_keys)
 
+    def describe(self, builder: ProgramBuilder, values: Register, mask: Register | None = None) -> tuple[Register, ...]:
+        """Append the choice to a program; see `rl.core.policy_program`."""
+        if type(self) is not QValueModule or self.group_sizes is not None or self._choose.dtype is not torch.int64:
+            builder.reject(f"{type(self).__name__} chooses among distributions, several times, or not in int64")
+        if not values.width:
+            builder.reject("QValueModule comes before any layer of known width")
+        one_hot, n = self.action_space == "one-hot", values.width or 0
+        if self._expected is not None:
+            builder.expect(values, self._expected, "QValueModule")
+        action, chosen = Register(n if one_hot else 0, torch.int64), Register(1)
+        seen = values
+        if mask is not None:
+            mask.dtype, seen = torch.bool, Register(n)
+            builder.expect(mask, n, "the mask")
+        builder.add("best", [values, mask], [action, chosen, None if mask is None else seen], one_hot=one_hot)
+        return action, seen, chosen
+
     def _select(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if self._expected is not None and values.shape[-1] != self._expected:
             raise ShapeError(
@@ -152,7 +170,7 @@ class _Chooser:
     def __init__(self, space: str, sizes: Sequence[int] | None, dtype: torch.dtype) -> None:
         self._one_hot = space.endswith("one-hot")
         self._sizes = list(sizes) if sizes is not None else None
-        self._dtype = dtype
+        self.dtype = dtype
 
     def __call__(self, values: Tensor) -> tuple[Tensor, Tensor]:
         if self._sizes is None:
@@ -162,14 +180,14 @@ class _Chooser:
         chosen = torch.cat([best for best, _ in groups], -1).sum(-1, keepdim=True)
         shapes = [(*values.shape[:-1], size) for size in self._sizes]
         if not self._one_hot:
-            return torch.cat([index for _, index in groups], -1).to(self._dtype), chosen
+            return torch.cat([index for _, index in groups], -1).to(self.dtype), chosen
         return torch.cat([self._encode(g[1], s) for g, s in zip(groups, shapes, strict=True)], -1), chosen
 
     def _encode(self, index: Tensor, shape: Any) -> Tensor:
         if self._one_hot:
-            return torch.zeros(shape, dtype=self._dtype, device=index.device).scatter_(-1, index, 1)
+            return torch.zeros(shape, dtype=self.dtype, device=index.device).scatter_(-1, index, 1)
         index = index.squeeze(-1)
-        return index if self._dtype is torch.int64 else index.to(self._dtype)
+        return index if self.dtype is torch.int64 else index.to(self.dtype)
 
 
 @foreign_arguments()

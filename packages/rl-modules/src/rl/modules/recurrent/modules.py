@@ -17,6 +17,7 @@ from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ArgumentError, BackendError, ContractError, ShapeError, SpecError
 from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key
+from rl.core.policy_program import ProgramBuilder, Register, reader
 from rl.core.sequences import check_time_last
 from rl.core.specs import Unbounded
 from rl.core.tensor_functions import TensorFunction, unhooked
@@ -177,6 +178,10 @@ _MARKED = (
 _assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
 
 
+def _no_bias() -> None:
+    return None
+
+
 class RecurrentModule(TensorDictModuleBase):
     """Base of `LSTMModule` and `GRUModule`, which define `cell`, `parts` and `_advance`."""
 
@@ -306,6 +311,32 @@ class RecurrentModule(TensorDictModuleBase):
         """Return the module as a function of tensors; None if it has hooks or was overridden."""
         plain = type(self).forward is RecurrentModule.forward and self.out_keys == self.out_keys_source
         return TensorFunction(self._function, self.in_keys, self.out_keys) if plain and unhooked(self) else None
+
+    def describe(self, builder: ProgramBuilder, x: Register, *rest: Register) -> tuple[Register, ...]:
+        """Append one step of the layers to a program; see `rl.core.policy_program`."""
+        *states, is_init = rest
+        network, owner = self.network, self._owner
+        if self.n_agents is not None or network.dropout or self.default_recurrent_mode:
+            builder.reject(f"{owner} has agents, dropout, or runs over sequences")
+        stems = _NAMES if network.bias else _NAMES[:2]
+        names = [f"{stem}{layer}" for layer in range(network.num_layers) for stem in stems]
+        if any(name not in network._parameters for name in names):  # noqa: SLF001  parametrized or replaced
+            builder.reject(f"{owner} has layers without parameters of their own")
+        units, layers = network.hidden_size, network.num_layers
+        builder.expect(x, network.input_size, owner)
+        is_init.dtype = torch.bool
+        builder.expect(is_init, 1, owner)
+        for state in states:
+            builder.expect(state, layers * units, owner)
+            state.shape = (layers, units)
+        y, *after = [Register(units), *(Register(layers * units, shape=(layers, units)) for _ in states)]
+        tensors = [
+            reader(network, f"{stem}{layer}") if stem in stems else _no_bias
+            for layer in range(layers)
+            for stem in _NAMES
+        ]
+        builder.add(self.cell, [x, *states, is_init], [y, *after], tensors, units=units, layers=layers)
+        return (y, *after)
 
     @property
     def _function(self) -> Callable[..., tuple[Tensor, ...]]:
