@@ -73,7 +73,6 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """Version of the weights."""
-        ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """Return a response to each prompt, in order.
@@ -82,7 +81,6 @@ class Engine(Protocol):
             prompts: Tokens so far of each dialogue.
             sampling: How responses are sampled.
         """
-        ...
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one.
@@ -90,7 +88,6 @@ class Engine(Protocol):
         Args:
             rollouts: Tokens.
         """
-        ...
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Replace the weights.
@@ -102,20 +99,10 @@ class Engine(Protocol):
         Raises:
             ArgumentError: If the version is not above the present one.
         """
-        ...
 
 
 def check_version(owner: str, version: int, present: int) -> int:
-    """Return a version of new weights.
-
-    Args:
-        owner: Name of the engine in messages.
-        version: Version of the new weights.
-        present: Version of the present weights.
-
-    Raises:
-        ArgumentError: If it is not above the present one.
-    """
+    """Return a version of new weights, which must be above the present one."""
     if version <= present:
         raise ArgumentError(f"{owner}: version must be above the present one ({present}), got {version}")
     return version
@@ -186,6 +173,7 @@ class TorchEngine:
         for one in prompts:
             if isinstance(one, str) or not len(one):
                 raise ArgumentError(f"TorchEngine: prompts must be lists of tokens, at least one each, got {one!r:.60}")
+            self._check_tokens(one)
         training = self.model.training
         self.model.eval()
         requests = [_Request(list(one)) for one in prompts]
@@ -202,6 +190,18 @@ class TorchEngine:
         finally:
             self.model.train(training)
         return [Completion(one.tokens, one.log_probs, self.version, one.finish) for one in requests]
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise for a token that the model does not have: on a GPU its embedding would end the process."""
+        if hasattr(self.model, "get_input_embeddings"):
+            size = len(self.model.get_input_embeddings().weight)  # pyright: ignore[reportCallIssue]
+            low, high = min(tokens), max(tokens)
+            if low < 0 or high >= size:
+                wrong = int(low if low < 0 else high)
+                raise ArgumentError(
+                    f"TorchEngine: tokens must be from 0 to {size - 1}, the vocabulary of the model, got {wrong}. Use"
+                    " its tokenizer"
+                )
 
     def _sample(self, batch: _Batch, sampling: Sampling) -> None:
         """Add one token to each row of the batch."""
@@ -239,6 +239,8 @@ class TorchEngine:
         found: list[Tensor] = []
         for start in range(0, len(rollouts), self.max_batch):
             part = rollouts[start : start + self.max_batch]
+            for one in part:
+                self._check_tokens(one.tokens.aminmax())
             rows = scorer(padded(part, pad_token=self.pad_token).to(self.device))[LOG_PROBS]
             found += [row[: len(one.tokens)] for row, one in zip(rows, part, strict=True)]
         return found

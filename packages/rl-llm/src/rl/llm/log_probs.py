@@ -295,7 +295,6 @@ class TokenScorer(nn.Module):
 
     @property
     def contract(self) -> Contract:
-        """Keys that are read and written."""
         reads = (
             Key(TOKENS, ("T",), "tokens", dtype=torch.int64),
             Key(ATTENTION, ("T",), "false for padding", dtype=torch.bool, optional=True),
@@ -308,12 +307,10 @@ class TokenScorer(nn.Module):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Keys that must be in the batch."""
         return self.contract.in_keys
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """Keys that are written."""
         return self.contract.out_keys
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

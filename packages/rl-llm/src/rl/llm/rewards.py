@@ -1,4 +1,7 @@
-"""Rewards of data sets: answers of GSM8K and MATH, expressions of Countdown, instructions of IFEval."""
+"""Rewards of data sets: answers of GSM8K and MATH, expressions of Countdown, instructions of IFEval.
+
+An answer that is wrong and between ``<answer>`` and ``</answer>`` has the `format_reward` of the first three.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ class RewardParser(Protocol):
             record: Record of the data set.
             text: Text of the answer.
         """
-        ...
 
 
 def _after_thought(text: str) -> str:
@@ -38,6 +40,16 @@ def _tag_content(text: str) -> str | None:
     """Return what the last ``<answer>`` holds after the last thought; None without one."""
     found = re.findall(r"<answer>(.*?)</answer>", _after_thought(text), re.DOTALL)
     return found[-1].strip() if found else None
+
+
+@final
+class ExactParser:
+    """Reward of 1 for the text under ``answer``, after a thought and without spaces around it, and 0 for any other."""
+
+    reads = ("answer",)
+
+    def __call__(self, record: Mapping[str, Any], text: str) -> float:
+        return float(_after_thought(text).strip() == str(record["answer"]).strip())
 
 
 class _AnswerParser(ABC):
@@ -75,9 +87,6 @@ def _number(text: str) -> Fraction | None:
 @final
 class GSM8KRewardParser(_AnswerParser):
     """Reward for records of GSM8K, whose ``answer`` ends with ``#### NUMBER``.
-
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
 
     Example:
         >>> record = {"question": "...", "answer": "48 / 2 = 24 #### 1,024"}
@@ -138,9 +147,6 @@ class MATHRewardParser(_AnswerParser):
     mathematical problem solving with the MATH dataset", 2021: without spaces, layout, units, degrees and ``x =``, and
     with ``a/b`` and ``\frac12`` as ``\frac{a}{b}`` and ``\frac{1}{2}``.
 
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
-
     Example:
         >>> record = {"problem": "...", "solution": r"So it is $\boxed{\dfrac{1}{2}}$."}
         >>> MATHRewardParser()(record, "<answer>0.5</answer>")
@@ -158,9 +164,6 @@ class MATHRewardParser(_AnswerParser):
 @final
 class CountdownRewardParser(_AnswerParser):
     """Reward for records of Countdown: an expression of ``nums``, each used once, whose value is ``target``.
-
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
 
     Example:
         >>> CountdownRewardParser()({"nums": [3, 4, 5], "target": 8}, "<answer>(5-3)*4</answer>")
@@ -283,11 +286,7 @@ class IfEvalScorer:
     reads = ("instruction_id_list", "kwargs")
 
     def __init__(
-        self,
-        *,
-        all_or_nothing: bool = False,
-        loose: bool = False,
-        detect_language: Callable[[str], str] | None = None,
+        self, *, all_or_nothing: bool = False, loose: bool = False, detect_language: Callable[[str], str] | None = None
     ) -> None:
         self.all_or_nothing, self.loose, self.detect_language = all_or_nothing, loose, detect_language
 

@@ -112,6 +112,10 @@ class TinyTransformer(nn.Module):
                 nn.init.zeros_(one.bias)
         nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)  # the untrained policy is nearly uniform
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of the tokens, as models of Hugging Face do."""
+        return self.tokens
+
     def forward(
         self,
         input_ids: Tensor,
@@ -294,8 +298,13 @@ class CharTokenizer:
     def apply_chat_template(
         self, conversation: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **options: Any
     ) -> dict[str, list[int]]:
-        """Return tokens of a conversation, and 1 for those that the assistant writes, its stop tokens included."""
-        del options
+        """Return tokens of a conversation, and 1 for those that the assistant writes, its stop tokens included.
+
+        Raises:
+            ArgumentError: If a role is unknown, or there is another template.
+        """
+        if options.get("chat_template", self.chat_template) != self.chat_template:
+            raise ArgumentError("CharTokenizer: it has a template of its own, and takes no other one but 'raw'")
         tokens: list[int] = []
         marks: list[int] = []
         for one in conversation:

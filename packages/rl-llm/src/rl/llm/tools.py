@@ -136,7 +136,6 @@ class CallParser(Protocol):
 
     def __call__(self, text: str) -> list[ToolCall]:
         """Return the calls of a text, in order."""
-        ...
 
 
 @final

@@ -48,7 +48,6 @@ class RetrieveLogProb:
         self.policy, self.key = policy, key
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the log-probabilities."""
         names = [key.name for key in contract_of(self.policy).reads]
         training = self.policy.training
         self.policy.eval()
@@ -76,7 +75,6 @@ class RetrieveKL:
         self.estimator = one_of(estimator, "RetrieveKL", "estimator", ("k1", "k2", "k3"))
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the divergence."""
         log_prob, reference = (tensordict[key].where(tensordict[TRAINED], 0) for key in (LOG_PROBS, REFERENCE))
         return tensordict.set("kl_penalty", kl_estimate(log_prob, reference, self.estimator))
 
@@ -113,7 +111,6 @@ class KLRewardTransform:
         self._score, self._kl = RetrieveLogProb(reference), RetrieveKL(estimator)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write reference, divergence and reward."""
         td = self._kl(self._score(tensordict))
         td.set((NEXT, REWARD), td[NEXT, REWARD] - self.coeff * td["kl_penalty"].sum(-1, keepdim=True))
         return td
@@ -133,7 +130,6 @@ class TemplateTransform:
         self.template = template
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the tokens."""
         histories: Any = tensordict.get(("history", "prompt"))
         rows = padded([self._encode(histories[i].messages(), tensordict, i) for i in range(len(tensordict))])
         return tensordict.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
@@ -190,7 +186,6 @@ class AddThinkingPrompt:
         self.max_times = as_integer(max_times, "AddThinkingPrompt", "max_times", least=1)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write histories, rewards and flags."""
         histories: list[Any] = []
         for i in range(len(tensordict)):
             row = tensordict[i]
@@ -263,5 +258,4 @@ class DataLoadingPrimer:
         return {"taken": self.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.taken = state["taken"]

@@ -23,27 +23,21 @@ class WeightReceiver(Protocol):
 
     def init(self, layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Prepare for weights of these names, shapes and dtypes; called once."""
-        ...
 
     def pause(self) -> None:
         """Stop sampling."""
-        ...
 
     def start(self, version: int) -> None:
         """Begin the weights of a version."""
-        ...
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
         """Take some of the weights."""
-        ...
 
     def finish(self) -> None:
         """Make the weights current."""
-        ...
 
     def resume(self) -> None:
         """Continue sampling."""
-        ...
 
 
 class WeightStore(Protocol):
@@ -52,11 +46,9 @@ class WeightStore(Protocol):
     @property
     def version(self) -> int:
         """Version of the current weights."""
-        ...
 
     def acquire(self, weights: Mapping[str, Tensor], reader: int, known: int = 0) -> int:
         """Copy the current weights into `weights` unless they are of version `known`; return their version."""
-        ...
 
 
 _NEXT = {"new": ("init",), "ready": ("start",), "updating": ("update", "finish")}
@@ -98,9 +90,7 @@ class WeightPush:
     def _enter(self, phase: str) -> None:
         if phase not in _NEXT[self.state]:
             expected = " or ".join(_NEXT[self.state])
-            raise RLError(
-                f"WeightPush: {phase} is not the next phase: the state is {self.state}, call {expected}",
-            )
+            raise RLError(f"WeightPush: {phase} is not the next phase: the state is {self.state}, call {expected}")
 
     def init(self, weights: Mapping[str, Tensor]) -> None:
         """Tell the engine names, shapes and dtypes of the weights.
