@@ -116,9 +116,6 @@ class MCAdvantage:
         rewards_key: Key of the rewards.
         advantage_key: Key of the advantage.
 
-    Raises:
-        ArgumentError: If an argument is out of its range.
-
     Example:
         >>> from tensordict import TensorDict
         >>> reward = torch.tensor([[1.0], [0.0], [0.0], [0.0]])

@@ -184,9 +184,6 @@ class LLMCollector:
         chunk: Number of tokens that one call of the engine samples at most; a full response if None.
         seed: Seed of the problems.
 
-    Raises:
-        ArgumentError: If a number is out of its range.
-
     Example:
         >>> from rl.llm import CharTokenizer, ScriptedEngine, SortTask
         >>> tokenizer = CharTokenizer(SortTask.alphabet)
@@ -360,7 +357,6 @@ class AsyncLLMCollector:
         self._thread.start()
 
     def __enter__(self) -> AsyncLLMCollector:
-        """Return the collector."""
         return self
 
     def __exit__(self, *_: object) -> None:

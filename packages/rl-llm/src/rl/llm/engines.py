@@ -28,9 +28,6 @@ class Sampling:
         temperature: Number by which logits are divided; 0 takes the most probable token.
         stop_strings: Texts that end a response; they stay in it.
         max_total: Number of tokens of a dialogue after which no further answer is sampled; no bound if None.
-
-    Raises:
-        ArgumentError: If a number is out of its range.
     """
 
     max_tokens: int = 64

@@ -227,12 +227,10 @@ class ChatEnv:
 
     @property
     def full_reward_spec(self) -> Composite:
-        """Reward of each dialogue."""
         return self._spec({REWARD: Unbounded(shape=(*self.batch_size, 1))})
 
     @property
     def full_done_spec(self) -> Composite:
-        """The three done flags."""
         return self._spec(
             {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
         )

@@ -265,9 +265,6 @@ class TokenScorer(nn.Module):
         entropy: Whether the entropy is written.
         chunk: Number of positions and of entries of the vocabulary that are computed at once.
 
-    Raises:
-        ArgumentError: If an argument is out of its range.
-
     Example:
         >>> from tensordict import TensorDict
         >>> scorer = TokenScorer(nn.Embedding(4, 4).requires_grad_(False))

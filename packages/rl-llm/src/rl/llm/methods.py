@@ -104,7 +104,6 @@ class Method:
         """Release what the method holds, at the end of a run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the source of data."""
         version, internal, gauss = self.rng.getstate()
         collector = {} if self.collector is None else {"collector": self.collector.state_dict()}
         return {"rng": [version, list(internal), gauss], **collector}

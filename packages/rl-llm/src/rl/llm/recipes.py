@@ -42,9 +42,6 @@ class LLMConfig(SharedSettings, RunConfig):
         env: Task: arithmetic, copy, count, countdown, guess or sort, or module:Class of a task of one's own; --task is
             the same option.
         total_frames: Number of optimizer steps on fresh data; --updates is the same option.
-
-    Raises:
-        ArgumentError: If a value is out of its range.
     """
 
     env: str = "sort"

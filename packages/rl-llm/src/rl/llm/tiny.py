@@ -277,7 +277,6 @@ class CharTokenizer:
         self._ids = {character: self._start + i for i, character in enumerate(alphabet)}
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return self._start + len(self.alphabet)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:

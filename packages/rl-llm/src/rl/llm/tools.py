@@ -362,9 +362,6 @@ class PythonInterpreter:
         file_mb: Largest file, MiB.
         max_chars: Largest number of characters of the output; its end is kept.
 
-    Raises:
-        ArgumentError: If a limit is out of its range.
-
     Example:
         >>> PythonInterpreter()("print(6 * 7)").strip()
         '42'

@@ -66,9 +66,6 @@ class RetrieveKL:
 
     Args:
         estimator: Estimator: "k1", "k2" or "k3", of `rl.llm.functional.kl_estimate`.
-
-    Raises:
-        ArgumentError: If the estimator is unknown.
     """
 
     def __init__(self, estimator: str = "k1") -> None:
@@ -91,9 +88,6 @@ class KLRewardTransform:
         reference: Reference policy.
         coeff: Weight of the divergence, at least 0.
         estimator: Estimator: "k1", "k2" or "k3".
-
-    Raises:
-        ArgumentError: If the weight is negative, or the estimator unknown.
 
     Example:
         >>> from rl.llm import TokenScorer
@@ -170,9 +164,6 @@ class AddThinkingPrompt:
         condition: Function of one row that returns whether the policy should think again.
         prompt: Text of the message.
         max_times: Number of times that a dialogue gets the message at most.
-
-    Raises:
-        ArgumentError: If the number is below 1.
     """
 
     def __init__(
@@ -212,7 +203,7 @@ class DataLoadingPrimer:
         seed: Seed of the order.
 
     Raises:
-        ArgumentError: If there is no record, or the number is below 1.
+        ArgumentError: If there is no record, or the rows of a batch are no multiple of `repeats`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -235,11 +226,6 @@ class DataLoadingPrimer:
         return self.records[order[place]]
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the next records.
-
-        Raises:
-            ArgumentError: If the rows are no multiple of `repeats`.
-        """
         if len(tensordict) % self.repeats:
             raise ArgumentError(
                 f"DataLoadingPrimer: rows must be a multiple of repeats ({self.repeats}), got {len(tensordict)}"
@@ -254,7 +240,6 @@ class DataLoadingPrimer:
         return tensordict
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of records taken."""
         return {"taken": self.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -56,7 +56,7 @@ _NEXT = {"new": ("init",), "ready": ("start",), "updating": ("update", "finish")
 
 @final
 class WeightPush:
-    """State machine of a push of weights to an engine; a phase in the wrong order is rejected and changes nothing.
+    """State machine of a push of weights to an engine; a phase in the wrong order raises `RLError`.
 
     | state | phase | next state |
     |---|---|---|
@@ -97,9 +97,6 @@ class WeightPush:
 
         Args:
             weights: Weights by name; their values are not read.
-
-        Raises:
-            RLError: If it was called before.
         """
         self._enter("init")
         layout = {name: (tuple(one.shape), one.dtype) for name, one in weights.items()}
@@ -113,7 +110,6 @@ class WeightPush:
             version: Version, above the present one.
 
         Raises:
-            RLError: If it is not the next phase.
             ArgumentError: If the version is not above the present one.
         """
         self._enter("start")
@@ -133,7 +129,6 @@ class WeightPush:
             weights: Weights by name, each sent once.
 
         Raises:
-            RLError: If it is not the next phase.
             ArgumentError: If a name is unknown or was sent before, or a shape or dtype is another one.
         """
         self._enter("update")
@@ -149,11 +144,7 @@ class WeightPush:
         self._sent |= weights.keys()
 
     def finish(self) -> None:
-        """Make the version current, and resume the engine.
-
-        Raises:
-            RLError: If it is not the next phase, or weights are missing.
-        """
+        """Make the version current, and resume the engine."""
         self._enter("finish")
         missing = sorted(self._layout.keys() - self._sent)
         if missing:
