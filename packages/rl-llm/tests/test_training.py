@@ -379,7 +379,9 @@ def test_texts_without_a_template_are_trained_and_evaluated_so(tmp_path):
     assert float(rows(sft.folder)[0]["train/num_tokens"]) == 4 * 3  # two digits and the stop token
 
 
-@pytest.mark.parametrize(("text", "message"), [("{{ messages }}", "template of its own"), (None, "there is no file")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{{ messages }}", "template of its own"), (None, "must be raw or a text file")]
+)
 def test_a_template_that_cannot_be_used_is_named(tmp_path, text, message):
     if text is not None:
         (tmp_path / "chat.jinja").write_text(text)
@@ -403,3 +405,19 @@ def test_a_template_that_cannot_be_used_is_named(tmp_path, text, message):
 def test_advantages_are_scaled_as_the_loss_is_published(loss, scaled):
     assert GRPO(loss=loss).scaled is scaled
     assert GRPO(loss="DAPOLoss", scale=False).scaled is False
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"alphabet": 3}', b'{"letters": "ab"}', b"[" * 100_000])
+def test_a_damaged_tokenizer_is_named(tmp_path, text):
+    save_model(*load_model("tiny", alphabet="01"), tmp_path)
+    (tmp_path / "char_tokenizer.json").write_bytes(text)
+    with pytest.raises(RLError, match="load_model"):
+        load_model(str(tmp_path))
+
+
+def test_a_damaged_history_is_named_when_a_run_continues(tmp_path):
+    settings = LLMSettings(updates=2, **SMALL)
+    train_llm(settings, FEW, out=tmp_path / "run", should_stop=lambda update: update == 1)
+    (tmp_path / "run" / "history.json").write_text("[")
+    with pytest.raises(CheckpointError, match="train_llm"):
+        train_llm(settings, FEW, out=tmp_path / "run", resume=True)

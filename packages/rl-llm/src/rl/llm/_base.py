@@ -126,10 +126,7 @@ class KeyedLoss(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
+        """Compute the losses of a batch, ``[*B]``.
 
         Raises:
             ContractError: If a key that is read is absent.

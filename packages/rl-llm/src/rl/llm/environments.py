@@ -57,14 +57,13 @@ def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
     if not isinstance(source, (str, Path)):
         found = list(source)
     elif Path(source).is_file():
-        text = Path(source).read_text(encoding="utf-8")
-        parts = [text] if text.lstrip().startswith("[") else text.splitlines()
         try:
-            read = [json.loads(one) for one in parts]
-        except json.JSONDecodeError as error:
-            raise ArgumentError(
-                f"read_records: {source} must have a JSON object a line, got {error.doc!r:.60}"
-            ) from error
+            text = Path(source).read_text(encoding="utf-8-sig")
+            lines = [text] if text.lstrip().startswith("[") else text.split("\n")  # other ends of lines may be in texts
+            read = [json.loads(one) for one in lines if one.strip()]
+        except (ValueError, RecursionError) as error:  # of JSON, or bytes that are no text
+            got = getattr(error, "doc", f"{error}")
+            raise ArgumentError(f"read_records: {source} must have a JSON object a line, got {got!r:.60}") from error
         found = read[0] if text.lstrip().startswith("[") else read
     else:
         raise ArgumentError(f"read_records: there is no file {source}. Download the data set, and pass its path")

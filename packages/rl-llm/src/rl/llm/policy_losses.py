@@ -364,7 +364,6 @@ class CISPOLoss(PolicyLoss):
     MiniMax, "MiniMax-M1", 2025, eq. 4; cap of Khatri et al., "The art of scaling reinforcement learning compute", 2025.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         high: Largest weight, a ratio of at least 1.
         low: Smallest weight, a ratio in [0, 1].
     """

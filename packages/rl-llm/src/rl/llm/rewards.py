@@ -53,11 +53,7 @@ class ExactParser:
 
 
 class _AnswerParser(ABC):
-    """Parser that compares what ``<answer>`` holds: 1 if it is right, `format_reward` if it is not, 0 without it.
-
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
-    """
+    """Parser that compares what ``<answer>`` holds: 1 if it is right, `format_reward` if it is not, 0 without it."""
 
     def __init__(self, format_reward: float = 0.1) -> None:
         self.format_reward = as_number(format_reward, type(self).__name__, "format_reward")

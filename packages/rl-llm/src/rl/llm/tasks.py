@@ -340,7 +340,7 @@ def make_task(name: str, **options: Any) -> Task:
     if colon:
         try:
             kind: Any = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ArgumentError(f"make_task: {name!r} cannot be imported ({error})") from error
         if not isinstance(kind, type) or not issubclass(kind, Task):
             raise ArgumentError(f"make_task: {name!r} must be a subclass of Task, got {kind!r:.80}")

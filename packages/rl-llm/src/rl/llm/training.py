@@ -118,9 +118,10 @@ def _sampler(model: nn.Module, tokenizer: Any, seed: int, chat_template: str) ->
     """Return the template of a tokenizer or a file, and an engine that samples with the model."""
     text = chat_template or None
     if text not in (None, "raw"):
-        if not Path(chat_template).is_file():
-            raise ArgumentError(f"train_llm: chat_template must be a file or raw, there is no file {chat_template}")
-        text = Path(chat_template).read_text(encoding="utf-8")
+        try:
+            text = Path(chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"train_llm: chat_template must be raw or a text file, got {error}") from error
         if not isinstance(tokenizer, CharTokenizer):
             tokenizer.chat_template = text  # which is saved with the model
     template = ChatTemplate(tokenizer, template=text)
@@ -259,9 +260,13 @@ class _Run:
             return
         history, before = self.folder / "history.json", list[Any]()
         if self.update:
-            before = json.loads(history.read_text(encoding="utf-8"))
+            with checkpoints.reading("train_llm"):
+                before = json.loads(history.read_text(encoding="utf-8"))
         else:
-            self.folder.mkdir(parents=True)
+            try:
+                self.folder.mkdir(parents=True)
+            except OSError as error:
+                raise RLError(f"train_llm: the run folder cannot be created ({error})") from error
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         started = {
             "frames": self.update,
@@ -467,7 +472,7 @@ def _share_weights(loss: Any, batch: TensorDictBase) -> None:
 
 def _checked_device(device: str) -> str:
     try:
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BackendError(f"train_llm: the device {device!r} cannot be used here ({reason})") from error

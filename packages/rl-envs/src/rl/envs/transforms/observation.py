@@ -22,7 +22,7 @@ from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Reset, Step, Transform, write_result
 from rl.envs.transforms._maps import mapped_spec
-from rl.envs.transforms._specs import Specs
+from rl.envs.transforms._specs import Specs, as_values
 
 __all__ = [
     "CatFrames",
@@ -449,7 +449,11 @@ class ClipTransform(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         none = low is None and high is None
-        if none or (low is not None and high is not None and bool(torch.as_tensor(low > high).any())):
+        lows, highs = (
+            None if one is None else as_values(one, "ClipTransform", name, infinite=True)
+            for name, one in (("low", low), ("high", high))
+        )
+        if none or (lows is not None and highs is not None and bool((lows > highs).any())):
             raise ArgumentError(f"ClipTransform needs low, high or both, in this order; got {low} and {high}")
         self.low, self.high = low, high
 
