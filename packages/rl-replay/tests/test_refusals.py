@@ -57,10 +57,6 @@ def test_rows_are_found_by_arrays_as_by_tensors(storage):
     assert len(buffer[[]]) == 0
     assert buffer[[True, False, False, True, False]]["x"].tolist() == [0, 3]
     assert buffer[-1]["x"].item() == 4
-    for end in ([-1, 0], np.array([-1, 0]), torch.tensor([-1, 0])):
-        assert buffer[end]["x"].tolist() == [4, 0]
-    with pytest.raises(IndexError, match="index -6 is outside"):
-        buffer[[-6]]
     for index in (-6, [-1], [5]):
         with pytest.raises(IndexError, match="outside"):
             buffer[index]

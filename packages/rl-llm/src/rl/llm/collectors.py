@@ -79,7 +79,9 @@ class Dialogue:
         self.answers.append(text)
         self.messages.append({"role": "assistant", "content": text})
         reply = task.reply(self.problem, self.answers) if complete or task.rewards_truncated else Reply(0.0)
-        self.reward += reply.reward
+        if not isinstance(reply, Reply) or not isinstance(reply.reward, (int, float, Tensor)):
+            raise ArgumentError(f"{type(task).__name__}: reply must return a Reply with a number, got {reply!r:.100}")
+        self.reward += float(reply.reward)
         self.terminated = complete and not reply.messages
         self.truncated = not self.terminated and (not complete or len(self.answers) >= task.max_turns)
         return reply.reward, [] if self.done else [*reply.messages]

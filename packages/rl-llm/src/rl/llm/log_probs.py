@@ -18,10 +18,10 @@ from rl.llm._keys import ATTENTION, ENTROPY, LOG_PROBS, SEQUENCE, TOKENS
 
 __all__ = ["TokenScorer", "linear_log_probs", "log_probs_of_logits", "token_positions"]
 
+#: rows and columns of a chunk: 64 MiB in single precision.
 _TIME, _VOCABULARY = 1024, 16384
-"""Rows and columns of a chunk: 64 MiB in single precision."""
+#: logit of an entry whose probability is 0.
 _FLOOR = -1e30
-"""Logit of an entry whose probability is 0."""
 
 
 class _Source:

@@ -23,8 +23,8 @@ from rl.llm.surrogates import CISPO, Correction, PPOClip, Surrogate, check_choic
 __all__ = ["CISPOLoss", "DAPOLoss", "DistillationLoss", "DrGRPOLoss", "GRPOLoss", "GSPOLoss", "PolicyLoss", "RLOOLoss"]
 
 
+#: log-ratio from which the first batch gives a warning: half of the usual clip, above rounding in bfloat16.
 _DRIFT = 0.1
-"""Log-ratio from which the first batch gives a warning: half of the usual clip, above rounding in bfloat16."""
 
 
 class PolicyLoss(TokenLoss):
@@ -257,6 +257,8 @@ class PolicyLoss(TokenLoss):
 
 def _pair(value: float | tuple[float, float]) -> tuple[float, float]:
     """Return the distances of both bounds from 1."""
+    if isinstance(value, tuple) and len(value) != 2:
+        raise ArgumentError(f"clip_epsilon must be a number or a pair of numbers, got {value}")
     return value if isinstance(value, tuple) else (value, value)
 
 

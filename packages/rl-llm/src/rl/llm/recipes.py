@@ -176,17 +176,17 @@ def _algorithm(config: type[LLMConfig]) -> Algorithm:
     return Algorithm(config, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=presets)
 
 
+#: group relative policy optimization.
 GRPO = _algorithm(GRPOConfig)
-"""Group relative policy optimization."""
 
+#: supervised fine-tuning.
 SFT = _algorithm(SFTConfig)
-"""Supervised fine-tuning."""
 
+#: supervised training on one's own best answers.
 EXPERT_ITERATION = _algorithm(ExpertIterationConfig)
-"""Supervised training on one's own best answers."""
 
+#: direct preference optimization.
 DPO = _algorithm(DPOConfig)
-"""Direct preference optimization."""
 
+#: on-policy distillation.
 DISTILL = _algorithm(DistillationConfig)
-"""On-policy distillation."""

@@ -38,8 +38,10 @@ def _after_thought(text: str) -> str:
 
 def _tag_content(text: str) -> str | None:
     """Return what the last ``<answer>`` holds after the last thought; None without one."""
-    found = re.findall(r"<answer>(.*?)</answer>", _after_thought(text), re.DOTALL)
-    return found[-1].strip() if found else None
+    # By its ends, in the time of one pass: a policy may repeat a tag.
+    before, closed, _ = _after_thought(text).rpartition("</answer>")
+    _, opened, content = before.rpartition("<answer>")
+    return content.partition("</answer>")[0].strip() if closed and opened else None
 
 
 @final
@@ -71,6 +73,8 @@ class _AnswerParser(ABC):
 
 def _number(text: str) -> Fraction | None:
     text = re.sub(r"[$%\s]", "", text).rstrip(".")
+    if len(text) > 256 or re.search(r"e[-+]?\d{4}", text, re.IGNORECASE):
+        return None  # a fraction has all its digits: 1e999999999 would take hours
     if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", text):
         text = text.replace(",", "")  # of thousands; "1,2" is a list
     text = re.sub(r"^(-?)\\frac\{(-?\d+)\}\{(\d+)\}$", r"\1\2/\3", text)
@@ -95,7 +99,7 @@ class GSM8KRewardParser(_AnswerParser):
 
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
         found = _number(answer)
-        return found is not None and found == _number(record["answer"].rpartition("####")[2])
+        return found is not None and found == _number(str(record["answer"]).rpartition("####")[2])
 
 
 def _boxed(text: str) -> str:
@@ -111,6 +115,7 @@ def _boxed(text: str) -> str:
     return text[begin:]
 
 
+#: what `MATHRewardParser` replaces in formulas, in order.
 _LAYOUT = (
     (r"\\(left|right|displaystyle|[,!;:]|\s)|\\?\$|\\?%|\^\{?\\circ\}?|~", ""),
     (r"(\S)\\(text|mbox|mathrm)\{\s[^{}]*\}.*$", r"\1"),  # a unit
@@ -125,7 +130,6 @@ _LAYOUT = (
     (r"^(-?\w+)/(\w+)$", r"\\frac{\1}{\2}"),
     (r"(?<!\d)\.(?=\d)", "0."),
 )
-"""What `MATHRewardParser` replaces in formulas, in order."""
 
 
 def _plain_math(text: str) -> str:
@@ -152,7 +156,7 @@ class MATHRewardParser(_AnswerParser):
     reads = ("solution",)
 
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
-        found, expected = (_plain_math(_boxed(one)) for one in (answer, record["solution"]))
+        found, expected = (_plain_math(_boxed(one)) for one in (answer, str(record["solution"])))
         number = _number(found)
         return found == expected or (number is not None and number == _number(expected))
 
@@ -190,7 +194,7 @@ def _parts(text: str, pattern: str) -> list[str] | None:
 def _is_json(text: str) -> bool:
     try:
         json.loads(re.sub(r"^```(json)?|```$", "", text.strip(), flags=re.IGNORECASE))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -229,18 +233,18 @@ _RULES: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
     ),
     "length_constraints:nth_paragraph_first_word": _first_word,
     "detectable_format:number_bullet_lists": lambda text, k: (
-        _count(text, r"^\s*(?:\*[^*]|-).*$", re.MULTILINE) == k["num_bullets"]
+        _count(text, r"^[^\S\n]*(?:\*[^*]|-).*$", re.MULTILINE) == k["num_bullets"]
     ),
     "detectable_format:number_highlighted_sections": lambda text, k: _has(
-        _count(text, r"\*[^\n*]*[^\s*][^\n*]*\*"), k, "num_highlights"
+        _count(text, r"\*(?=[^\n*]*[^\s*])[^\n*]*\*"), k, "num_highlights"
     ),
     "detectable_format:multiple_sections": lambda text, k: _has(
         _count(text, rf"\s?{k['section_spliter']}\s?\d+\s?"), k, "num_sections"
     ),
-    "detectable_format:title": lambda text, _: _count(text, r"<<[^\n]*[^\n\s<>][^\n]*>>") > 0,
+    "detectable_format:title": lambda text, _: any(one.strip("<> ") for one in re.findall(r"<<[^\n]+>>", text)),
     "detectable_format:json_format": lambda text, _: _is_json(text),
     "detectable_format:constrained_response": lambda text, _: any(one in text for one in _FEW),
-    "detectable_content:number_placeholders": lambda text, k: _has(_count(text, r"\[.*?\]"), k, "num_placeholders"),
+    "detectable_content:number_placeholders": lambda text, k: _has(_count(text, r"\[[^]\n]*]"), k, "num_placeholders"),
     "detectable_content:postscript": _postscript,
     "change_case:english_lowercase": lambda text, _: text.islower(),
     "change_case:english_capital": lambda text, _: text.isupper(),
@@ -312,4 +316,4 @@ class IfEvalScorer:
 
     def __call__(self, record: Mapping[str, Any], text: str) -> float:
         found = self.followed(record, text)
-        return float(all(found)) if self.all_or_nothing else sum(found) / len(found)
+        return float(all(found)) if self.all_or_nothing else sum(found) / max(len(found), 1)

@@ -105,6 +105,7 @@ def _check_positive(settings: Any, *names: str) -> None:
             raise ArgumentError(f"{owner}: {name} must be above 0, got {getattr(settings, name)!r}")
 
 
+#: policy losses, and whether they are published with advantages that are divided by the standard deviation.
 _SCALED = {
     "DAPOLoss": True,
     "GRPOLoss": True,
@@ -113,7 +114,6 @@ _SCALED = {
     "CISPOLoss": True,
     "RLOOLoss": False,
 }
-"""Policy losses, and whether they are published with advantages that are divided by the standard deviation."""
 _REWARDS = ("exact", "gsm8k", "math", "countdown", "ifeval")
 
 
@@ -133,8 +133,8 @@ class Records:
 
     def __post_init__(self) -> None:
         if self.reward not in _REWARDS:
-            owner = type(self).__name__
-            raise ArgumentError(f"{owner}: reward must be one of {', '.join(_REWARDS)}, got {self.reward!r}")
+            known = ", ".join(_REWARDS)
+            raise ArgumentError(f"{type(self).__name__}: reward must be one of {known}, got {self.reward!r}")
 
 
 @dataclass(frozen=True)

@@ -215,8 +215,8 @@ def countdown_value(text: str, numbers: Sequence[int]) -> Fraction | None:
         >>> countdown_value("(5-3)*4", [3, 4, 5]), countdown_value("5+5", [5, 3])
         (Fraction(8, 1), None)
     """
-    used = [int(one) for one in re.findall(r"\d+", text)]
-    if sorted(used) != sorted(numbers) or not re.fullmatch(r"[\d+\-*/() ]+", text) or len(text) > 256:
+    other = len(text) > 256 or not re.fullmatch(r"[\d+\-*/() ]+", text)
+    if other or sorted(int(one) for one in re.findall(r"\d+", text)) != sorted(numbers):
         return None
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
@@ -306,7 +306,7 @@ class GuessTask(Task):
         last = answers[-1]
         if last == str(problem.answer):
             return Reply(1.0)
-        if len(answers) >= self.max_turns or not last.isdecimal():
+        if len(answers) >= self.max_turns or not last.isdecimal() or len(last) > 99:
             return Reply(0.0)
         return Reply(0.0, _user(">" if problem.answer > int(last) else "<"))
 

@@ -285,7 +285,7 @@ class CharTokenizer:
         Raises:
             ArgumentError: If a character is not in the alphabet.
         """
-        unknown = sorted({*text} - {*self._ids})
+        unknown = sorted({*text} - {*self._ids}) if isinstance(text, str) else [f"{text}"]
         if unknown:
             raise ArgumentError(f"CharTokenizer: text must be of {self.alphabet!r}, got {''.join(unknown)!r}")
         return [self._ids[one] for one in text] + ([self.eos_token_id] if add_special_tokens else [])

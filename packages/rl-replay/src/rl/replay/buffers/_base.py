@@ -359,15 +359,12 @@ class ReplayBuffer(Stateful):
             yield future.result()[0]
 
     def __getitem__(self, index: Index) -> Any:
-        """Copy of stored rows, without transforms: one row for an int, a batch otherwise; from the end if negative.
+        """Copy of stored rows, without transforms: one row for an int, which may count from the end, a batch otherwise.
 
         Raises:
             IndexError: If an index is outside of the stored rows.
         """
-        stored = len(self.storage)
-        index = row_index(type(self).__name__, index, stored)
-        if isinstance(index, Tensor):  # what is outside of the rows stays as it is, and the storage names it
-            index = torch.where((index < 0) & (index >= -stored), index + stored, index)
+        index = row_index(type(self).__name__, index, len(self.storage))
         with self._lock:
             rows = self.storage.get(index)
         return rows if isinstance(index, int) else self._collate(rows)
