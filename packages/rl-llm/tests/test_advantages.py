@@ -105,3 +105,13 @@ def test_contract_and_refusals():
         MCAdvantage(2)(batch_of(torch.randn(6)))
     with pytest.raises(ContractError, match="Score the responses before"):
         MCAdvantage(2)(TensorDict(batch_size=[2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+def test_rewards_may_be_integers(dtype):
+    reward = torch.tensor([[1], [0], [0], [1]])
+    found, expected = (
+        MCAdvantage(2)(TensorDict({"next": {"reward": reward.to(kind)}}, batch_size=[4]))
+        for kind in (dtype, torch.float32)
+    )
+    assert torch.equal(found["advantage"], expected["advantage"])

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from rl.core.errors import RLError
+from rl.core.errors import ArgumentError, RLError
 from rl.llm import (
     AsyncLLMCollector,
     CharTokenizer,
@@ -225,3 +225,19 @@ def test_unfit_settings_are_refused():
         AsyncLLMCollector(collector_of([[1]], chunk=1), max_staleness=0)
     with pytest.raises(ValueError, match="max_tokens"):
         Sampling(max_tokens=0)
+
+
+@pytest.mark.parametrize("reply", [None, 1.0, Reply("1"), Reply(None), ("1", ())])
+def test_what_is_no_reply_is_named_with_its_task(reply):
+    class Bad(Task):
+        def sample(self, rng):
+            return Problem(({"role": "user", "content": "1"},), "1")
+
+        def reply(self, problem, answers):
+            return reply
+
+    tokenizer = CharTokenizer("01")
+    engine = ScriptedEngine([[8, 1]], stop_tokens=[1])
+    collector = LLMCollector(Bad(), ChatTemplate(tokenizer), engine, groups_per_batch=1, group_size=1)
+    with pytest.raises(ArgumentError, match="Bad: reply must return a Reply with a number, got"):
+        collector.collect()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rl.core.errors import ArgumentError
 from rl.llm import (
     CharTokenizer,
     ChatTemplate,
@@ -158,3 +159,28 @@ def test_the_model_refuses_longer_sequences_and_unfit_sizes():
         TinyTransformer(5, max_length=4)(torch.zeros(1, 5, dtype=torch.int64))
     with pytest.raises(ValueError, match="multiple of heads"):
         TinyTransformer(5, width=10)
+
+
+@pytest.mark.parametrize("wrong", [-1, 17, 1 << 40])
+def test_a_token_that_the_model_does_not_have_is_named(wrong):
+    engine = TorchEngine(TinyTransformer(17, width=16, depth=1, heads=2), stop_tokens=[1])
+    message = f"tokens must be from 0 to 16, the vocabulary of the model, got {wrong}"
+    with pytest.raises(ArgumentError, match=message):
+        engine.generate([[3], [4, wrong]], Sampling(2))
+    with pytest.raises(ArgumentError, match=message):
+        engine.score([Rollout.of([Segment.given([4, wrong], role="user")])])
+
+
+@pytest.mark.parametrize("prompt", ["12", [5.5], [[5]], None, [], torch.tensor([5.0]), ["5"]])
+def test_a_prompt_that_is_no_list_of_tokens_is_named(prompt):
+    engine = TorchEngine(TinyTransformer(17, width=16, depth=1, heads=2), stop_tokens=[1])
+    with pytest.raises(ArgumentError, match="prompts must be lists of tokens"):
+        engine.generate([[3], prompt], Sampling(2))
+
+
+def test_stops_are_tokens_and_texts():
+    model = TinyTransformer(17, width=16, depth=1, heads=2)
+    with pytest.raises(ArgumentError, match="a stop token must be an integer, got None"):
+        TorchEngine(model, stop_tokens=[None])
+    with pytest.raises(ArgumentError, match="stop_strings must be a tuple of texts, got '12'"):
+        Sampling(2, stop_strings="12")

@@ -257,3 +257,13 @@ def test_records_are_dealt_in_epochs_and_resume():
     assert following[0] == following[1]
     with pytest.raises(ValueError, match="multiple of repeats"):
         primer(TensorDict({}, batch_size=[3]))
+
+
+def test_records_may_have_empty_lines_a_mark_of_their_encoding_and_any_character(tmp_path):
+    file = tmp_path / "records.jsonl"
+    rows = [{"q": "a\u2028b\x85c\u00e9"}, {"q": "2"}]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    file.write_bytes(("\ufeff" + "\r\n\n".join(lines) + "\n\n").encode())
+    assert read_records(file) == rows
+    file.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
+    assert read_records(file) == rows

@@ -5,6 +5,7 @@ import torch
 
 from rl.llm import (
     GRPO,
+    SFT,
     ChatTemplate,
     LLMSettings,
     Rollout,
@@ -34,9 +35,9 @@ def folder(tmp_path_factory):
     """A tiny Llama with a tokenizer of characters, as a folder."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    special = ["</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>"]
+    special = ["</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>", "<unk>"]
     words = {one: i for i, one in enumerate([*special, *"0123456789"])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>")
@@ -124,3 +125,42 @@ def test_samples_of_a_thread_train_a_model_of_hugging_face(folder, tmp_path):
     settings = LLMSettings(model=str(folder), updates=3, **FEW)
     result = train_llm(settings, GRPO(groups=2, group_size=4, max_staleness=1), out=tmp_path / "run")
     assert result.updates == 3
+
+
+def test_a_template_of_a_file_replaces_that_of_the_tokenizer_and_is_saved_with_the_model(folder, tmp_path):
+    file = tmp_path / "chat.jinja"
+    file.write_text(CHATML.replace("<|assistant|>", "<|tool|>"))  # another start of an answer
+    settings = LLMSettings(model=str(folder), chat_template=str(file), updates=1, **FEW)
+    train_llm(settings, GRPO(groups=2, group_size=2), out=tmp_path / "run")
+    tokenizer = load_model(str(tmp_path / "run" / "model"))[1]
+    assert tokenizer.chat_template == file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "method", "task", "message"),
+    [
+        ("{% generation %}", "", SFT(batch_size=2), "sort", "does not mark the assistant"),
+        ("</s>{% endgeneration %}", "{% endgeneration %}</s>", SFT(batch_size=2), "sort", "stop token is not marked"),
+        ("{{ m.content }}</s>{% endgeneration %}", "{{ m.content }}{% endgeneration %}", None, "sort", "without </s>"),
+        (
+            "{{ m.content }}</s>{% endgen",
+            "{{ m.content if loop.last }}</s>{% endgen",
+            None,
+            "guess",
+            "earlier tokens change",
+        ),
+    ],
+)
+def test_a_template_is_checked_for_what_the_run_needs(folder, tmp_path, old, new, method, task, message):
+    text = CHATML.replace(old, new)
+    text = text if "{% generation %}" in text else text.replace("{% endgeneration %}", "")
+    (tmp_path / "chat.jinja").write_text(text)
+    settings = LLMSettings(model=str(folder), chat_template=str(tmp_path / "chat.jinja"), task=task, updates=1)
+    with pytest.raises(ValueError, match=message):
+        train_llm(settings, method or GRPO(groups=2, group_size=2), out=tmp_path / "run")
+
+
+def test_a_template_without_marks_is_enough_for_sampled_answers(folder, tmp_path):
+    (tmp_path / "chat.jinja").write_text(CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
+    settings = LLMSettings(model=str(folder), chat_template=str(tmp_path / "chat.jinja"), updates=1, **FEW)
+    assert train_llm(settings, GRPO(groups=2, group_size=2), out=tmp_path / "run").updates == 1

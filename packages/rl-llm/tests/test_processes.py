@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch import distributed, multiprocessing
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import ArgumentError, CheckpointError
 from rl.llm import DPO, GRPO, SFT, DAPOLoss, DPOLoss, DrGRPOLoss, LLMSettings, Method, PolicyLoss, PPOClip, train_llm
 
 SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 4, "updates": 3, "threads": 1}
@@ -87,6 +87,17 @@ def train_each(folder):
             train_llm(LLMSettings(micro_batch=size, **SMALL), method, out=folder / f"{name}-{size}")
 
 
+SHARDED = {"tokens": Given, "sft": SFT(batch_size=6), "dpo": DPO(pairs=4, group_size=2)}
+
+
+def shard(folder):
+    for name, method in SHARDED.items():
+        settings = LLMSettings(micro_batch=2, shard=True, checkpoint_every=1, **SMALL)
+        train_llm(settings, method, out=folder / f"{name}-sharded")
+    train_llm(settings, method, out=folder / "dpo-parts", should_stop=lambda update: update == 2)
+    train_llm(settings, method, out=folder / "dpo-parts", resume=True)
+
+
 GROUPS = GRPO(groups=4, group_size=4, epochs=1)
 
 
@@ -108,7 +119,7 @@ def refuse(folder):
 def _process(rank, folder):
     file = f"file://{folder / 'rendezvous'}"
     distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2, timeout=timedelta(seconds=120))
-    for work in (train_each, sample, refuse):
+    for work in (train_each, sample, refuse, shard):
         work(folder)
     distributed.destroy_process_group()
 
@@ -138,3 +149,21 @@ def test_each_process_samples_its_groups_and_the_run_continues_bit_by_bit(folder
     assert weights[0] == weights[1]
     with pytest.raises(CheckpointError, match="had 2 processes, got 1"):
         train_llm(LLMSettings(checkpoint_every=1, **SMALL), GROUPS, out=folder / "whole", resume=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*in the first batch the log-ratio")  # of a batch that was made up
+def test_divided_weights_train_as_entire_ones_and_continue_bit_by_bit(folder):
+    for name, whole in (("tokens", "tokens-2"), ("sft", "sft-2")):
+        for one, other in zip(rows(folder / f"{name}-sharded"), rows(folder / whole), strict=True):
+            assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-6, rel=1e-6)
+            assert one["train/grad_norm"] == pytest.approx(other["train/grad_norm"], rel=1e-4)
+    first = rows(folder / "dpo-sharded")[0]
+    assert first["train/loss"] == pytest.approx(0.693147, abs=1e-4)  # policy and reference are equal at the start
+    weights = [(folder / name / "model" / "model.safetensors").read_bytes() for name in ("dpo-sharded", "dpo-parts")]
+    assert weights[0] == weights[1]
+
+
+def test_weights_are_divided_among_several_processes_alone(tmp_path):
+    with pytest.raises(ArgumentError, match="Start them with torchrun"):
+        train_llm(LLMSettings(shard=True, **SMALL), SFT(batch_size=2), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

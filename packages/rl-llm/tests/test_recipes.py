@@ -149,6 +149,8 @@ FILES = {
     "numbers.jsonl": "3\n",
     "letters.jsonl": '{"prompt": "ab", "completion": "1"}\n',
     "question.jsonl": '{"messages": [{"role": "user", "content": "1"}]}\n',
+    "bytes.jsonl": b"\xff\xfe{",
+    "deep.jsonl": "[" * 100_000,
     "role.jsonl": '{"messages": [{"role": "boss", "content": "1"}, {"role": "assistant", "content": "1"}]}\n',
 }
 
@@ -165,6 +167,15 @@ FILES = {
         ("sft --dataset question.jsonl", "with an answer of the assistant"),
         ("sft --dataset role.jsonl", "record 1 of role.jsonl does not fit .*got 'boss'"),
         ("dpo --dataset keys.jsonl", "must have prompt, chosen and rejected"),
+        ("grpo --dataset bytes.jsonl", "bytes.jsonl must have a JSON object a line, got .*can't decode"),
+        ("sft --dataset deep.jsonl", "deep.jsonl must have a JSON object a line"),
+        ("grpo --chat-template bytes.jsonl", "chat_template must be raw or a text file, got .*can't decode"),
+        ("grpo --chat-template absent", "chat_template must be raw or a text file, got .*absent"),
+        ("grpo --reward best", "reward must be one of exact"),
+        ("grpo --task :", "':' cannot be imported"),
+        ("grpo --device meta", "the device 'meta' cannot be used here"),
+        ("grpo --out empty.jsonl/run", "the run folder cannot be created"),
+        ("grpo --shard", "Start them with torchrun"),
         ("grpo --task sorting", "'sort', got 'sorting'"),
         ("grpo --task-options {size:3}", "must be a mapping"),
         ("grpo --task-options={\"size\":3}", "options must be arguments of sort"),
@@ -184,7 +195,7 @@ FILES = {
 def test_a_wrong_command_gets_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     try:
         assert train([*words.split(), "--display", "none"]) == 2
         line = capsys.readouterr().err.strip()

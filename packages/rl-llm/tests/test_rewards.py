@@ -1,8 +1,17 @@
 """Rewards of data sets on records written here."""
 
+import time
+
 import pytest
 
-from rl.llm import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser
+from rl.llm import (
+    CountdownRewardParser,
+    GSM8KRewardParser,
+    IfEvalScorer,
+    JSONCallParser,
+    MATHRewardParser,
+    XMLBlockParser,
+)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +140,43 @@ def test_loose_scores_ignore_the_first_line_the_last_line_and_asterisks():
     record = {"instruction_id_list": ["startend:quotation", "change_case:english_lowercase"], "kwargs": [{}, {}]}
     text = 'Sure: \n**"quoted"**'
     assert (IfEvalScorer()(record, text), IfEvalScorer(loose=True)(record, text)) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("number", ["1e999999999", "-1E+99999", "9" * 100_000, "1/0", "1e9999/1"])
+def test_a_number_that_takes_for_ever_is_wrong_at_once(number):
+    begun = time.perf_counter()
+    for parser, record in (
+        (GSM8KRewardParser(), {"answer": "#### 1"}),
+        (MATHRewardParser(), {"solution": r"\boxed{1}"}),
+        (CountdownRewardParser(), {"nums": [1], "target": 1}),
+    ):
+        assert parser(record, f"<answer>{number}</answer>") == 0.1
+    assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize(
+    "piece", ["<answer>", "<think>", "<tool_call>", '<tool name="a">', '<tool name="a"', "<<", "["]
+)
+def test_an_answer_that_repeats_a_piece_is_read_in_the_time_of_its_length(piece):
+    begun, text = time.perf_counter(), piece * 5000
+    assert GSM8KRewardParser()({"answer": "#### 1"}, text) == 0
+    assert [call for call in JSONCallParser()(text) if not call.error] == []
+    assert XMLBlockParser()(text) == []
+    names = ["detectable_format:title", "detectable_content:number_placeholders", "detectable_format:json_format"]
+    record = {"instruction_id_list": names, "kwargs": [{}, {"num_placeholders": 1}, {}]}
+    assert IfEvalScorer()(record, text) == 0
+    assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("<answer>2</answer> or <answer> 1 </answer>", 1.0),
+        ("<answer>1</answer> </answer>", 1.0),
+        ("<answer>2 <answer>1</answer>", 1.0),
+        ("</answer>1<answer>", 0.0),
+        ("<answer>1", 0.0),
+    ],
+)
+def test_the_last_answer_counts(text, reward):
+    assert GSM8KRewardParser()({"answer": 1}, text) == reward

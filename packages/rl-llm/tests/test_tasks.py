@@ -81,3 +81,11 @@ def test_unknown_tasks_and_options_are_refused():
 
 def test_a_task_of_ones_own_is_named_by_its_module():
     assert isinstance(make_task("rl.llm.tasks:CopyTask", length=2), CopyTask)
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("answer", ["", "9" * 10_000, "\u0661", "1e999999999", "(" * 10_000, "\0", "-1", "1/0"])
+def test_whatever_is_answered_has_a_reward(name, answer):
+    task = make_task(name)
+    reply = task.reply(task.sample(random.Random(0)), [answer])
+    assert 0 <= reply.reward <= 1

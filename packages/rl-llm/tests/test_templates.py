@@ -228,3 +228,14 @@ def test_histories_keep_messages_and_calls_of_tools():
 def test_messages_that_are_not_of_a_conversation_are_refused(messages):
     with pytest.raises(ArgumentError, match="History"):
         History.from_chats(messages)
+
+
+def test_texts_without_a_template_are_one_after_the_other_with_a_stop_token_after_each_answer():
+    tokenizer = Characters(template=None)
+    template = ChatTemplate(tokenizer, template="raw")
+    template.check()
+    rollout = template.rollout(CHAT)
+    assert rollout.text(tokenizer) == "ruleshello there<think>so</think>hi<|im_end|>byelater<|im_end|>"
+    assert tokenizer.decode(rollout.tokens[rollout.mask].tolist()) == "<think>so</think>hi<|im_end|>later<|im_end|>"
+    with pytest.raises(ArgumentError, match="must show tools"):
+        ChatTemplate(tokenizer, template="raw", tools=[{}])

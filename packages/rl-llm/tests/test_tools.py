@@ -17,6 +17,7 @@ from rl.llm import (
     MCPTools,
     PythonInterpreter,
     ScriptedEngine,
+    Tool,
     ToolCall,
     ToolRegistry,
     ToolTask,
@@ -250,3 +251,20 @@ def test_a_server_that_does_not_answer_is_an_error():
 
     with pytest.raises(ValueError, match="no server"):
         MCPTools(connect, seconds=10)
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("error", [Silent(), SystemExit(3), RecursionError("deep"), ValueError("bad")])
+def test_whatever_a_tool_raises_is_a_text(error):
+    def fail():
+        raise error
+
+    registry = ToolRegistry([Tool("fail", "Fail.", {}, fail), Tool("loop", "Loop.", {}, lambda: loop)])
+    loop = []
+    loop.append(loop)
+    assert registry.call(ToolCall("fail", {})).startswith("error: ")
+    assert registry.call(ToolCall("loop", {})) == "error: ValueError: Circular reference detected"

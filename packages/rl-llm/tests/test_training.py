@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,15 +17,19 @@ from rl.llm import (
     TASKS,
     CharTokenizer,
     DAPOLoss,
+    DatasetTask,
     Distillation,
     ExpertIteration,
     LLMSettings,
     Method,
     TinyTransformer,
+    TorchEngine,
     load_model,
     save_model,
     train_llm,
 )
+from rl.llm.environments import make_record_task  # what --reward names
+from rl.llm.training import evaluate_run  # what `rl eval` runs
 
 SMALL = {"task_options": {"length": 2, "digits": 2}, "eval_problems": 8, "eval_every": 3, "checkpoint_every": 2}
 FEW = GRPO(groups=2, group_size=4, epochs=1)
@@ -253,3 +258,166 @@ def test_a_run_whose_first_update_fails_leaves_no_folder(tmp_path):
 def test_a_missing_folder_of_a_model_is_named(name):
     with pytest.raises(ArgumentError, match=f"there is no folder {name}"):
         load_model(name)
+
+
+ROWS = [{"prompt": "01", "answer": 1}, {"prompt": [{"role": "user", "content": "10"}], "answer": "0"}]
+
+
+def write(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "method", [GRPO(groups=2, group_size=8, epochs=1), ExpertIteration(groups=2, group_size=4), Distillation("tiny", 4)]
+)
+def test_records_of_a_file_are_sampled_and_rewarded_by_a_reward_with_a_name(tmp_path, method):
+    train, held_out = (
+        write(tmp_path / "train.jsonl", ROWS),
+        write(tmp_path / "test.jsonl", [{**ROWS[0], "prompt": "2"}]),
+    )
+    settings = LLMSettings(updates=1, eval_dataset=held_out, max_tokens=2, eval_problems=4)
+    if isinstance(method, Distillation):  # with the characters of the records, which the task does not have
+        teacher = CharTokenizer("".join(map(chr, range(32, 127))) + "\n")
+        save_model(TinyTransformer(len(teacher)), teacher, tmp_path / "teacher")
+        method = replace(method, teacher=str(tmp_path / "teacher"))
+    seen = []
+    reply = DatasetTask.reply
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatasetTask, "reply", lambda *given: seen.append((given[1], reply(*given))) or seen[-1][1])
+        result = train_llm(settings, replace(method, dataset=train), out=tmp_path / "run")
+    assert {found.reward for _, found in seen} <= {0.0, 1.0}
+    assert {one.messages[0]["content"] for one, _ in seen} <= {"01", "10", "2"}
+    lines = (result.folder / "samples.txt").read_text().splitlines()[1:]
+    assert len(lines) == 4
+    assert all(line.startswith("  user: 2 | assistant: ") for line in lines)  # of the records that are held out
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [("1", 1.0), (" 1\n", 1.0), ("<think>0</think>1", 1.0), ("<think>1", 0.0), ("01", 0.0), ("", 0.0)],
+)
+def test_an_answer_is_exact_without_thoughts_and_spaces(tmp_path, text, reward):
+    task = make_record_task(write(tmp_path / "a.jsonl", ROWS), "exact")
+    assert task.reply(task.problem(task.records[0]), [text]).reward == reward
+
+
+def test_rewards_of_data_sets_have_names(tmp_path):
+    row = {"question": "1+1?", "answer": "#### 2"}
+    task = make_record_task(write(tmp_path / "a.jsonl", [row]), "gsm8k")
+    problem = task.problem(row)
+    assert [one["role"] for one in problem.messages] == ["system", "user"]
+    assert task.reply(problem, ["<answer>2</answer>"]).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([{"answer": "1"}], {}, "record 1 must have 'prompt'"),
+        ([{"prompt": "1"}], {}, "record 1 must have 'answer'"),
+        ([{"prompt": 3, "answer": "1"}], {}, "a text or messages as prompt"),
+        ([{"prompt": [], "answer": "1"}], {}, "a text or messages as prompt"),
+        ([3], {}, "record 1 must have"),
+        ([ROWS[0], {"prompt": "\u00e9", "answer": "1"}], {}, "record 2 of the data set does not fit"),
+        (ROWS, {"reward": "gsm8k"}, "record 1 must have 'question'"),
+    ],
+)
+def test_records_are_checked_before_the_run_folder_is_written(tmp_path, rows, options, message):
+    method = GRPO(groups=2, group_size=2, dataset=write(tmp_path / "a.jsonl", rows), **options)
+    with pytest.raises(ArgumentError, match=message):
+        train_llm(LLMSettings(updates=1), method, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_held_out_file_needs_a_data_set(tmp_path):
+    with pytest.raises(ArgumentError, match="holds out records of a data set"):
+        train_llm(LLMSettings(eval_dataset="a.jsonl"), GRPO(), out=tmp_path / "run")
+    with pytest.raises(ArgumentError, match="reward must be one of exact, "):
+        GRPO(reward="best")
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_loss_of_held_out_conversations_is_theirs_alone(tmp_path, pairs):
+    kinds = ("chosen", "rejected") if pairs else ("completion",)
+    files = [
+        write(
+            tmp_path / f"{name}.jsonl", [{"prompt": text, **dict(zip(kinds, answers, strict=False))} for text in texts]
+        )
+        for name, texts, answers in (("train", ("01", "10"), ("11", "00")), ("test", ("0", "110"), ("1", "011")))
+    ]
+    method = DPO(2, dataset=files[0]) if pairs else SFT(2, files[0])
+    settings = LLMSettings(updates=4, eval_dataset=files[1], micro_batch=1, **{**SMALL, "eval_every": 2})
+    result = train_llm(settings, method, out=tmp_path / "run")
+    found = [row["eval/loss"] for row in rows(result.folder)]
+    assert [bool(one) for one in found] == [False, True, False, True]
+    if not pairs:  # the mean over the tokens of both answers
+        model, tokenizer = load_model(str(result.folder / "model"))
+        losses = []
+        for prompt, answer in (("0", "1"), ("110", "1")):
+            conversation = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+            encoded = tokenizer.apply_chat_template(conversation)
+            ids, marks = torch.tensor([encoded["input_ids"]]), torch.tensor(encoded["assistant_masks"])
+            logits = model(ids).logits.log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
+            losses += (-logits[marks[1:] == 1]).tolist()
+        assert float(found[-1]) == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_texts_without_a_template_are_trained_and_evaluated_so(tmp_path):
+    settings = LLMSettings(updates=1, chat_template="raw", **SMALL)
+    seen = []
+    generate = TorchEngine.generate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            TorchEngine,
+            "generate",
+            lambda self, prompts, *rest: seen.extend(map(len, prompts)) or generate(self, prompts, *rest),
+        )
+        result = train_llm(settings, FEW, out=tmp_path / "run")
+        evaluate_run(settings, FEW, result.folder, problems=3, seed=0)
+    assert {*seen} == {2}  # the digits alone
+    sft = train_llm(settings, SFT(batch_size=4), out=tmp_path / "sft")
+    assert float(rows(sft.folder)[0]["train/num_tokens"]) == 4 * 3  # two digits and the stop token
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{{ messages }}", "template of its own"), (None, "must be raw or a text file")]
+)
+def test_a_template_that_cannot_be_used_is_named(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "chat.jinja").write_text(text)
+    settings = LLMSettings(updates=1, chat_template=str(tmp_path / "chat.jinja"))
+    with pytest.raises(ArgumentError, match=message):
+        train_llm(settings, FEW, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "scaled"),
+    [
+        ("DAPOLoss", True),
+        ("GRPOLoss", True),
+        ("GSPOLoss", True),
+        ("CISPOLoss", True),
+        ("DrGRPOLoss", False),
+        ("RLOOLoss", False),
+    ],
+)
+def test_advantages_are_scaled_as_the_loss_is_published(loss, scaled):
+    assert GRPO(loss=loss).scaled is scaled
+    assert GRPO(loss="DAPOLoss", scale=False).scaled is False
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"alphabet": 3}', b'{"letters": "ab"}', b"[" * 100_000])
+def test_a_damaged_tokenizer_is_named(tmp_path, text):
+    save_model(*load_model("tiny", alphabet="01"), tmp_path)
+    (tmp_path / "char_tokenizer.json").write_bytes(text)
+    with pytest.raises(RLError, match="load_model"):
+        load_model(str(tmp_path))
+
+
+def test_a_damaged_history_is_named_when_a_run_continues(tmp_path):
+    settings = LLMSettings(updates=2, **SMALL)
+    train_llm(settings, FEW, out=tmp_path / "run", should_stop=lambda update: update == 1)
+    (tmp_path / "run" / "history.json").write_text("[")
+    with pytest.raises(CheckpointError, match="train_llm"):
+        train_llm(settings, FEW, out=tmp_path / "run", resume=True)

@@ -12,6 +12,7 @@ from rl.objectives import (
     GAE,
     A2CLoss,
     ClipPPOLoss,
+    DiscreteSACLoss,
     DQNLoss,
     HardUpdate,
     ImpalaLoss,
@@ -266,3 +267,15 @@ def test_an_argument_that_torchrl_alone_has_is_dropped_where_it_changes_nothing(
     make(actor, critic, **{name: dropped})
     with pytest.raises(ArgumentError, match=rf"unexpected keyword argument '?{name}.*: (use|not available yet)"):
         make(actor, critic, **{name: refused})
+
+
+def test_the_number_of_critics_is_an_integer(actor, network):
+    for count, message in (
+        (1.5, "must be an integer"),
+        (True, "must be an integer"),
+        (0, "must be at least 1"),
+    ):
+        with pytest.raises(ArgumentError, match=f"DiscreteSACLoss: num_qvalue_nets {message}"):
+            DiscreteSACLoss(actor, network, num_qvalue_nets=count)
+    with pytest.raises(ArgumentError, match="target_entropy_weight must be a finite number, got nan"):
+        DiscreteSACLoss(actor, network, target_entropy_weight=float("nan"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import pytest
 import torch
@@ -302,3 +303,36 @@ def test_unfolding_is_the_concatenation_of_the_frames_of_a_sequence(as_inverse):
     out = CatFrames(3, -1, ["x"], ["out"], as_inverse=as_inverse).unfolding(td)
     assert out is td
     assert torch.equal(out["out"], cat_frames(frames, 3, -1, time_dim=-2))
+
+
+@pytest.mark.parametrize("padding", ["same", "constant"])
+@pytest.mark.parametrize("kind", ["episodes", "nothing", "everything", "trailing dimension of 1"])
+def test_a_mask_says_which_frames_of_a_window_are_padding(padding, kind):
+    frames = torch.randn(2, 6, 3)
+    number = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])  # of the episode of each frame
+    mask = torch.zeros(2, 6, 4, dtype=torch.bool)
+    for b, t, slot in itertools.product(range(2), range(6), range(4)):
+        mask[b, t, slot] = t - 3 + slot < 0 or number[b, t - 3 + slot] != number[b, t]
+    given = {"nothing": mask & False, "everything": mask | True}.get(kind, mask)
+    out = cat_frames(
+        frames,
+        4,
+        -1,
+        time_dim=-2,
+        padding=padding,
+        padding_value=-9.0,
+        done_mask=given.unsqueeze(-2) if "1" in kind else given,
+    )
+    for b, t, slot in itertools.product(range(2), range(6), range(4)):
+        kept = [s for s in range(4) if s == 3 or (t - 3 + s >= 0 and not given[b, t, s])]
+        source = slot if slot in kept else kept[0]
+        expected = frames[b, t - 3 + source]
+        if padding == "constant" and slot not in kept:
+            expected = torch.full((3,), -9.0)
+        assert torch.equal(out[b, t, 3 * slot : 3 * slot + 3], expected)
+
+
+@pytest.mark.parametrize("mask", [torch.zeros(6, 3, dtype=torch.bool), torch.zeros(6, 4)])
+def test_a_mask_of_another_shape_or_dtype_is_rejected(mask):
+    with pytest.raises(ShapeError, match="done_mask must be bool of the shape"):
+        cat_frames(torch.randn(6, 3), 4, -1, time_dim=-2, done_mask=mask)

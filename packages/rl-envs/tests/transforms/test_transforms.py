@@ -12,11 +12,14 @@ from rl.core.errors import ArgumentError, ContractError, RLError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.envs import (
     ActionClipping,
+    ActionDiscretizer,
     ActionMask,
     ActionScaling,
     CartPoleEnv,
     CatTensors,
+    ClipTransform,
     Compose,
+    DTypeCastTransform,
     EnvBase,
     FlattenAction,
     FlattenObservation,
@@ -25,9 +28,13 @@ from rl.envs import (
     InitTracker,
     LeafEnvBase,
     ObservationIndices,
+    ObservationNorm,
     PendulumEnv,
     RenameTransform,
+    RewardNorm,
+    RewardScaling,
     RewardSum,
+    RNDTransform,
     SerialEnv,
     SqueezeTransform,
     Stack,
@@ -41,6 +48,7 @@ from rl.envs import (
     TransformedEnv,
     UnaryTransform,
     UnsqueezeTransform,
+    VecNorm,
 )
 from rl.testing import check_env, check_transform
 
@@ -739,3 +747,39 @@ def test_a_success_is_reported_as_a_flag_or_a_number(success):
 def test_one_flag_for_several_rewards_is_refused():
     with pytest.raises(SpecError, match=r"one flag for each reward; 'success' is \[1\], 'reward' \[2\]"):
         TransformedEnv(Reporting(torch.tensor([True]), 2), SuccessReward()).rollout(2)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RewardScaling(loc=NAN, scale=1.0),
+        lambda: RewardScaling(loc=0.0, scale=torch.tensor([1.0, INF])),
+        lambda: RewardScaling(loc="a", scale=1.0),
+        lambda: RewardScaling(loc=0.0, scale=0.0, standard_normal=True),
+        lambda: ObservationNorm(loc=NAN, scale=1.0),
+        lambda: ObservationNorm(loc=0.0, scale=1.0, eps=0.0),
+        lambda: RewardNorm(clip=NAN),
+        lambda: RewardNorm(eps=0.0),
+        lambda: VecNorm(eps=NAN),
+        lambda: TargetReturn(NAN),
+        lambda: RNDTransform(torch.nn.Linear(3, 2), torch.nn.Linear(3, 2), reward_clip=NAN),
+        lambda: ClipTransform(["observation"], low=NAN),
+        lambda: ClipTransform(["observation"], low="a", high=1.0),
+        lambda: ActionDiscretizer(2.5),
+        lambda: ActionDiscretizer("a"),
+        lambda: DTypeCastTransform("float32", torch.float64),
+        lambda: RenameTransform(["a", "b"], ["c", "c"]),
+        lambda: RenameTransform([], [], ["a", "a"], ["b", "c"]),
+    ],
+)
+def test_a_constructor_rejects_what_its_methods_cannot_use(make):
+    with pytest.raises(ArgumentError):
+        make()
+
+
+def test_a_limit_may_be_infinite():
+    td = ClipTransform(["observation"], low=-INF, high=1.0)(TensorDict(observation=torch.tensor([-9.0, 9.0])))
+    assert td["observation"].tolist() == [-9.0, 1.0]

@@ -384,3 +384,16 @@ def test_parts_of_a_world_model_are_learned_by_their_distance():
         WorldModelLoss(model, losses=["rewards"])
     with pytest.raises(ArgumentError, match="no losses"):
         WorldModelLoss(model, losses=[])
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, "1"])
+@pytest.mark.parametrize("name", ["lambda_kl", "lambda_reco", "lambda_reward"])
+def test_weights_of_the_first_model_loss_are_numbers(name, value):
+    with pytest.raises(ArgumentError, match=f"DreamerModelLoss: {name} must be at least 0, got {value!r}"):
+        v1_model_loss(**{name: value})
+
+
+@pytest.mark.parametrize("kind", ["reward", "done", "reconstruction", "latent", "likelihood"])
+def test_weights_of_parts_of_a_world_model_are_numbers(kind):
+    with pytest.raises(ArgumentError, match=f"{kind}_weight must be at least 0, got nan"):
+        WorldModelLoss(nn.Identity(), **{f"{kind}_weight": float("nan")})

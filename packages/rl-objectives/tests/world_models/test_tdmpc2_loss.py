@@ -167,3 +167,11 @@ def test_one_batch_can_be_overfit():
         optimizer.step()
     assert out["loss_consistency"] < 0.6 * first["loss_consistency"]
     assert out["loss_reward"] < first["loss_reward"]
+
+
+@pytest.mark.parametrize(
+    "name", ["consistency_weight", "reward_weight", "value_weight", "terminated_weight", "entropy_bonus"]
+)
+def test_weights_are_numbers(name):
+    with pytest.raises(ArgumentError, match=f"TDMPC2Loss: {name} must be at least 0, got nan"):
+        make(**{name: float("nan")})

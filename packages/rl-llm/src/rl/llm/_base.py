@@ -69,7 +69,6 @@ class KeyedLoss(nn.Module, ABC):
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """Keys that are returned, in order."""
         return self.contract.out_keys if self._selected is None else list(self._selected)
 
     def select_out_keys(self, *out_keys: NestedKey) -> Self:
@@ -127,10 +126,7 @@ class KeyedLoss(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
+        """Compute the losses of a batch, ``[*B]``.
 
         Raises:
             ContractError: If a key that is read is absent.

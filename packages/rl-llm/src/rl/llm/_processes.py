@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.utils._pytree import tree_map
 
 from rl.core.errors import ArgumentError
 
@@ -69,3 +70,32 @@ def wait() -> None:
     """Wait for all processes, such as for a file that the first one writes."""
     if count() > 1:
         distributed.barrier()
+
+
+def shard(model: nn.Module) -> None:
+    """Divide the weights and gradients of each block of a model, and of the rest, among the processes (FSDP2)."""
+    if count() == 1:
+        raise ArgumentError("LLMSettings: shard needs several processes. Start them with torchrun")
+    from torch.distributed.device_mesh import init_device_mesh  # takes a second
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(next(model.parameters()).device.type, (count(),))
+    blocks = [block for one in model.modules() if isinstance(one, nn.ModuleList) for block in one]
+    for one in (*reversed(blocks), model):  # inner ones first
+        sharded: Any = fully_shard(one, mesh=mesh)
+        sharded.set_gradient_divide_factor(1.0)  # gradients are summed, as those of `sum_up`
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo has no other one
+
+
+def join(state: Any) -> Any:
+    """Return a state with entire tensors, in memory of the CPU, in place of divided ones; called in all processes."""
+    return tree_map(lambda one: one.full_tensor().cpu() if hasattr(one, "full_tensor") else one, state)
+
+
+def divide(state: Tensor, like: Any) -> Tensor:
+    """Return a tensor divided as another one of its shape is; as it is if the other one is not divided."""
+    if not hasattr(like, "full_tensor") or state.shape != like.shape:
+        return state
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(state.to(like.device), like.device_mesh, like.placements)

@@ -40,12 +40,7 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
     """
 
     def __init__(
-        self,
-        llm: Any,
-        *,
-        stop_tokens: Sequence[int],
-        make_params: Callable[..., Any] | None = None,
-        version: int = 0,
+        self, llm: Any, *, stop_tokens: Sequence[int], make_params: Callable[..., Any] | None = None, version: int = 0
     ) -> None:
         if make_params is None:
             from vllm import SamplingParams as make_params  # noqa: N813 # pyright: ignore[reportMissingImports]

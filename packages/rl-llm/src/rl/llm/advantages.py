@@ -116,9 +116,6 @@ class MCAdvantage:
         rewards_key: Key of the rewards.
         advantage_key: Key of the advantage.
 
-    Raises:
-        ArgumentError: If an argument is out of its range.
-
     Example:
         >>> from tensordict import TensorDict
         >>> reward = torch.tensor([[1.0], [0.0], [0.0], [0.0]])
@@ -185,7 +182,8 @@ class MCAdvantage:
         if rewards.shape[:-1] != tensordict.batch_size or rewards.ndim != len(tensordict.batch_size) + 1:
             wanted = [*tensordict.batch_size, "R"]
             raise ShapeError(f"MCAdvantage: {key_str(self.rewards_key)} must be {wanted}, got {list(rewards.shape)}")
-        rewards = rewards.detach().reshape(size, -1)
+        rewards = rewards.detach().reshape(size, rewards.shape[-1])
+        rewards = rewards if rewards.is_floating_point() else rewards.float()
         weights = (
             torch.ones_like(rewards[0]) if self.reward_weights is None else rewards.new_tensor(self.reward_weights)
         )

@@ -108,7 +108,6 @@ class Text(TensorClass["nocast"]):
 
     @classmethod
     def of(cls, rollout: Rollout, tokenizer: Any) -> Self:
-        """Return the texts of a rollout."""
         prompt, response = (rollout.text(tokenizer, part=part) for part in ("prompt", "response"))
         return cls(prompt=prompt, response=response, full=rollout.text(tokenizer))
 
@@ -130,7 +129,6 @@ class Tokens(TensorClass["nocast"]):
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
-        """Return the tokens of a rollout."""
         return cls(prompt=rollout.prompt, response=rollout.response, full=rollout.tokens, padded=False)
 
 
@@ -149,7 +147,6 @@ class Masks(TensorClass["nocast"]):
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
-        """Return the masks of a rollout."""
         mask = rollout.mask
         return cls(all_attention_mask=mask.new_ones(mask.shape), all_assistant_mask=mask, padded=False)
 
@@ -171,7 +168,6 @@ class LogProbs(TensorClass["nocast"]):
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
-        """Return the log-probabilities of a rollout."""
         start = len(rollout.prompt)
         values = rollout.log_prob
         return cls(prompt=values[:start], response=values[start:], full=values, padded=False)

@@ -19,7 +19,7 @@ from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED
 from rl.llm._keys import ATTENTION, GROUP, LOG_PROBS, TOKENS, TRAINED, VERSION
 from rl.llm.engines import Completion, Engine, Sampling
 from rl.llm.rollouts import Rollout, Segment
-from rl.llm.tasks import Problem, Task
+from rl.llm.tasks import Problem, Reply, Task
 from rl.llm.templates import ChatTemplate
 
 __all__ = ["AsyncLLMCollector", "Dialogue", "Group", "LLMCollector", "batch_of"]
@@ -73,6 +73,18 @@ class Dialogue:
                 one = Segment.sampled(self.tokens[part], self.log_probs[part], version=version, role=role)
                 segments.append(one)
         return Rollout.of(segments)
+
+    def answer(self, task: Task, text: str, *, complete: bool) -> tuple[float, list[Mapping[str, Any]]]:
+        """Add an answer, and set whether it ends the dialogue; return its reward and the messages that follow."""
+        self.answers.append(text)
+        self.messages.append({"role": "assistant", "content": text})
+        reply = task.reply(self.problem, self.answers) if complete or task.rewards_truncated else Reply(0.0)
+        if not isinstance(reply, Reply) or not isinstance(reply.reward, (int, float, Tensor)):
+            raise ArgumentError(f"{type(task).__name__}: reply must return a Reply with a number, got {reply!r:.100}")
+        self.reward += float(reply.reward)
+        self.terminated = complete and not reply.messages
+        self.truncated = not self.terminated and (not complete or len(self.answers) >= task.max_turns)
+        return reply.reward, [] if self.done else [*reply.messages]
 
     def give(self, tokens: Sequence[int], role: str) -> None:
         """Add tokens that are not sampled, after which an answer starts."""
@@ -174,9 +186,6 @@ class LLMCollector:
         chunk: Number of tokens that one call of the engine samples at most; a full response if None.
         seed: Seed of the problems.
 
-    Raises:
-        ArgumentError: If a number is out of its range.
-
     Example:
         >>> from rl.llm import CharTokenizer, ScriptedEngine, SortTask
         >>> tokenizer = CharTokenizer(SortTask.alphabet)
@@ -226,11 +235,7 @@ class LLMCollector:
         return found
 
     def complete(self, count: int) -> list[Group]:
-        """Start groups, and return those that are kept when all of them have ended, in order.
-
-        Args:
-            count: Number of groups.
-        """
+        """Start a number of groups, and return those that are kept when all of them have ended, in order."""
         for _ in range(count):
             self.start()
         while self._active:
@@ -270,24 +275,16 @@ class LLMCollector:
         if not stopped and len(response) < self.sampling.max_tokens:
             return  # a chunk; the response continues
         text = self.template.tokenizer.decode([token for token in response if token not in self.template.stop_tokens])
-        one.answers.append(text)
-        one.messages.append({"role": "assistant", "content": text})
-        if not stopped:
-            one.truncated = True
-            one.reward += self.task.reply(one.problem, one.answers).reward if self.task.rewards_truncated else 0.0
+        _, new = one.answer(self.task, text, complete=stopped)
+        if one.done:
             return
-        reply = self.task.reply(one.problem, one.answers)
-        one.reward += reply.reward
-        if not reply.messages:
-            one.terminated = True
-            return
-        role = reply.messages[-1]["role"]
-        given = self.template.continuation(one.messages, list(reply.messages), role=role).tokens.tolist()
+        role = new[-1]["role"]
+        given = self.template.continuation(one.messages, new, role=role).tokens.tolist()
         total = len(one.tokens) + len(given)
-        if len(one.answers) >= self.task.max_turns or total >= (self.sampling.max_total or total + 1):
+        if total >= (self.sampling.max_total or total + 1):
             one.truncated = True
             return
-        one.messages += reply.messages
+        one.messages += new
         one.give(given, role)
 
     def _harvest(self) -> None:
@@ -314,7 +311,6 @@ class LLMCollector:
         return {"rng": rng, "started": self.started, "dropped": self.dropped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         version, internal, gauss = state["rng"]
         self.rng.setstate((version, tuple(internal), gauss))
         self.started, self.dropped = state["started"], state["dropped"]
@@ -363,7 +359,6 @@ class AsyncLLMCollector:
         self._thread.start()
 
     def __enter__(self) -> AsyncLLMCollector:
-        """Return the collector."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -420,12 +415,7 @@ class AsyncLLMCollector:
             return found
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Give the engine new weights, between two of its calls.
-
-        Args:
-            weights: Weights by name.
-            version: Version, above the present one.
-        """
+        """Replace the weights of the engine between two of its calls, as `Engine.load_weights` does."""
         with self._engine:
             self.collector.engine.load_weights(weights, version)
         with self._changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import torch
@@ -28,9 +29,6 @@ class Sampling:
         temperature: Number by which logits are divided; 0 takes the most probable token.
         stop_strings: Texts that end a response; they stay in it.
         max_total: Number of tokens of a dialogue after which no further answer is sampled; no bound if None.
-
-    Raises:
-        ArgumentError: If a number is out of its range.
     """
 
     max_tokens: int = 64
@@ -41,6 +39,8 @@ class Sampling:
     def __post_init__(self) -> None:
         as_integer(self.max_tokens, "Sampling", "max_tokens", least=1)
         as_number(self.temperature, "Sampling", "temperature", least=0)
+        if isinstance(self.stop_strings, str):
+            raise ArgumentError(f"Sampling: stop_strings must be a tuple of texts, got {self.stop_strings!r}")
         if self.max_total is not None:
             as_integer(self.max_total, "Sampling", "max_total", least=1)
 
@@ -73,7 +73,6 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """Version of the weights."""
-        ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """Return a response to each prompt, in order.
@@ -82,7 +81,6 @@ class Engine(Protocol):
             prompts: Tokens so far of each dialogue.
             sampling: How responses are sampled.
         """
-        ...
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one.
@@ -90,7 +88,6 @@ class Engine(Protocol):
         Args:
             rollouts: Tokens.
         """
-        ...
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Replace the weights.
@@ -102,20 +99,10 @@ class Engine(Protocol):
         Raises:
             ArgumentError: If the version is not above the present one.
         """
-        ...
 
 
 def check_version(owner: str, version: int, present: int) -> int:
-    """Return a version of new weights.
-
-    Args:
-        owner: Name of the engine in messages.
-        version: Version of the new weights.
-        present: Version of the present weights.
-
-    Raises:
-        ArgumentError: If it is not above the present one.
-    """
+    """Return a version of new weights, which must be above the present one."""
     if version <= present:
         raise ArgumentError(f"{owner}: version must be above the present one ({present}), got {version}")
     return version
@@ -172,7 +159,8 @@ class TorchEngine:
         version: int = 0,
         seed: int = 0,
     ) -> None:
-        self.model, self.stop_tokens, self.tokenizer = model, frozenset(stop_tokens), tokenizer
+        self.model, self.tokenizer = model, tokenizer
+        self.stop_tokens = frozenset(as_integer(one, "TorchEngine", "a stop token", least=0) for one in stop_tokens)
         self.pad_token = as_integer(pad_token, "TorchEngine", "pad_token", least=0)
         self.max_batch = as_integer(max_batch, "TorchEngine", "max_batch", least=1)
         self.version = as_integer(version, "TorchEngine", "version", least=0)
@@ -183,12 +171,9 @@ class TorchEngine:
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         if sampling.stop_strings and self.tokenizer is None:
             raise ArgumentError("TorchEngine: stop_strings need a tokenizer, got none. Pass tokenizer=")
-        for one in prompts:
-            if isinstance(one, str) or not len(one):
-                raise ArgumentError(f"TorchEngine: prompts must be lists of tokens, at least one each, got {one!r:.60}")
+        requests = [_Request(self._tokens_of(one)) for one in prompts]
         training = self.model.training
         self.model.eval()
-        requests = [_Request(list(one)) for one in prompts]
         waiting, batch = deque(requests), _Batch(self.model, self.pad_token, self.device)
         try:
             while waiting or batch.rows:
@@ -202,6 +187,24 @@ class TorchEngine:
         finally:
             self.model.train(training)
         return [Completion(one.tokens, one.log_probs, self.version, one.finish) for one in requests]
+
+    def _tokens_of(self, prompt: Sequence[int]) -> list[int]:
+        """Return the tokens of a prompt, all of which the model has: on a GPU another one would end the process."""
+        try:
+            tokens = [index(one) for one in prompt]
+        except TypeError:  # a text, or numbers that are no integers
+            tokens = []
+        if not tokens:
+            raise ArgumentError(f"TorchEngine: prompts must be lists of tokens, at least one each, got {prompt!r:.60}")
+        if hasattr(self.model, "get_input_embeddings"):
+            size = len(self.model.get_input_embeddings().weight)  # pyright: ignore[reportCallIssue]
+            wrong = next((one for one in (min(tokens), max(tokens)) if not 0 <= one < size), None)
+            if wrong is not None:
+                raise ArgumentError(
+                    f"TorchEngine: tokens must be from 0 to {size - 1}, the vocabulary of the model, got {wrong}. Use"
+                    " its tokenizer"
+                )
+        return tokens
 
     def _sample(self, batch: _Batch, sampling: Sampling) -> None:
         """Add one token to each row of the batch."""
@@ -239,6 +242,8 @@ class TorchEngine:
         found: list[Tensor] = []
         for start in range(0, len(rollouts), self.max_batch):
             part = rollouts[start : start + self.max_batch]
+            for one in part:
+                self._tokens_of(one.tokens.tolist())
             rows = scorer(padded(part, pad_token=self.pad_token).to(self.device))[LOG_PROBS]
             found += [row[: len(one.tokens)] for row, one in zip(rows, part, strict=True)]
         return found

@@ -18,7 +18,14 @@ from rl.core.specs import Binary, Composite, NonTensor, Unbounded
 from rl.llm._keys import ATTENTION, TOKENS, TRAINED
 from rl.llm.chat import History
 from rl.llm.collectors import Dialogue
-from rl.llm.rewards import CountdownRewardParser, GSM8KRewardParser, IfEvalScorer, MATHRewardParser, RewardParser
+from rl.llm.rewards import (
+    CountdownRewardParser,
+    ExactParser,
+    GSM8KRewardParser,
+    IfEvalScorer,
+    MATHRewardParser,
+    RewardParser,
+)
 from rl.llm.rollouts import Rollout, Segment, padded
 from rl.llm.tasks import Problem, Reply, Task
 from rl.llm.templates import ChatTemplate
@@ -50,14 +57,13 @@ def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
     if not isinstance(source, (str, Path)):
         found = list(source)
     elif Path(source).is_file():
-        text = Path(source).read_text(encoding="utf-8")
-        parts = [text] if text.lstrip().startswith("[") else text.splitlines()
         try:
-            read = [json.loads(one) for one in parts]
-        except json.JSONDecodeError as error:
-            raise ArgumentError(
-                f"read_records: {source} must have a JSON object a line, got {error.doc!r:.60}"
-            ) from error
+            text = Path(source).read_text(encoding="utf-8-sig")
+            lines = [text] if text.lstrip().startswith("[") else text.split("\n")  # other ends of lines may be in texts
+            read = [json.loads(one) for one in lines if one.strip()]
+        except (ValueError, RecursionError) as error:  # of JSON, or bytes that are no text
+            got = getattr(error, "doc", f"{error}")
+            raise ArgumentError(f"read_records: {source} must have a JSON object a line, got {got!r:.60}") from error
         found = read[0] if text.lstrip().startswith("[") else read
     else:
         raise ArgumentError(f"read_records: there is no file {source}. Download the data set, and pass its path")
@@ -72,13 +78,14 @@ class DatasetTask(Task):
 
     Args:
         records: File or records, as for `read_records`.
-        prompt: Function that returns the text of the user for a record; or the name of its entry.
+        prompt: Function that returns the text of the user for a record, or messages; or the name of its entry.
         reward: Parser that rewards the answer; records must have the entries that it names as `reads`, if it does.
         system: Text of a system message before; none if empty.
         max_tokens: Largest number of tokens of an answer.
 
     Raises:
-        ArgumentError: If there are no records, or one lacks the entry of the prompt or of the reward.
+        ArgumentError: If there are no records, or one lacks the entry of the prompt or of the reward, or its prompt is
+            neither a text nor messages.
 
     Example:
         >>> task = DatasetTask([{"q": "1+1?", "answer": "#### 2"}], "q", GSM8KRewardParser())
@@ -99,26 +106,40 @@ class DatasetTask(Task):
         self.records, self.prompt, self.reward, self.system = read_records(records), prompt, reward, system
         needed = [*([prompt] if isinstance(prompt, str) else []), *getattr(reward, "reads", ())]
         for number, record in enumerate(self.records, start=1):
-            missing = [name for name in needed if name not in record]
-            if missing:
-                raise ArgumentError(
-                    f"DatasetTask: record {number} must have {missing[0]!r}, an entry of prompt or reward, got"
-                    f" {record!r:.100}"
-                )
+            missing = [name for name in needed if not isinstance(record, Mapping) or name not in record]
+            if missing or not _is_prompt(self._prompt_of(record)):
+                wanted = f"{missing[0]!r}, an entry of prompt or reward" if missing else "a text or messages as prompt"
+                raise ArgumentError(f"DatasetTask: record {number} must have {wanted}, got {record!r:.100}")
         self.max_tokens = as_integer(max_tokens, "DatasetTask", "max_tokens", least=1)
         self.alphabet = "".join(map(chr, range(32, 127))) + "\n"
 
     def problem(self, record: Mapping[str, Any]) -> Problem:
         """Return a record as a problem."""
-        text = record[self.prompt] if isinstance(self.prompt, str) else self.prompt(record)
+        found = self._prompt_of(record)
         system = ({"role": "system", "content": self.system},) if self.system else ()
-        return Problem((*system, {"role": "user", "content": text}), record)
+        messages = ({"role": "user", "content": found},) if isinstance(found, str) else found
+        return Problem((*system, *messages), record)
+
+    def _prompt_of(self, record: Mapping[str, Any]) -> Any:
+        return record[self.prompt] if isinstance(self.prompt, str) else self.prompt(record)
 
     def sample(self, rng: random.Random) -> Problem:
         return self.problem(self.records[rng.randrange(len(self.records))])
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
         return Reply(self.reward(problem.answer, answers[-1]))
+
+
+def _is_prompt(found: Any) -> bool:
+    return isinstance(found, str) or (bool(found) and is_messages(found))
+
+
+def is_messages(found: Any) -> bool:
+    """Return whether it is a list of messages, each with a text or calls of tools."""
+    return isinstance(found, list) and all(
+        isinstance(one, Mapping) and "role" in one and (isinstance(one.get("content"), str) or "tool_calls" in one)
+        for one in found
+    )
 
 
 class ChatEnv:
@@ -205,12 +226,10 @@ class ChatEnv:
 
     @property
     def full_reward_spec(self) -> Composite:
-        """Reward of each dialogue."""
         return self._spec({REWARD: Unbounded(shape=(*self.batch_size, 1))})
 
     @property
     def full_done_spec(self) -> Composite:
-        """The three done flags."""
         return self._spec(
             {name: Binary(shape=(*self.batch_size, 1), dtype=torch.bool) for name in (DONE, TERMINATED, TRUNCATED)}
         )
@@ -297,21 +316,15 @@ class ChatEnv:
 
     def _respond(self, one: Dialogue, text: str, *, complete: bool) -> tuple[float, bool, bool]:
         """Add a response and what follows it; return its reward, and whether it terminates or truncates."""
-        one.answers.append(text)
-        one.messages.append({"role": "assistant", "content": text})
-        rewarded = complete or self.task.rewards_truncated
-        reply = self.task.reply(one.problem, one.answers) if rewarded else Reply(0.0)
-        if not complete or not reply.messages:
-            return reply.reward, complete, not complete
-        if len(one.answers) >= self.task.max_turns:
-            return reply.reward, False, True
-        new = list(reply.messages)
+        reward, new = one.answer(self.task, text, complete=complete)
+        if one.done:
+            return reward, one.terminated, one.truncated
         if self.template is not None:
             if self.input_mode != "tokens":  # tokens that were sampled are not encoded again
                 one.tokens = self.template.encode(one.messages)[0]
             one.tokens = [*one.tokens, *self.template.continuation(one.messages, new).tokens.tolist()]
         one.messages += new
-        return reply.reward, False, self.max_total is not None and len(one.tokens) >= self.max_total
+        return reward, False, self.max_total is not None and len(one.tokens) >= self.max_total
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Return the step, and the root of the following one, in which finished dialogues have been reset."""
@@ -323,13 +336,7 @@ class ChatEnv:
 
 
 class LLMEnv(ChatEnv):
-    """`ChatEnv` over tokens.
-
-    Args:
-        task: Source of problems and rewards.
-        template: Template that encodes them.
-        options: Further arguments of `ChatEnv`.
-    """
+    """`ChatEnv` over tokens, with its other arguments."""
 
     def __init__(self, task: Task, template: ChatTemplate, **options: Any) -> None:
         options.setdefault("input_mode", "tokens")
@@ -339,13 +346,7 @@ class LLMEnv(ChatEnv):
 class DatasetChatEnv(ChatEnv):
     """`ChatEnv` over the records of a data set.
 
-    Args:
-        records: File or records, as for `read_records`.
-        prompt: Function that returns the text of the user for a record; or the name of its entry.
-        reward: Parser that rewards the answer.
-        template: Template that encodes the conversations; None for histories.
-        system: Text of a system message before; none if empty.
-        options: Further arguments of `ChatEnv`.
+    Arguments are those of `DatasetTask` and `ChatEnv`.
     """
 
     def __init__(
@@ -410,15 +411,28 @@ class CountdownEnv(_RecordEnv):
 
 
 @final
+class _ExactEnv(_RecordEnv):
+    prompt, parser, system = "prompt", ExactParser, ""
+
+
+def make_record_task(file: str, reward: str) -> DatasetTask:
+    """Return the task of a file of records whose reward has a name, as for ``rl train grpo --dataset``."""
+    kinds = {"exact": _ExactEnv, "gsm8k": GSM8KEnv, "math": MATHEnv, "countdown": CountdownEnv, "ifeval": IFEvalEnv}
+    kind = kinds[one_of(reward, "make_record_task", "reward", tuple(kinds))]
+    return DatasetTask(file, kind.prompt, kind.parser(), system=kind.system)
+
+
+@final
 class IFEvalEnv(DatasetChatEnv):
     """Instructions: records with ``prompt``, ``instruction_id_list`` and ``kwargs`` (Zhou et al., 2023).
 
     Args:
-        records: File or records.
-        template: Template that encodes the conversations; None for histories.
         scorer: Scorer of the answers, such as ``IfEvalScorer(detect_language=langdetect.detect)``.
-        options: Further arguments of `ChatEnv`.
+
+    The others are those of `GSM8KEnv`.
     """
+
+    prompt, parser, system = "prompt", IfEvalScorer, ""
 
     def __init__(
         self,
@@ -428,4 +442,4 @@ class IFEvalEnv(DatasetChatEnv):
         scorer: IfEvalScorer | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(records, "prompt", IfEvalScorer() if scorer is None else scorer, template, **options)
+        super().__init__(records, self.prompt, IfEvalScorer() if scorer is None else scorer, template, **options)

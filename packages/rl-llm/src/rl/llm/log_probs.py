@@ -18,10 +18,10 @@ from rl.llm._keys import ATTENTION, ENTROPY, LOG_PROBS, SEQUENCE, TOKENS
 
 __all__ = ["TokenScorer", "linear_log_probs", "log_probs_of_logits", "token_positions"]
 
+#: rows and columns of a chunk: 64 MiB in single precision.
 _TIME, _VOCABULARY = 1024, 16384
-"""Rows and columns of a chunk: 64 MiB in single precision."""
+#: logit of an entry whose probability is 0.
 _FLOOR = -1e30
-"""Logit of an entry whose probability is 0."""
 
 
 class _Source:
@@ -265,9 +265,6 @@ class TokenScorer(nn.Module):
         entropy: Whether the entropy is written.
         chunk: Number of positions and of entries of the vocabulary that are computed at once.
 
-    Raises:
-        ArgumentError: If an argument is out of its range.
-
     Example:
         >>> from tensordict import TensorDict
         >>> scorer = TokenScorer(nn.Embedding(4, 4).requires_grad_(False))
@@ -295,7 +292,6 @@ class TokenScorer(nn.Module):
 
     @property
     def contract(self) -> Contract:
-        """Keys that are read and written."""
         reads = (
             Key(TOKENS, ("T",), "tokens", dtype=torch.int64),
             Key(ATTENTION, ("T",), "false for padding", dtype=torch.bool, optional=True),
@@ -308,12 +304,10 @@ class TokenScorer(nn.Module):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Keys that must be in the batch."""
         return self.contract.in_keys
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """Keys that are written."""
         return self.contract.out_keys
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

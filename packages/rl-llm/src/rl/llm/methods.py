@@ -22,7 +22,7 @@ from rl.llm._keys import TEACHER, TRAINED, VERSION
 from rl.llm.advantages import MCAdvantage
 from rl.llm.collectors import AsyncLLMCollector, Dialogue, Group, LLMCollector, batch_of
 from rl.llm.engines import Sampling, TorchEngine
-from rl.llm.environments import read_records
+from rl.llm.environments import is_messages, read_records
 from rl.llm.log_probs import TokenScorer
 from rl.llm.models import load_model
 from rl.llm.policy_losses import DistillationLoss
@@ -52,12 +52,14 @@ class Method:
         loss: Loss, with `normalize`.
         epochs: Number of optimizer steps on a batch.
         collector: Collector of answers, whose state is saved; None without.
+        held_out: Conversations for evaluations alone: lists of one, or the chosen one first.
         rng: Source of randomness for everything else, whose state is saved.
     """
 
     loss: Any
     epochs: int = 1
     collector: LLMCollector | None = None
+    held_out: Sequence[list[Rollout]] = ()
 
     def __init__(
         self, settings: LLMSettings, task: Task, template: ChatTemplate, engine: TorchEngine, scorer: TokenScorer
@@ -82,6 +84,19 @@ class Method:
             found = {**rewards, **found, "completions/clipped_ratio": clipped}
         return found
 
+    def held_out_loss(self) -> float:
+        """Return the loss on the conversations that are held out."""
+        total = count = 0.0
+        step = self.settings.micro_batch or 64
+        for start in range(0, len(self.held_out), step):
+            batch = self._given([one for row in self.held_out[start : start + step] for one in row])
+            with torch.no_grad():
+                out = self.loss(self.loss.normalize(batch))
+            weight = float(batch[TRAINED].sum()) if self.loss.normalizer == "tokens" else len(batch)
+            total += weight * sum(float(value) for key, value in out.items() if key.startswith("loss"))
+            count += weight
+        return total / count
+
     def updated(self) -> None:
         """Note that the model was updated."""
 
@@ -89,13 +104,11 @@ class Method:
         """Release what the method holds, at the end of a run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the source of data."""
         version, internal, gauss = self.rng.getstate()
         collector = {} if self.collector is None else {"collector": self.collector.state_dict()}
         return {"rng": [version, list(internal), gauss], **collector}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         version, internal, gauss = state["rng"]
         self.rng.setstate((version, tuple(internal), gauss))
         if self.collector is not None:
@@ -128,6 +141,12 @@ class Method:
     def _sample_batch(self) -> TensorDictBase:
         return batch_of(self._groups(), pad_token=self.engine.pad_token).to(self.engine.device)
 
+    def _read(self, file: str, *, pairs: bool = False) -> list[list[Rollout]]:
+        """Return the conversations of a file, if there is one, and set those that are held out."""
+        if file and self.settings.eval_dataset:
+            self.held_out = read_conversations(self.settings.eval_dataset, self.template, pairs=pairs)
+        return read_conversations(file, self.template, pairs=pairs) if file else []
+
     def _given(self, rollouts: list[Rollout]) -> TensorDictBase:
         return padded(rollouts, pad_token=self.engine.pad_token).to(self.engine.device)
 
@@ -143,9 +162,9 @@ class _GRPO(Method):
         if options.loss == "DrGRPOLoss":
             extra["max_tokens"] = self.settings.max_tokens or self.task.max_tokens
         self.loss = getattr(policy_losses, options.loss)(self.scorer, **extra)
-        self._reference = None if self.loss.kl_to_ref_coeff is None else self._score_by(deepcopy(self.scorer.model))
+        self._reference = None if self.loss.kl_to_ref_coeff is None else self._score_by(deepcopy(self.engine.model))
         rloo = options.loss == "RLOOLoss"
-        baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scale else None
+        baseline, scale = "leave_one_out" if rloo else "group", "group" if options.scaled else None
         self.advantage = MCAdvantage(options.group_size, baseline=baseline, scale=scale)
         self._thread: AsyncLLMCollector | None = None
 
@@ -214,7 +233,7 @@ class _SFT(Method):
         self.options = options
         processes.share(options.batch_size, "SFT", "batch_size")
         self.loss = SFTLoss(self.scorer)
-        self.rows = read_conversations(options.dataset, self.template) if options.dataset else []
+        self.rows = self._read(options.dataset)
         if not self.rows and not self.task.sample(random.Random(0)).solution:
             raise ArgumentError(f"SFT: the task {self.settings.task!r} has no solutions. Pass a dataset")
 
@@ -238,11 +257,14 @@ class _DPO(Method):
     def __init__(self, options: DPO, *parts: Any) -> None:
         super().__init__(*parts)
         self.options = options
-        self.rows = read_conversations(options.dataset, self.template, pairs=True) if options.dataset else []
+        self.rows = self._read(options.dataset, pairs=True)
         pairs = processes.share(options.pairs, "DPO", "pairs")
         self._collect_with(pairs, options.group_size, 10 * pairs)  # groups without a best answer give no pair
         self.loss = DPOLoss(self.scorer, beta=options.beta)
-        self._reference = self._score_by(deepcopy(self.scorer.model))
+        self._reference = self._score_by(deepcopy(self.engine.model))
+
+    def _given(self, rollouts: list[Rollout]) -> TensorDictBase:
+        return self._reference(super()._given(rollouts)).reshape(-1, 2)
 
     def batch(self) -> TensorDictBase:
         ends: list[Dialogue] = []
@@ -253,7 +275,7 @@ class _DPO(Method):
             groups = [sorted(one.dialogues, key=lambda each: each.reward) for one in self._groups()]
             ends = [one for group in groups for one in (group[-1], group[0])]
             found = [one.rollout for one in ends]
-        batch = self._reference(self._given(found)).reshape(-1, 2)
+        batch = self._given(found)
         if ends:  # a pair of equal rewards has no preference, and is there if no more groups were replaced
             reward = torch.tensor([one.reward for one in ends], device=self.engine.device).view(-1, 2, 1)
             batch.set(TRAINED, batch[TRAINED] & (reward[:, :1] > reward[:, 1:]))
@@ -281,22 +303,11 @@ def _vocabulary(tokenizer: Any) -> Any:
     return tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else tokenizer.alphabet
 
 
-_METHODS: dict[type, Callable[..., Method]] = dict(
-    zip(
-        (DPO, GRPO, SFT, Distillation, ExpertIteration),
-        (_DPO, _GRPO, _SFT, _Distillation, _ExpertIteration),
-        strict=True,
-    )
-)
+_METHODS = {DPO: _DPO, GRPO: _GRPO, SFT: _SFT, Distillation: _Distillation, ExpertIteration: _ExpertIteration}
 
 
 def make_method(method: Any, *parts: Any) -> Method:
-    """Return a method for its settings, or for a class of one's own.
-
-    Args:
-        method: Settings, or a class.
-        parts: Arguments of `Method`.
-    """
+    """Return a method for its settings, or for a class of one's own, with the arguments of `Method`."""
     known = _METHODS.get(type(method))
     return method(*parts) if known is None else known(method, *parts)
 
@@ -304,14 +315,7 @@ def make_method(method: Any, *parts: Any) -> Method:
 def read_conversations(file: str | Path, template: ChatTemplate, *, pairs: bool = False) -> list[list[Rollout]]:
     """Return the encoded conversations of a file with a JSON object a line: lists of one, or the chosen one first.
 
-    Args:
-        file: File, whose objects have ``messages``, or ``prompt`` and ``completion``; with `pairs`, ``prompt``,
-            ``chosen`` and ``rejected``.
-        template: Template that encodes them.
-        pairs: Whether the objects are pairs.
-
-    Raises:
-        ArgumentError: If the file is absent, empty or not JSON, or a record lacks an entry or cannot be encoded.
+    Objects have ``messages``, or ``prompt`` and ``completion``; pairs ``prompt``, ``chosen`` and ``rejected``.
     """
     found: list[list[Rollout]] = []
     for number, row in enumerate(read_records(file), start=1):
@@ -341,12 +345,5 @@ def _conversations(row: Any, *, pairs: bool) -> list[Sequence[Mapping[str, Any]]
             return None
         user = {"role": "user", "content": row["prompt"]}
         found = [[user, {"role": "assistant", "content": row[name]}] for name in names]
-    return found if all(_is_conversation(one) for one in found) else None
-
-
-def _is_conversation(messages: Any) -> bool:
-    """Return whether it is a list of messages, and one of them is the assistant's."""
-    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
-        return False
-    texts = all(isinstance(one.get("content"), str) or "tool_calls" in one for one in messages)
-    return texts and any(one.get("role") == "assistant" for one in messages)
+    right = (is_messages(one) and any(each["role"] == "assistant" for each in one) for one in found)
+    return found if all(right) else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from rl.core import state as checkpoints
 from rl.core.errors import ArgumentError
 from rl.llm.tasks import TASKS
 from rl.llm.tiny import CharTokenizer, TinyTransformer
@@ -45,7 +46,8 @@ def load_model(
             f"load_model: lora_rank and checkpoint_activations need a model of Hugging Face, got {name!r}"
         )
     if own:
-        tokenizer = CharTokenizer(**json.loads((folder / "char_tokenizer.json").read_text(encoding="utf-8")))
+        with checkpoints.reading("load_model"):
+            tokenizer = CharTokenizer(**json.loads((folder / "char_tokenizer.json").read_text(encoding="utf-8")))
         return TinyTransformer.from_pretrained(folder), tokenizer
     everything = "".join(dict.fromkeys("".join(task.alphabet for task in TASKS.values())))
     tokenizer = CharTokenizer(alphabet or everything)

@@ -1,4 +1,7 @@
-"""Policy losses: one loss of three choices, and the published objectives as presets of it."""
+"""Policy losses: one loss of three choices, and the published objectives as presets of it.
+
+Those take the policy first, and the divergence, entropy and correction of `PolicyLoss` as `options`.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,11 @@ from rl.llm._base import TokenBatch, TokenLoss, per_token_key, scalar
 from rl.llm._keys import LOG_PROBS, OLD, REFERENCE, REMEDIES, TEACHER
 from rl.llm.surrogates import CISPO, Correction, PPOClip, Surrogate, check_choices
 
-__all__ = [
-    "CISPOLoss",
-    "DAPOLoss",
-    "DistillationLoss",
-    "DrGRPOLoss",
-    "GRPOLoss",
-    "GSPOLoss",
-    "PolicyLoss",
-    "RLOOLoss",
-]
+__all__ = ["CISPOLoss", "DAPOLoss", "DistillationLoss", "DrGRPOLoss", "GRPOLoss", "GSPOLoss", "PolicyLoss", "RLOOLoss"]
 
 
+#: log-ratio from which the first batch gives a warning: half of the usual clip, above rounding in bfloat16.
 _DRIFT = 0.1
-"""Log-ratio from which the first batch gives a warning: half of the usual clip, above rounding in bfloat16."""
 
 
 class PolicyLoss(TokenLoss):
@@ -263,6 +257,8 @@ class PolicyLoss(TokenLoss):
 
 def _pair(value: float | tuple[float, float]) -> tuple[float, float]:
     """Return the distances of both bounds from 1."""
+    if isinstance(value, tuple) and len(value) != 2:
+        raise ArgumentError(f"clip_epsilon must be a number or a pair of numbers, got {value}")
     return value if isinstance(value, tuple) else (value, value)
 
 
@@ -274,7 +270,6 @@ class GRPOLoss(PolicyLoss):
     Keys and outputs are those of `PolicyLoss`.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
         dual_clip: Largest ratio for negative advantages; None for no limit.
         kl_to_ref_coeff: Weight of the divergence from the reference policy; None for no term. DeepSeek-R1 has 0.001.
@@ -302,10 +297,8 @@ class DAPOLoss(PolicyLoss):
     have a false mask, `rl.llm.functional.overlong_penalty`. Call `normalize` on the step before it is split.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distances of the lower and the upper bound from 1.
         dual_clip: Largest ratio for negative advantages; None for no limit.
-        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -327,10 +320,8 @@ class DrGRPOLoss(PolicyLoss):
     Liu et al., "Understanding R1-Zero-like training", 2025. Advantages: ``MCAdvantage(group_size, scale=None)``.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         max_tokens: Largest number of tokens of a response.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
-        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -352,10 +343,8 @@ class GSPOLoss(PolicyLoss):
     Zheng et al., "Group sequence policy optimization", 2025, eq. 5 and 15.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distances of the lower and the upper bound from 1.
         token_gradient: Whether each token has its own gradient (GSPO-token), for advantages of tokens.
-        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -377,10 +366,8 @@ class CISPOLoss(PolicyLoss):
     MiniMax, "MiniMax-M1", 2025, eq. 4; cap of Khatri et al., "The art of scaling reinforcement learning compute", 2025.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         high: Largest weight, a ratio of at least 1.
         low: Smallest weight, a ratio in [0, 1].
-        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(self, actor_network: nn.Module, *, high: float = 5.0, low: float = 0.0, **options: Any) -> None:
@@ -396,9 +383,7 @@ class RLOOLoss(PolicyLoss):
     response, weight 0.05) is subtracted from the reward.
 
     Args:
-        actor_network: Policy, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them.
-        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     def __init__(
@@ -423,7 +408,6 @@ class DistillationLoss(PolicyLoss):
         actor_network: Student, such as a `TokenScorer`.
         clip_epsilon: Distance of the bounds from 1, or a pair of them; None for no bound.
         normalizer: Weight of a token: "tokens", "sequence" or "prompt".
-        options: Divergence, entropy and correction, as for `PolicyLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {

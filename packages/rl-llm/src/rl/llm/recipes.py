@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -45,9 +42,6 @@ class LLMConfig(SharedSettings, RunConfig):
         env: Task: arithmetic, copy, count, countdown, guess or sort, or module:Class of a task of one's own; --task is
             the same option.
         total_frames: Number of optimizer steps on fresh data; --updates is the same option.
-
-    Raises:
-        ArgumentError: If a value is out of its range.
     """
 
     env: str = "sort"
@@ -59,7 +53,6 @@ class LLMConfig(SharedSettings, RunConfig):
     method: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
-        """Check the values."""
         SharedSettings.__post_init__(self)
         self.make_method()
         RunConfig.__post_init__(self)
@@ -123,20 +116,21 @@ def _run(
     """Train as `train_llm` does, in a run folder with ``config.yaml``."""
     from rl.llm import _processes as processes  # imports torch
     from rl.llm.training import train_llm
+    from rl.trainers.run import StopSignals
 
     del policy
     folder = Path(resume or out or _next_folder(f"{algorithm.name}-{config.env.replace(':', '-')}-{config.seed}"))
     report = None if display == "none" else lambda line: sys.stdout.write(f"{line}\n") and sys.stdout.flush()
     options = [one.name for one in dataclasses.fields(config) if one.name not in config.absent]
     described = {"recipe": algorithm.reference, **{name: getattr(config, name) for name in options}}
-    with _stop_signal() as stopped:
+    with StopSignals() as signals:
         result = train_llm(
             config.make_settings(),
             config.make_method(),
             out=folder,
             resume=resume is not None,
             report=report,
-            should_stop=lambda update: bool(stopped) or (should_stop is not None and should_stop(update)),
+            should_stop=lambda update: signals.stop or (should_stop is not None and should_stop(update)),
             files={"config.yaml": yaml.safe_dump(described, sort_keys=False)},
         )
     if processes.rank() > 0:  # of the processes of torchrun the first one talks
@@ -158,25 +152,6 @@ def _next_folder(name: str) -> Path:
     return next(path for i in count(1) if not (path := Path("runs", f"{name}-{i}")).exists())
 
 
-@contextmanager
-def _stop_signal() -> Generator[list[int]]:
-    """Collect Ctrl-C and SIGTERM in a list; a second one interrupts at once."""
-    seen: list[int] = []
-
-    def handle(number: int, _: Any) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    main = threading.current_thread() is threading.main_thread()
-    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM) if main}
-    try:
-        yield seen
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
 def _evaluate(config: LLMConfig, folder: Path, *, episodes: int, seed: int | None, deterministic: bool) -> Any:
     """Return the rewards of the model of a run on problems of a seed that neither training nor its evaluations had."""
     import torch
@@ -185,7 +160,8 @@ def _evaluate(config: LLMConfig, folder: Path, *, episodes: int, seed: int | Non
 
     seed = -(1 << 32) if seed is None else seed
     temperature = 0.0 if deterministic else config.temperature
-    rewards = evaluate_run(config.make_settings(), folder, problems=episodes, seed=seed, temperature=temperature)
+    options: dict[str, Any] = {"problems": episodes, "seed": seed, "temperature": temperature}
+    rewards = evaluate_run(config.make_settings(), config.make_method(), folder, **options)
     return torch.tensor(rewards, dtype=torch.float64)
 
 
@@ -200,17 +176,17 @@ def _algorithm(config: type[LLMConfig]) -> Algorithm:
     return Algorithm(config, loop=_run, policy=_no_policy, evaluate=_evaluate, presets=presets)
 
 
+#: group relative policy optimization.
 GRPO = _algorithm(GRPOConfig)
-"""Group relative policy optimization."""
 
+#: supervised fine-tuning.
 SFT = _algorithm(SFTConfig)
-"""Supervised fine-tuning."""
 
+#: supervised training on one's own best answers.
 EXPERT_ITERATION = _algorithm(ExpertIterationConfig)
-"""Supervised training on one's own best answers."""
 
+#: direct preference optimization.
 DPO = _algorithm(DPOConfig)
-"""Direct preference optimization."""
 
+#: on-policy distillation.
 DISTILL = _algorithm(DistillationConfig)
-"""On-policy distillation."""

@@ -1,4 +1,7 @@
-"""Rewards of data sets: answers of GSM8K and MATH, expressions of Countdown, instructions of IFEval."""
+"""Rewards of data sets: answers of GSM8K and MATH, expressions of Countdown, instructions of IFEval.
+
+An answer that is wrong and between ``<answer>`` and ``</answer>`` has the `format_reward` of the first three.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ class RewardParser(Protocol):
             record: Record of the data set.
             text: Text of the answer.
         """
-        ...
 
 
 def _after_thought(text: str) -> str:
@@ -36,16 +38,24 @@ def _after_thought(text: str) -> str:
 
 def _tag_content(text: str) -> str | None:
     """Return what the last ``<answer>`` holds after the last thought; None without one."""
-    found = re.findall(r"<answer>(.*?)</answer>", _after_thought(text), re.DOTALL)
-    return found[-1].strip() if found else None
+    # By its ends, in the time of one pass: a policy may repeat a tag.
+    before, closed, _ = _after_thought(text).rpartition("</answer>")
+    _, opened, content = before.rpartition("<answer>")
+    return content.partition("</answer>")[0].strip() if closed and opened else None
+
+
+@final
+class ExactParser:
+    """Reward of 1 for the text under ``answer``, after a thought and without spaces around it, and 0 for any other."""
+
+    reads = ("answer",)
+
+    def __call__(self, record: Mapping[str, Any], text: str) -> float:
+        return float(_after_thought(text).strip() == str(record["answer"]).strip())
 
 
 class _AnswerParser(ABC):
-    """Parser that compares what ``<answer>`` holds: 1 if it is right, `format_reward` if it is not, 0 without it.
-
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
-    """
+    """Parser that compares what ``<answer>`` holds: 1 if it is right, `format_reward` if it is not, 0 without it."""
 
     def __init__(self, format_reward: float = 0.1) -> None:
         self.format_reward = as_number(format_reward, type(self).__name__, "format_reward")
@@ -63,6 +73,8 @@ class _AnswerParser(ABC):
 
 def _number(text: str) -> Fraction | None:
     text = re.sub(r"[$%\s]", "", text).rstrip(".")
+    if len(text) > 256 or re.search(r"e[-+]?\d{4}", text, re.IGNORECASE):
+        return None  # a fraction has all its digits: 1e999999999 would take hours
     if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", text):
         text = text.replace(",", "")  # of thousands; "1,2" is a list
     text = re.sub(r"^(-?)\\frac\{(-?\d+)\}\{(\d+)\}$", r"\1\2/\3", text)
@@ -76,9 +88,6 @@ def _number(text: str) -> Fraction | None:
 class GSM8KRewardParser(_AnswerParser):
     """Reward for records of GSM8K, whose ``answer`` ends with ``#### NUMBER``.
 
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
-
     Example:
         >>> record = {"question": "...", "answer": "48 / 2 = 24 #### 1,024"}
         >>> parser = GSM8KRewardParser()
@@ -90,7 +99,7 @@ class GSM8KRewardParser(_AnswerParser):
 
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
         found = _number(answer)
-        return found is not None and found == _number(record["answer"].rpartition("####")[2])
+        return found is not None and found == _number(str(record["answer"]).rpartition("####")[2])
 
 
 def _boxed(text: str) -> str:
@@ -106,6 +115,7 @@ def _boxed(text: str) -> str:
     return text[begin:]
 
 
+#: what `MATHRewardParser` replaces in formulas, in order.
 _LAYOUT = (
     (r"\\(left|right|displaystyle|[,!;:]|\s)|\\?\$|\\?%|\^\{?\\circ\}?|~", ""),
     (r"(\S)\\(text|mbox|mathrm)\{\s[^{}]*\}.*$", r"\1"),  # a unit
@@ -120,7 +130,6 @@ _LAYOUT = (
     (r"^(-?\w+)/(\w+)$", r"\\frac{\1}{\2}"),
     (r"(?<!\d)\.(?=\d)", "0."),
 )
-"""What `MATHRewardParser` replaces in formulas, in order."""
 
 
 def _plain_math(text: str) -> str:
@@ -138,9 +147,6 @@ class MATHRewardParser(_AnswerParser):
     mathematical problem solving with the MATH dataset", 2021: without spaces, layout, units, degrees and ``x =``, and
     with ``a/b`` and ``\frac12`` as ``\frac{a}{b}`` and ``\frac{1}{2}``.
 
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
-
     Example:
         >>> record = {"problem": "...", "solution": r"So it is $\boxed{\dfrac{1}{2}}$."}
         >>> MATHRewardParser()(record, "<answer>0.5</answer>")
@@ -150,7 +156,7 @@ class MATHRewardParser(_AnswerParser):
     reads = ("solution",)
 
     def _is_right(self, record: Mapping[str, Any], answer: str) -> bool:
-        found, expected = (_plain_math(_boxed(one)) for one in (answer, record["solution"]))
+        found, expected = (_plain_math(_boxed(one)) for one in (answer, str(record["solution"])))
         number = _number(found)
         return found == expected or (number is not None and number == _number(expected))
 
@@ -158,9 +164,6 @@ class MATHRewardParser(_AnswerParser):
 @final
 class CountdownRewardParser(_AnswerParser):
     """Reward for records of Countdown: an expression of ``nums``, each used once, whose value is ``target``.
-
-    Args:
-        format_reward: Reward of a wrong answer in the right form.
 
     Example:
         >>> CountdownRewardParser()({"nums": [3, 4, 5], "target": 8}, "<answer>(5-3)*4</answer>")
@@ -191,7 +194,7 @@ def _parts(text: str, pattern: str) -> list[str] | None:
 def _is_json(text: str) -> bool:
     try:
         json.loads(re.sub(r"^```(json)?|```$", "", text.strip(), flags=re.IGNORECASE))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -230,18 +233,18 @@ _RULES: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
     ),
     "length_constraints:nth_paragraph_first_word": _first_word,
     "detectable_format:number_bullet_lists": lambda text, k: (
-        _count(text, r"^\s*(?:\*[^*]|-).*$", re.MULTILINE) == k["num_bullets"]
+        _count(text, r"^[^\S\n]*(?:\*[^*]|-).*$", re.MULTILINE) == k["num_bullets"]
     ),
     "detectable_format:number_highlighted_sections": lambda text, k: _has(
-        _count(text, r"\*[^\n*]*[^\s*][^\n*]*\*"), k, "num_highlights"
+        _count(text, r"\*(?=[^\n*]*[^\s*])[^\n*]*\*"), k, "num_highlights"
     ),
     "detectable_format:multiple_sections": lambda text, k: _has(
         _count(text, rf"\s?{k['section_spliter']}\s?\d+\s?"), k, "num_sections"
     ),
-    "detectable_format:title": lambda text, _: _count(text, r"<<[^\n]*[^\n\s<>][^\n]*>>") > 0,
+    "detectable_format:title": lambda text, _: any(one.strip("<> ") for one in re.findall(r"<<[^\n]+>>", text)),
     "detectable_format:json_format": lambda text, _: _is_json(text),
     "detectable_format:constrained_response": lambda text, _: any(one in text for one in _FEW),
-    "detectable_content:number_placeholders": lambda text, k: _has(_count(text, r"\[.*?\]"), k, "num_placeholders"),
+    "detectable_content:number_placeholders": lambda text, k: _has(_count(text, r"\[[^]\n]*]"), k, "num_placeholders"),
     "detectable_content:postscript": _postscript,
     "change_case:english_lowercase": lambda text, _: text.islower(),
     "change_case:english_capital": lambda text, _: text.isupper(),
@@ -283,11 +286,7 @@ class IfEvalScorer:
     reads = ("instruction_id_list", "kwargs")
 
     def __init__(
-        self,
-        *,
-        all_or_nothing: bool = False,
-        loose: bool = False,
-        detect_language: Callable[[str], str] | None = None,
+        self, *, all_or_nothing: bool = False, loose: bool = False, detect_language: Callable[[str], str] | None = None
     ) -> None:
         self.all_or_nothing, self.loose, self.detect_language = all_or_nothing, loose, detect_language
 
@@ -317,4 +316,4 @@ class IfEvalScorer:
 
     def __call__(self, record: Mapping[str, Any], text: str) -> float:
         found = self.followed(record, text)
-        return float(all(found)) if self.all_or_nothing else sum(found) / len(found)
+        return float(all(found)) if self.all_or_nothing else sum(found) / max(len(found), 1)

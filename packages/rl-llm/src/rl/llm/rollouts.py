@@ -32,7 +32,6 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any:
         """Return a mapping with ``input_ids`` and, with ``return_assistant_tokens_mask``, ``assistant_masks``."""
-        ...
 
 
 class Segment(TensorClass):
@@ -355,11 +354,7 @@ def nested(rollouts: Sequence[Rollout], **values: Tensor) -> TensorDict:
 
 
 def packed_from_nested(td: TensorDictBase) -> TensorDictBase:
-    """Return a batch with jagged entries as one packed row; any other batch as it is.
-
-    Args:
-        td: Batch of `nested`, ``[B]``.
-    """
+    """Return a batch of `nested`, ``[B]``, as one packed row; any other batch as it is."""
     keys: list[Any] = list(td.keys(include_nested=True, leaves_only=True))
     jagged = [key for key in keys if isinstance(td[key], Tensor) and td[key].is_nested]
     if not jagged:

@@ -1,4 +1,7 @@
-"""Settings of the training of language models. Imports no torch, for the command line reads them first."""
+"""Settings of the training of language models; a value out of its range raises `ArgumentError`.
+
+Imports no torch, for the command line reads them first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ class SharedSettings:
 
     Args:
         model: Model: tiny, a folder with a model of Hugging Face or of an earlier run, or an id of Hugging Face.
+        chat_template: File with a chat template in Jinja that replaces that of the tokenizer; raw for the texts of
+            messages without one, each answer with the stop token.
         task_options: Arguments of the task, as in '{length: 5}'.
+        eval_dataset: File as for --dataset, with records for evaluations alone.
         learning_rate: Learning rate of AdamW at the start; it falls linearly to 0.
         max_grad_norm: Largest norm of the gradient.
         micro_batch: Number of sequences of a micro-batch, whose gradients are summed; 0 for all at once.
@@ -32,11 +38,14 @@ class SharedSettings:
         checkpoint_every: Number of updates between two checkpoints.
         seed: Seed of weights, problems and samples.
         device: Device of the model; in several processes, cuda is the GPU of each.
+        shard: Whether the processes of torchrun divide gradients, states of the optimizer and trained weights (FSDP2).
         threads: Number of torch threads; 0 leaves torch's setting.
     """
 
     model: str = "tiny"
+    chat_template: str = ""
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    eval_dataset: str = ""
     learning_rate: float = 1e-3
     max_grad_norm: float = 1.0
     micro_batch: int = 0
@@ -50,10 +59,10 @@ class SharedSettings:
     checkpoint_every: int = 50
     seed: int = 0
     device: str = "cpu"
+    shard: bool = False
     threads: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         _check_least(self, 1, "eval_every", "eval_problems", "checkpoint_every")
         _check_least(self, 0, "micro_batch", "lora_rank", "max_tokens", "seed", "threads")
         _check_positive(self, "learning_rate", "max_grad_norm", "temperature")
@@ -70,16 +79,12 @@ class LLMSettings(SharedSettings):
         updates: Number of optimizer steps on fresh data.
 
     The others are those of `SharedSettings`, which ``rl train grpo --help`` describes.
-
-    Raises:
-        ArgumentError: If a value is out of its range.
     """
 
     task: str = "sort"
     updates: int = 200
 
     def __post_init__(self) -> None:
-        """Check the values."""
         super().__post_init__()
         _check_least(self, 1, "updates")
 
@@ -100,76 +105,111 @@ def _check_positive(settings: Any, *names: str) -> None:
             raise ArgumentError(f"{owner}: {name} must be above 0, got {getattr(settings, name)!r}")
 
 
-_LOSSES = ("DAPOLoss", "GRPOLoss", "DrGRPOLoss", "GSPOLoss", "CISPOLoss", "RLOOLoss")
+#: policy losses, and whether they are published with advantages that are divided by the standard deviation.
+_SCALED = {
+    "DAPOLoss": True,
+    "GRPOLoss": True,
+    "DrGRPOLoss": False,
+    "GSPOLoss": True,
+    "CISPOLoss": True,
+    "RLOOLoss": False,
+}
+_REWARDS = ("exact", "gsm8k", "math", "countdown", "ifeval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Data set whose records are the problems, for methods that sample answers.
+
+    Args:
+        dataset: File with a JSON object a line: the prompt, a text or a list of messages, and what the reward reads;
+            problems of the task if empty.
+        reward: Reward of an answer to a record: exact, 1 if it is ``answer``, with the prompt under ``prompt``; or that
+            of gsm8k, math, countdown or ifeval, with the names of that data set.
+    """
+
+    dataset: str = ""
+    reward: str = "exact"
+
+    def __post_init__(self) -> None:
+        if self.reward not in _REWARDS:
+            known = ", ".join(_REWARDS)
+            raise ArgumentError(f"{type(self).__name__}: reward must be one of {known}, got {self.reward!r}")
 
 
 @dataclass(frozen=True)
-class GRPO:
-    """Group relative policy optimization, or another policy loss of `rl.llm` on groups.
+class Groups(Records):
+    """Groups of answers, each to one problem.
 
     Args:
         groups: Number of problems of a batch.
         group_size: Number of answers to each problem.
         epochs: Number of optimizer steps on a batch.
+    """
+
+    groups: int = 16
+    group_size: int = 16
+    epochs: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_least(self, 1, "groups", "group_size", "epochs")
+
+
+@dataclass(frozen=True)
+class GRPO(Groups):
+    """Group relative policy optimization, or another policy loss of `rl.llm` on groups.
+
+    Args:
         loss: Policy loss: DAPOLoss, GRPOLoss, DrGRPOLoss, GSPOLoss, CISPOLoss or RLOOLoss.
-        scale: Whether advantages are divided by the standard deviation of the group; not with RLOOLoss.
+        scale: Whether advantages are divided by the standard deviation of the group. As the loss is published if left
+            out: true but for DrGRPOLoss, and RLOOLoss, which has no such form.
         kl_to_ref_coeff: Weight of the divergence from the model at the start; 0 for none. That of the loss if left out:
             0.04 of GRPOLoss, none of the others.
         max_dropped: Number of groups without variance that are replaced in a batch at most.
         max_staleness: Number of updates by which samples may be older than the policy that they train; above 0, a
             copy of the model samples in a thread while the model is updated.
 
-    Raises:
-        ArgumentError: If there is no such loss, it has no `scale`, or a number is out of its range.
+    The others are those of `Groups`, with a `group_size` of at least 2.
     """
 
     recipe: ClassVar[str] = "grpo"
-    groups: int = 16
-    group_size: int = 16
-    epochs: int = 2
     loss: str = "DAPOLoss"
-    scale: bool = False
+    scale: bool | None = None
     kl_to_ref_coeff: float | None = None
     max_dropped: int = 0
     max_staleness: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
-        if self.loss not in _LOSSES:
-            raise ArgumentError(f"GRPO: loss must be one of {', '.join(_LOSSES)}, got {self.loss!r}")
+        super().__post_init__()
+        if self.loss not in _SCALED:
+            raise ArgumentError(f"GRPO: loss must be one of {', '.join(_SCALED)}, got {self.loss!r}")
         if self.scale and self.loss == "RLOOLoss":
             raise ArgumentError("GRPO: scale must be false with RLOOLoss, whose advantages are not divided")
         weight = self.kl_to_ref_coeff
         if weight is not None and not 0 <= weight < math.inf:
             raise ArgumentError(f"GRPO: kl_to_ref_coeff must be at least 0, got {weight!r}")
-        _check_least(self, 1, "groups", "epochs")
         _check_least(self, 2, "group_size")
         _check_least(self, 0, "max_dropped", "max_staleness")
 
+    @property
+    def scaled(self) -> bool:
+        """Whether advantages are divided by the standard deviation of the group."""
+        return _SCALED[self.loss] if self.scale is None else self.scale
+
 
 @dataclass(frozen=True)
-class ExpertIteration:
+class ExpertIteration(Groups):
     """Supervised training on the best of one's own answers (Anthony et al., 2017; rejection sampling).
 
     Args:
-        groups: Number of problems of a batch.
-        group_size: Number of answers to each problem.
-        epochs: Number of optimizer steps on a batch.
         threshold: Reward that an answer needs to be trained, besides being the best of its group.
 
-    Raises:
-        ArgumentError: If a number is out of its range.
+    The others are those of `Groups`.
     """
 
     recipe: ClassVar[str] = "expert-iteration"
-    groups: int = 16
-    group_size: int = 16
-    epochs: int = 2
     threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        _check_least(self, 1, "groups", "group_size", "epochs")
 
 
 @dataclass(frozen=True)
@@ -180,9 +220,6 @@ class SFT:
         batch_size: Number of conversations of an update.
         dataset: File with a JSON object a line: ``{"messages": [{"role": ..., "content": ...}, ...]}``, or
             ``{"prompt": ..., "completion": ...}``; solutions of the task if empty.
-
-    Raises:
-        ArgumentError: If the number is below 1.
     """
 
     recipe: ClassVar[str] = "sft"
@@ -190,7 +227,6 @@ class SFT:
     dataset: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         _check_least(self, 1, "batch_size")
 
 
@@ -205,9 +241,6 @@ class DPO:
         group_size: Number of answers of which the best and the worst are a pair, without a file.
         beta: Weight of the divergence from the reference.
         dataset: File with a JSON object a line: ``{"prompt": ..., "chosen": ..., "rejected": ...}``.
-
-    Raises:
-        ArgumentError: If a number is out of its range.
     """
 
     recipe: ClassVar[str] = "dpo"
@@ -217,22 +250,18 @@ class DPO:
     dataset: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         _check_least(self, 1, "pairs")
         _check_least(self, 2, "group_size")
         _check_positive(self, "beta")
 
 
 @dataclass(frozen=True)
-class Distillation:
+class Distillation(Records):
     """On-policy distillation: the teacher scores the answers of the student, which has the same tokenizer.
 
     Args:
         teacher: Folder or id of the teacher, as for --model; it must be given.
         batch_size: Number of answers of an update.
-
-    Raises:
-        ArgumentError: If the number is below 1.
     """
 
     recipe: ClassVar[str] = "distill"
@@ -240,5 +269,5 @@ class Distillation:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        super().__post_init__()
         _check_least(self, 1, "batch_size")

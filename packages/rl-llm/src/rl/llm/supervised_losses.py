@@ -34,10 +34,6 @@ class SFTLoss(TokenLoss):
         normalizer: Weight of a token: "tokens", "sequence", "constant" or "prompt".
         max_tokens: Largest number of tokens of a response, for "constant".
 
-    Raises:
-        ArgumentError: If an argument is out of its range.
-        ContractError: If the policy does not write log-probabilities.
-
     Example:
         >>> from rl.llm import TokenScorer
         >>> actor = TokenScorer(nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5)))
@@ -92,10 +88,6 @@ class DPOLoss(TokenLoss):
         actor_network: Policy, such as a `TokenScorer`.
         beta: Weight of the divergence from the reference, above 0.
         label_smoothing: Probability that a pair is labelled the wrong way round, in [0, 0.5).
-
-    Raises:
-        ArgumentError: If an argument is out of its range.
-        ContractError: If the policy does not write log-probabilities.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -167,10 +159,6 @@ class RewardModelLoss(KeyedLoss):
         reward_network: Network that writes ``score`` ``[*B, 2, 1]``, such as a `TensorDictModule`.
         center_rewards_coefficient: Weight of the squared sum of the scores of a pair, at least 0; None for no term.
 
-    Raises:
-        ArgumentError: If the weight is out of its range.
-        ContractError: If the network does not write the score.
-
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> loss = RewardModelLoss(TensorDictModule(nn.Linear(3, 1), ["features"], ["score"]))
@@ -201,11 +189,7 @@ class RewardModelLoss(KeyedLoss):
         return Contract((*contract_of(self.reward_network).reads, weight), writes)
 
     def normalize(self, step: TensorDictBase) -> TensorDictBase:
-        """Return a shallow copy of the pairs of an optimizer step with their weights; see `TokenLoss.normalize`.
-
-        Args:
-            step: Batch of the step, ``[*B, 2]``.
-        """
+        """Return a shallow copy of the pairs of an optimizer step with their weights; see `TokenLoss.normalize`."""
         _check_pairs(step, "RewardModelLoss")
         size = step.batch_size
         return step.copy().set(

@@ -13,22 +13,12 @@ from rl.core.arguments import as_number, one_of
 from rl.core.errors import ArgumentError
 from rl.llm import functional as f
 
-__all__ = [
-    "CISPO",
-    "GMPO",
-    "SAPO",
-    "Correction",
-    "PPOClip",
-    "Reinforce",
-    "Surrogate",
-    "TVMask",
-    "check_choices",
-]
+__all__ = ["CISPO", "GMPO", "SAPO", "Correction", "PPOClip", "Reinforce", "Surrogate", "TVMask", "check_choices"]
 
 
 @dataclass(frozen=True)
 class Surrogate(ABC):
-    """Loss of each token from its log-probability, log-ratio and advantage."""
+    """Loss of each token from its log-probability, log-ratio and advantage; bad settings raise `ArgumentError`."""
 
     ratios: ClassVar[tuple[str, ...]] = ("token",)
     normalizers: ClassVar[tuple[str, ...]] = tuple(f.NORMALIZERS)
@@ -129,9 +119,6 @@ class SAPO(Surrogate):
     Args:
         tau_positive: Steepness for positive advantages, above 0.
         tau_negative: Steepness for other advantages, above 0.
-
-    Raises:
-        ArgumentError: If a steepness is not above 0.
     """
 
     tau_positive: float = 1.0
@@ -175,9 +162,6 @@ class TVMask(Surrogate):
     Args:
         threshold: Largest change of the probability, in (0, 1].
         penalty: Weight of the squared log-ratio, at least 0.
-
-    Raises:
-        ArgumentError: If a value is out of its range.
     """
 
     threshold: float = 0.2
@@ -230,14 +214,10 @@ def check_choices(ratio: str, surrogate: Surrogate, normalizer: str, owner: str)
             f"{owner}: {name} weights the gradient of each token by its own ratio, got ratio {ratio!r}. Use ratio"
             " 'token', or PPOClip"
         )
-    if ratio != "token" and normalizer != "sequence":
+    if normalizer not in (("sequence",) if ratio != "token" else surrogate.normalizers):
+        which = name if ratio == "token" else f"ratio {ratio!r}"
         raise ArgumentError(
-            f"{owner}: ratio {ratio!r} has one value for all tokens of a sequence, and normalizer {normalizer!r} would"
-            " weight sequences by their length. Use normalizer 'sequence'"
-        )
-    if normalizer not in surrogate.normalizers:
-        raise ArgumentError(
-            f"{owner}: {name} has one value for all tokens of a sequence, and normalizer {normalizer!r} would weight"
+            f"{owner}: {which} has one value for all tokens of a sequence, and normalizer {normalizer!r} would weight"
             " sequences by their length. Use normalizer 'sequence'"
         )
 

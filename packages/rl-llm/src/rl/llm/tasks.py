@@ -111,7 +111,6 @@ class _TextTask(Task):
     rewards_truncated = True
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return the share of characters of the answer that agree with the right one."""
         return Reply(_agreement(answers[-1], problem.answer))
 
 
@@ -138,7 +137,6 @@ class SortTask(_TextTask):
         self.max_tokens = length + 1
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return digits, of which each is equally probable."""
         text = "".join(str(rng.randrange(self.digits)) for _ in range(self.length))
         answer = "".join(sorted(text))
         return Problem(_user(text), answer, answer)
@@ -157,7 +155,6 @@ class CopyTask(_TextTask):
         self.max_tokens = length + 1
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return digits."""
         text = "".join(rng.choice("0123456789") for _ in range(self.length))
         return Problem(_user(text), text, text)
 
@@ -176,7 +173,6 @@ class CountTask(_TextTask):
         self.length = as_integer(length, "CountTask", "length", least=1)
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return zeros and ones."""
         text = "".join(rng.choice("01") for _ in range(rng.randint(1, self.length)))
         return Problem(_user(text), str(text.count("1")), str(text.count("1")))
 
@@ -196,7 +192,6 @@ class ArithmeticTask(_TextTask):
         self.max_tokens = digits + 2
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return a sum."""
         a, b = (rng.randrange(10**self.digits) for _ in range(2))
         return Problem(_user(f"{a}+{b}"), str(a + b), str(a + b))
 
@@ -220,8 +215,8 @@ def countdown_value(text: str, numbers: Sequence[int]) -> Fraction | None:
         >>> countdown_value("(5-3)*4", [3, 4, 5]), countdown_value("5+5", [5, 3])
         (Fraction(8, 1), None)
     """
-    used = [int(one) for one in re.findall(r"\d+", text)]
-    if sorted(used) != sorted(numbers) or not re.fullmatch(r"[\d+\-*/() ]+", text) or len(text) > 256:
+    other = len(text) > 256 or not re.fullmatch(r"[\d+\-*/() ]+", text)
+    if other or sorted(int(one) for one in re.findall(r"\d+", text)) != sorted(numbers):
         return None
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
@@ -264,7 +259,6 @@ class CountdownTask(Task):
         self.max_tokens = count * (len(str(largest)) + 1)
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return numbers and a target that they reach."""
         numbers = [rng.randint(1, self.largest) for _ in range(self.count)]
         solution = str(numbers[0])
         for one in numbers[1:]:
@@ -274,7 +268,6 @@ class CountdownTask(Task):
         return Problem(_user(f"{' '.join(map(str, shown))}={target}"), (tuple(shown), target), solution)
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return the reward of an expression."""
         numbers, target = problem.answer
         value = countdown_value(answers[-1], numbers)
         if value is None:
@@ -306,16 +299,14 @@ class GuessTask(Task):
         self.largest = as_integer(largest, "GuessTask", "largest", least=1)
 
     def sample(self, rng: random.Random) -> Problem:
-        """Return a number."""
         answer = rng.randint(1, self.largest)
         return Problem(_user("?"), answer, str(answer))
 
     def reply(self, problem: Problem, answers: Sequence[str]) -> Reply:
-        """Return 1 for the right number, and a hint after a wrong first guess."""
         last = answers[-1]
         if last == str(problem.answer):
             return Reply(1.0)
-        if len(answers) >= self.max_turns or not last.isdecimal():
+        if len(answers) >= self.max_turns or not last.isdecimal() or len(last) > 99:
             return Reply(0.0)
         return Reply(0.0, _user(">" if problem.answer > int(last) else "<"))
 
@@ -349,7 +340,7 @@ def make_task(name: str, **options: Any) -> Task:
     if colon:
         try:
             kind: Any = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ArgumentError(f"make_task: {name!r} cannot be imported ({error})") from error
         if not isinstance(kind, type) or not issubclass(kind, Task):
             raise ArgumentError(f"make_task: {name!r} must be a subclass of Task, got {kind!r:.80}")

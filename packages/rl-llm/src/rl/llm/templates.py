@@ -38,12 +38,14 @@ class ChatTemplate:
 
     Args:
         tokenizer: Tokenizer of the policy.
-        template: Template in Jinja that replaces that of the tokenizer; None for its own.
+        template: Template in Jinja that replaces that of the tokenizer; "raw" for the texts of messages one after the
+            other, each of the assistant with the first stop token; None for the tokenizer's own.
         stop_tokens: Tokens that end a message; ``eos_token_id`` of the tokenizer if None.
         tools: Descriptions of tools that the template shows to the policy.
 
     Raises:
-        ArgumentError: If the tokenizer has neither a template nor a stop token, and none is given.
+        ArgumentError: If the tokenizer has neither a template nor a stop token, and none is given; or there are tools
+            and no template that shows them.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class ChatTemplate:
         self.template = tokenizer.chat_template if template is None else template
         if self.template is None:
             raise ArgumentError(
-                "ChatTemplate: the tokenizer has no chat_template. Set that of the tokenizer, or pass template="
+                "ChatTemplate: the tokenizer has no chat_template. Set that of the tokenizer, or pass template= or"
+                " --chat-template"
             )
+        if tools is not None and self.template == "raw":
+            raise ArgumentError("ChatTemplate: template must show tools to the policy, got 'raw'")
         stops = [tokenizer.eos_token_id] if stop_tokens is None else stop_tokens
         self.stop_tokens = [int(one) for one in stops if one is not None]
         if not self.stop_tokens:
@@ -74,8 +79,11 @@ class ChatTemplate:
             messages: Conversation.
             add_generation_prompt: Whether the start of an assistant message follows, for sampling.
         """
+        ones = _dictionaries(messages)
+        if self.template == "raw":
+            return self._encode_raw(ones)
         found = self.tokenizer.apply_chat_template(
-            _dictionaries(messages),
+            ones,
             chat_template=self.template,
             tools=None if self.tools is None else list(self.tools),
             add_generation_prompt=add_generation_prompt,
@@ -84,6 +92,16 @@ class ChatTemplate:
             return_assistant_tokens_mask=True,
         )
         return [int(one) for one in found["input_ids"]], [bool(one) for one in found["assistant_masks"]]
+
+    def _encode_raw(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:
+        tokens: list[int] = []
+        marks: list[bool] = []
+        for one in messages:
+            mine = one["role"] == "assistant"
+            part = [*self.tokenizer.encode(one["content"], add_special_tokens=False), *self.stop_tokens[: int(mine)]]
+            tokens += part
+            marks += [mine] * len(part)
+        return tokens, marks
 
     def prompt(self, prompt: str | History | Messages, *, raw: bool = False) -> Segment:
         """Return the tokens from which a response is sampled.
@@ -177,23 +195,39 @@ class ChatTemplate:
         right = all(answer.split(">")[-1] in text for answer, text in zip(answers, texts, strict=True))
         return right and not any(other in text for text in texts for other in others)
 
-    def check(self) -> None:
-        """Raise unless the template passes all three checks.
+    def check(self, *, given: bool = True, turns: bool = True) -> None:
+        """Raise unless the template has what training needs.
+
+        Args:
+            given: Whether given answers are trained. Those that are sampled need no marks.
+            turns: Whether messages follow an answer. A single answer may be changed afterwards.
 
         Raises:
             ArgumentError: If it does not; the message names each fault.
         """
+        prompt, answered = self.encode(_PROBE[:1], add_generation_prompt=True)[0], self.encode(_PROBE[:2])[0]
+        ends = any(token in self.stop_tokens for token in answered[len(prompt) :])
+        stops = self.tokenizer.decode(self.stop_tokens)
         faults = [
             text
             for good, text in (
-                (self.marks_assistant(), _UNMARKED),
-                (self.is_stop_token_trained(), "the stop token is not marked: the policy would not learn to stop"),
-                (self.is_prefix_preserving(), "earlier tokens change when messages follow"),
+                (
+                    ends,
+                    f"it ends an answer without {stops}, the stop token: save the tokenizer with that of the template",
+                ),
+                (not given or self.marks_assistant(), _UNMARKED),
+                (
+                    not given or not ends or self.is_stop_token_trained(),
+                    "the stop token is not marked: the policy would not learn to stop",
+                ),
+                (not turns or self.is_prefix_preserving(), "earlier tokens change when messages follow"),
             )
             if not good
         ]
         if faults:
-            raise ArgumentError(f"ChatTemplate: {'; '.join(faults)}. Pass a template for training with template=")
+            raise ArgumentError(
+                f"ChatTemplate: {'; '.join(faults)}. Pass a template for training with template= or --chat-template"
+            )
 
 
 _UNMARKED = "the template does not mark the assistant's tokens with {% generation %}"

@@ -112,6 +112,10 @@ class TinyTransformer(nn.Module):
                 nn.init.zeros_(one.bias)
         nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)  # the untrained policy is nearly uniform
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of the tokens, as models of Hugging Face do."""
+        return self.tokens
+
     def forward(
         self,
         input_ids: Tensor,
@@ -273,7 +277,6 @@ class CharTokenizer:
         self._ids = {character: self._start + i for i, character in enumerate(alphabet)}
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return self._start + len(self.alphabet)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -282,7 +285,7 @@ class CharTokenizer:
         Raises:
             ArgumentError: If a character is not in the alphabet.
         """
-        unknown = sorted({*text} - {*self._ids})
+        unknown = sorted({*text} - {*self._ids}) if isinstance(text, str) else [f"{text}"]
         if unknown:
             raise ArgumentError(f"CharTokenizer: text must be of {self.alphabet!r}, got {''.join(unknown)!r}")
         return [self._ids[one] for one in text] + ([self.eos_token_id] if add_special_tokens else [])
@@ -294,8 +297,13 @@ class CharTokenizer:
     def apply_chat_template(
         self, conversation: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **options: Any
     ) -> dict[str, list[int]]:
-        """Return tokens of a conversation, and 1 for those that the assistant writes, its stop tokens included."""
-        del options
+        """Return tokens of a conversation, and 1 for those that the assistant writes, its stop tokens included.
+
+        Raises:
+            ArgumentError: If a role is unknown, or there is another template.
+        """
+        if options.get("chat_template", self.chat_template) != self.chat_template:
+            raise ArgumentError("CharTokenizer: it has a template of its own, and takes no other one but 'raw'")
         tokens: list[int] = []
         marks: list[int] = []
         for one in conversation:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception_only
 from typing import Any, Literal, Protocol, Union, final, get_args, get_origin, get_type_hints
 
 from rl.core.arguments import as_integer, as_number
@@ -136,7 +137,6 @@ class CallParser(Protocol):
 
     def __call__(self, text: str) -> list[ToolCall]:
         """Return the calls of a text, in order."""
-        ...
 
 
 @final
@@ -150,7 +150,7 @@ class JSONCallParser:
 
     def __call__(self, text: str) -> list[ToolCall]:
         found: list[ToolCall] = []
-        for body in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
+        for body in re.findall(r"<tool_call>((?:(?!<tool_call>).)*?)</tool_call>", text, re.DOTALL):
             call = _json(body)
             if isinstance(call, dict) and isinstance(call.get("name"), str):
                 found.append(_call(call["name"], call.get("arguments", {})))
@@ -169,7 +169,7 @@ class XMLBlockParser:
     """
 
     def __call__(self, text: str) -> list[ToolCall]:
-        blocks = re.findall(r'<tool\s+name="([^"]+)"[^>]*>(.*?)</tool>', text, re.DOTALL)
+        blocks = re.findall(r'<tool\s+name="([^"<>]+)"[^<>]*>((?:(?!<tool\s).)*?)</tool>', text, re.DOTALL)
         return [_call(name, _json(body) if body.strip() else {}) for name, body in blocks]
 
 
@@ -229,9 +229,9 @@ class ToolRegistry:
             return f"error: {wrong}"
         try:
             result = tool.function(**call.arguments)
-        except Exception as error:  # noqa: BLE001 - the policy reads it
-            result = f"error: {type(error).__name__}: {error}"
-        text = result if isinstance(result, str) else json.dumps(result, default=str)
+            text = result if isinstance(result, str) else json.dumps(result, default=str)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the policy reads it
+            text = f"error: {format_exception_only(error)[-1].strip()}"  # also of an error without a text
         return text if len(text) <= self.max_chars else f"{text[: self.max_chars]} ... (cut)"
 
 
@@ -362,9 +362,6 @@ class PythonInterpreter:
         memory_mb: Largest memory, MiB.
         file_mb: Largest file, MiB.
         max_chars: Largest number of characters of the output; its end is kept.
-
-    Raises:
-        ArgumentError: If a limit is out of its range.
 
     Example:
         >>> PythonInterpreter()("print(6 * 7)").strip()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import distributions
@@ -22,10 +23,11 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl.core import state as checkpoints
-from rl.core.errors import BackendError, CheckpointError, RLError
+from rl.core.errors import ArgumentError, BackendError, CheckpointError, RLError
 from rl.llm import _processes as processes
 from rl.llm.collectors import Group, LLMCollector
 from rl.llm.engines import Sampling, TorchEngine
+from rl.llm.environments import DatasetTask, make_record_task
 from rl.llm.log_probs import TokenScorer
 from rl.llm.methods import Method, make_method
 from rl.llm.models import load_model, save_model
@@ -33,6 +35,7 @@ from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSe
 from rl.llm.supervised_losses import DPOLoss
 from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
+from rl.llm.tiny import CharTokenizer
 
 __all__ = ["LLMResult", "evaluate", "train_llm"]
 
@@ -84,34 +87,44 @@ def evaluate(
 
 
 def evaluate_run(
-    settings: LLMSettings, folder: str | Path, *, problems: int, seed: int, temperature: float = 0.0
+    settings: LLMSettings, method: Any, folder: str | Path, *, problems: int, seed: int, temperature: float = 0.0
 ) -> list[float]:
-    """Return the reward of the model of a run on each of some problems.
-
-    Args:
-        settings: Settings of the run.
-        folder: Run folder.
-        problems: Number of problems.
-        seed: Seed of the problems and samples.
-        temperature: Temperature of sampling; 0 for the most probable tokens.
-
-    Raises:
-        CheckpointError: If the run has not ended.
-    """
+    """Return the reward of the model of a run, which has ended, on each of some problems."""
     path = Path(folder) / "model"
     if not path.is_dir():
         raise CheckpointError(f"evaluate_run: the run in {folder} has no model yet. Continue it with resume")
-    task = make_task(settings.task, **settings.task_options)
-    model, tokenizer = load_model(str(path))
-    template, engine = _sampler(model.to(_checked_device(settings.device)), tokenizer, seed % 2**63)
+    task = _tasks_of(settings, method)[1]
+    model, tokenizer = load_model(str(path))  # with the template of the run
+    chat = "raw" if settings.chat_template == "raw" else ""
+    template, engine = _sampler(model.to(_checked_device(settings.device)), tokenizer, seed % 2**63, chat)
     options: dict[str, Any] = {"max_tokens": settings.max_tokens, "temperature": temperature}
     groups = evaluate(task, template, engine, problems=problems, seed=seed, **options)
     return [group.dialogues[0].reward for group in groups]
 
 
-def _sampler(model: nn.Module, tokenizer: Any, seed: int) -> tuple[ChatTemplate, TorchEngine]:
-    """Return the template of a tokenizer, and an engine that samples with the model."""
-    template = ChatTemplate(tokenizer)
+def _tasks_of(settings: LLMSettings, method: Any) -> tuple[Task, Task]:
+    """Return the task of training and that of evaluations."""
+    file, reward, other = getattr(method, "dataset", ""), getattr(method, "reward", ""), settings.eval_dataset
+    if other and not file:
+        raise ArgumentError("train_llm: eval_dataset holds out records of a data set. Pass dataset= of the method too")
+    if not file or not reward:  # conversations and pairs have answers, and no rewards
+        task = make_task(settings.task, **settings.task_options)
+        return task, task
+    task = make_record_task(file, reward)
+    return task, make_record_task(other, reward) if other else task
+
+
+def _sampler(model: nn.Module, tokenizer: Any, seed: int, chat_template: str) -> tuple[ChatTemplate, TorchEngine]:
+    """Return the template of a tokenizer or a file, and an engine that samples with the model."""
+    text = chat_template or None
+    if text not in (None, "raw"):
+        try:
+            text = Path(chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"train_llm: chat_template must be raw or a text file, got {error}") from error
+        if not isinstance(tokenizer, CharTokenizer):
+            tokenizer.chat_template = text  # which is saved with the model
+    template = ChatTemplate(tokenizer, template=text)
     pad = getattr(tokenizer, "pad_token_id", None)
     pad = template.stop_tokens[0] if pad is None else pad
     return template, TorchEngine(model, stop_tokens=template.stop_tokens, pad_token=pad, max_batch=1024, seed=seed)
@@ -168,8 +181,12 @@ def train_llm(
             done = run.update == settings.updates
             if run.update % settings.eval_every == 0 or done:
                 row["eval/return_mean"] = run.evaluate()
+                line = f"update {run.update}: reward {run.reward:.3f} on {settings.eval_problems} problems"
+                if run.method.held_out:
+                    row["eval/loss"] = run.method.held_out_loss()
+                    line += f", loss {row['eval/loss']:.3f} on {len(run.method.held_out)} records"
                 if report is not None and run.writes:
-                    report(f"update {run.update}: reward {run.reward:.3f} on {settings.eval_problems} problems")
+                    report(line)
             run.write_row(row)
             stop = not done and should_stop is not None and should_stop(run.update)
             interrupted = any(processes.gather(stop))
@@ -201,7 +218,7 @@ class _Run:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.manual_seed(settings.seed)  # all processes have the same weights
-        self.task = make_task(settings.task, **settings.task_options)
+        self.task, self.eval_task = _tasks_of(settings, method)
         self.model, self.tokenizer = load_model(
             settings.model,
             alphabet=self.task.alphabet,
@@ -209,7 +226,13 @@ class _Run:
             checkpoint_activations=settings.checkpoint_activations,
         )
         self.model.to(device)
-        self.template, self.engine = _sampler(self.model, self.tokenizer, processes.seed_of(settings.seed))
+        # Divided weights are joined after each update in the model that samples.
+        sampling = deepcopy(self.model) if settings.shard else self.model
+        seed = processes.seed_of(settings.seed)
+        self.template, self.engine = _sampler(sampling, self.tokenizer, seed, settings.chat_template)
+        self._check_prompts(method)
+        if settings.shard:
+            processes.shard(self.model)
         scorer = TokenScorer(self.model, temperature=settings.temperature)
         self.method = make_method(method, settings, self.task, self.template, self.engine, scorer)
         self.trained = [one for one in self.model.parameters() if one.requires_grad]
@@ -219,15 +242,31 @@ class _Run:
         if resume:
             self._restore()
 
+    def _check_prompts(self, method: Any) -> None:
+        """Raise if the template is not one for training, or it cannot encode a record."""
+        if not isinstance(self.tokenizer, CharTokenizer):  # whose template is one
+            pairs = isinstance(method, DPO) and method.dataset
+            self.template.check(given=bool(isinstance(method, SFT) or pairs), turns=self.task.max_turns > 1)
+        for task in {self.task, self.eval_task}:
+            for number, record in enumerate(task.records if isinstance(task, DatasetTask) else (), start=1):
+                try:
+                    self.template.prompt(task.problem(record).messages)
+                except ArgumentError as error:
+                    raise ArgumentError(f"train_llm: record {number} of the data set does not fit ({error})") from error
+
     def begin(self, files: Mapping[str, str]) -> None:
         """Write what the folder has from the start."""
         if not self.writes:
             return
         history, before = self.folder / "history.json", list[Any]()
         if self.update:
-            before = json.loads(history.read_text(encoding="utf-8"))
+            with checkpoints.reading("train_llm"):
+                before = json.loads(history.read_text(encoding="utf-8"))
         else:
-            self.folder.mkdir(parents=True)
+            try:
+                self.folder.mkdir(parents=True)
+            except OSError as error:
+                raise RLError(f"train_llm: the run folder cannot be created ({error})") from error
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         started = {
             "frames": self.update,
@@ -260,12 +299,15 @@ class _Run:
         means = dict(zip(names, (values / processes.count()).tolist(), strict=True))
         self.update += 1
         self.engine.version = self.update  # the engine samples with the model that is trained
+        if self.settings.shard:
+            self.engine.model.load_state_dict(processes.join(self.model.state_dict()))
         self.method.updated()
         times = {"time/sample": sampled - begun, "time/update": time.perf_counter() - sampled}
         train = {f"train/{name}": value for name, value in means.items()}
         return {
             "frames": self.update,
             "eval/return_mean": math.nan,
+            **({"eval/loss": math.nan} if self.method.held_out else {}),
             **train,
             "time/seconds": self._spent()["seconds"],
             **times,
@@ -286,10 +328,11 @@ class _Run:
                 if not key.startswith("loss"):
                     found[key] = found.get(key, 0.0) + float(value) * len(micro) / len(batch)
         # Weights of tokens are those of the step of all processes, so that gradients are summed, not averaged.
-        processes.sum_up([total, *(one.grad for one in self.trained if one.grad is not None)])
+        grads = [] if self.settings.shard else [one.grad for one in self.trained if one.grad is not None]
+        processes.sum_up([total, *grads])
         if not torch.isfinite(total):
             raise RLError(f"train_llm: the loss is {float(total)} at update {self.update}. Lower the learning rate")
-        norm = nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm)
+        norm = processes.join(nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm))
         self.optimizer.step()
         return {"loss": float(total), "grad_norm": float(norm), **found}
 
@@ -298,7 +341,7 @@ class _Run:
         if self.writes:
             options: dict[str, Any] = {"problems": self.settings.eval_problems, "max_tokens": self.settings.max_tokens}
             # Seeds of training are at least 0.
-            groups = evaluate(self.task, self.template, self.engine, **options, seed=-1 - self.settings.seed)
+            groups = evaluate(self.eval_task, self.template, self.engine, **options, seed=-1 - self.settings.seed)
             ones = [group.dialogues[0] for group in groups]
             rewards = torch.tensor([one.reward for one in ones], dtype=torch.float64)
             self.reward, self.deviation = float(rewards.mean()), float(rewards.std(correction=0))
@@ -326,7 +369,7 @@ class _Run:
             self.evaluate()
         if not self.writes:
             return
-        save_model(self.model, self.tokenizer, self.folder / "model")
+        save_model(self.engine.model, self.tokenizer, self.folder / "model")
         returns = {
             f"{which}/return_{name}": value
             for which in ("best", "last")
@@ -351,12 +394,13 @@ class _Run:
         random = {"sampler": self.engine.generator.get_state(), "torch": torch.get_rng_state()}
         own = {"method": self.method.state_dict(), **random}
         states = processes.gather(own)
+        weights, optimizer = processes.join((dict(self.model.state_dict()), self.optimizer.state_dict()))
         if self.writes:
             state = {
                 "settings": self.described,
                 "update": self.update,
-                "model": dict(self.model.state_dict()),
-                "optimizer": checkpoints.pack(self.optimizer.state_dict(), "train_llm"),
+                "model": weights,
+                "optimizer": checkpoints.pack(optimizer, "train_llm"),
                 "processes": states,
                 "spent": self._spent(),
             }
@@ -379,8 +423,14 @@ class _Run:
                 f"train_llm: the run in {self.folder} has done all its {self.update} updates. Ask for more"
             )
         self.before, self.engine.version = saved["spent"], self.update
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(checkpoints.unpack(saved["optimizer"], "train_llm"))
+        likes = self.model.state_dict()
+        self.model.load_state_dict({name: processes.divide(one, likes[name]) for name, one in saved["model"].items()})
+        self.engine.model.load_state_dict(saved["model"])
+        optimizer = checkpoints.unpack(saved["optimizer"], "train_llm")
+        for number, values in optimizer["state"].items():
+            like = self.trained[number]
+            values.update({name: processes.divide(one, like) for name, one in values.items()})
+        self.optimizer.load_state_dict(optimizer)
         own = states[processes.rank()]
         self.method.load_state_dict(own["method"])
         self.engine.generator.set_state(own["sampler"])
@@ -422,7 +472,7 @@ def _share_weights(loss: Any, batch: TensorDictBase) -> None:
 
 def _checked_device(device: str) -> str:
     try:
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BackendError(f"train_llm: the device {device!r} cannot be used here ({reason})") from error

@@ -48,7 +48,6 @@ class RetrieveLogProb:
         self.policy, self.key = policy, key
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the log-probabilities."""
         names = [key.name for key in contract_of(self.policy).reads]
         training = self.policy.training
         self.policy.eval()
@@ -67,16 +66,12 @@ class RetrieveKL:
 
     Args:
         estimator: Estimator: "k1", "k2" or "k3", of `rl.llm.functional.kl_estimate`.
-
-    Raises:
-        ArgumentError: If the estimator is unknown.
     """
 
     def __init__(self, estimator: str = "k1") -> None:
         self.estimator = one_of(estimator, "RetrieveKL", "estimator", ("k1", "k2", "k3"))
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the divergence."""
         log_prob, reference = (tensordict[key].where(tensordict[TRAINED], 0) for key in (LOG_PROBS, REFERENCE))
         return tensordict.set("kl_penalty", kl_estimate(log_prob, reference, self.estimator))
 
@@ -94,9 +89,6 @@ class KLRewardTransform:
         coeff: Weight of the divergence, at least 0.
         estimator: Estimator: "k1", "k2" or "k3".
 
-    Raises:
-        ArgumentError: If the weight is negative, or the estimator unknown.
-
     Example:
         >>> from rl.llm import TokenScorer
         >>> rollout = Rollout.of([Segment.given([1], role="user"), Segment.sampled([2, 3], [-1.0, -2.0], version=0)])
@@ -113,7 +105,6 @@ class KLRewardTransform:
         self._score, self._kl = RetrieveLogProb(reference), RetrieveKL(estimator)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write reference, divergence and reward."""
         td = self._kl(self._score(tensordict))
         td.set((NEXT, REWARD), td[NEXT, REWARD] - self.coeff * td["kl_penalty"].sum(-1, keepdim=True))
         return td
@@ -133,7 +124,6 @@ class TemplateTransform:
         self.template = template
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the tokens."""
         histories: Any = tensordict.get(("history", "prompt"))
         rows = padded([self._encode(histories[i].messages(), tensordict, i) for i in range(len(tensordict))])
         return tensordict.set(("tokens", "prompt"), rows[TOKENS]).set(ATTENTION, rows[ATTENTION])
@@ -174,9 +164,6 @@ class AddThinkingPrompt:
         condition: Function of one row that returns whether the policy should think again.
         prompt: Text of the message.
         max_times: Number of times that a dialogue gets the message at most.
-
-    Raises:
-        ArgumentError: If the number is below 1.
     """
 
     def __init__(
@@ -190,7 +177,6 @@ class AddThinkingPrompt:
         self.max_times = as_integer(max_times, "AddThinkingPrompt", "max_times", least=1)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write histories, rewards and flags."""
         histories: list[Any] = []
         for i in range(len(tensordict)):
             row = tensordict[i]
@@ -217,7 +203,7 @@ class DataLoadingPrimer:
         seed: Seed of the order.
 
     Raises:
-        ArgumentError: If there is no record, or the number is below 1.
+        ArgumentError: If there is no record, or the rows of a batch are no multiple of `repeats`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -240,11 +226,6 @@ class DataLoadingPrimer:
         return self.records[order[place]]
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the next records.
-
-        Raises:
-            ArgumentError: If the rows are no multiple of `repeats`.
-        """
         if len(tensordict) % self.repeats:
             raise ArgumentError(
                 f"DataLoadingPrimer: rows must be a multiple of repeats ({self.repeats}), got {len(tensordict)}"
@@ -259,9 +240,7 @@ class DataLoadingPrimer:
         return tensordict
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of records taken."""
         return {"taken": self.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.taken = state["taken"]

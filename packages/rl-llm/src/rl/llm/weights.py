@@ -23,27 +23,21 @@ class WeightReceiver(Protocol):
 
     def init(self, layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Prepare for weights of these names, shapes and dtypes; called once."""
-        ...
 
     def pause(self) -> None:
         """Stop sampling."""
-        ...
 
     def start(self, version: int) -> None:
         """Begin the weights of a version."""
-        ...
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
         """Take some of the weights."""
-        ...
 
     def finish(self) -> None:
         """Make the weights current."""
-        ...
 
     def resume(self) -> None:
         """Continue sampling."""
-        ...
 
 
 class WeightStore(Protocol):
@@ -52,11 +46,9 @@ class WeightStore(Protocol):
     @property
     def version(self) -> int:
         """Version of the current weights."""
-        ...
 
     def acquire(self, weights: Mapping[str, Tensor], reader: int, known: int = 0) -> int:
         """Copy the current weights into `weights` unless they are of version `known`; return their version."""
-        ...
 
 
 _NEXT = {"new": ("init",), "ready": ("start",), "updating": ("update", "finish")}
@@ -64,7 +56,7 @@ _NEXT = {"new": ("init",), "ready": ("start",), "updating": ("update", "finish")
 
 @final
 class WeightPush:
-    """State machine of a push of weights to an engine; a phase in the wrong order is rejected and changes nothing.
+    """State machine of a push of weights to an engine; a phase in the wrong order raises `RLError`.
 
     | state | phase | next state |
     |---|---|---|
@@ -98,18 +90,13 @@ class WeightPush:
     def _enter(self, phase: str) -> None:
         if phase not in _NEXT[self.state]:
             expected = " or ".join(_NEXT[self.state])
-            raise RLError(
-                f"WeightPush: {phase} is not the next phase: the state is {self.state}, call {expected}",
-            )
+            raise RLError(f"WeightPush: {phase} is not the next phase: the state is {self.state}, call {expected}")
 
     def init(self, weights: Mapping[str, Tensor]) -> None:
         """Tell the engine names, shapes and dtypes of the weights.
 
         Args:
             weights: Weights by name; their values are not read.
-
-        Raises:
-            RLError: If it was called before.
         """
         self._enter("init")
         layout = {name: (tuple(one.shape), one.dtype) for name, one in weights.items()}
@@ -123,7 +110,6 @@ class WeightPush:
             version: Version, above the present one.
 
         Raises:
-            RLError: If it is not the next phase.
             ArgumentError: If the version is not above the present one.
         """
         self._enter("start")
@@ -143,7 +129,6 @@ class WeightPush:
             weights: Weights by name, each sent once.
 
         Raises:
-            RLError: If it is not the next phase.
             ArgumentError: If a name is unknown or was sent before, or a shape or dtype is another one.
         """
         self._enter("update")
@@ -159,11 +144,7 @@ class WeightPush:
         self._sent |= weights.keys()
 
     def finish(self) -> None:
-        """Make the version current, and resume the engine.
-
-        Raises:
-            RLError: If it is not the next phase, or weights are missing.
-        """
+        """Make the version current, and resume the engine."""
         self._enter("finish")
         missing = sorted(self._layout.keys() - self._sent)
         if missing:

@@ -252,10 +252,8 @@ class RemoteTransformersWrapper(LLMWrapperBase):
         make_model: Function that returns the model, called in the actor.
         tokenizer: Tokenizer, here.
         actor_options: Options of the actor, such as ``{"num_gpus": 1}``.
-        stop_tokens: Tokens that end a response; those of the template, or the tokenizer's, if None.
-        max_batch: Largest number of responses that are sampled at once.
-        seed: Seed of the samples.
-        options: Further arguments of `LLMWrapperBase`.
+
+    The others are those of `TransformersWrapper`.
 
     Raises:
         ArgumentError: If Ray is not installed, or there is no stop token.

@@ -347,7 +347,8 @@ class NoisyLinear(nn.Linear):
     ) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = int(in_features), int(out_features)
-        self.std_init, self.use_exploration_type = std_init, use_exploration_type
+        self.std_init = as_number(std_init, type(self).__name__, "std_init", least=0)
+        self.use_exploration_type = use_exploration_type
         shapes = {"weight": (out_features, in_features), "bias": (out_features,) if bias else None}
         for name, shape in shapes.items():
             for part in ("mu", "sigma"):

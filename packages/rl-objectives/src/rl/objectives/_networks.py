@@ -14,6 +14,7 @@ from tensordict.nn import CompositeDistribution
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer
 from rl.core.contract import Key
 from rl.core.errors import ArgumentError, ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
@@ -361,11 +362,12 @@ class Ensemble(nn.Module):
 
     def __init__(self, networks: nn.Module | Sequence[nn.Module], count: int, owner: str) -> None:
         super().__init__()
+        as_integer(count, owner, "num_qvalue_nets", least=1)
         if isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList):
             members = [networks, *(_with_new_parameters(networks, owner) for _ in range(count - 1))]
         else:
             members = list(networks)
-        if count < 1 or len(members) != count:
+        if len(members) != count:
             raise ArgumentError(
                 f"{owner}: num_qvalue_nets must be the number of networks, got {count} for {len(members)}"
             )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite
 from rl.envs.base._specs import leaf_keys
@@ -100,3 +100,24 @@ def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
             " result of env.reset() or env.step_mdp()"
         )
     return value
+
+
+def as_values(value: Any, owner: str, name: str, *, infinite: bool = False) -> Tensor:
+    """Return an argument that is a number or a tensor of numbers.
+
+    Args:
+        value: Value of the argument.
+        owner: Component that the message names.
+        name: Argument that the message names.
+        infinite: Whether infinite numbers are accepted, as limits are.
+
+    Raises:
+        ArgumentError: If it has no numbers, or NaN or infinite ones.
+    """
+    try:
+        found = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.tensor(float("nan"))
+    if found.dtype is torch.bool or bool((found.isnan() if infinite else ~found.isfinite()).any()):
+        raise ArgumentError(f"{owner}: {name} must be of {'' if infinite else 'finite '}numbers, got {value!r:.100}")
+    return found

@@ -17,7 +17,7 @@ from rl.core.mdp import where_reset
 from rl.core.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import RandomTransform, after_batch, from_the_end, mapped_spec
-from rl.envs.transforms._specs import Specs
+from rl.envs.transforms._specs import Specs, as_values
 
 __all__ = [
     "ActionChunkTransform",
@@ -211,9 +211,10 @@ class ActionDiscretizer(Transform):
     ) -> None:
         super().__init__(in_keys_inv=[action_key], out_keys_inv=None if out_action_key is None else [out_action_key])
         one_of(sampling, "ActionDiscretizer", "sampling", ("median", "low", "high", "random"))
-        self.num_intervals = torch.as_tensor(num_intervals, dtype=torch.int64)
-        if bool((self.num_intervals < 1).any()):
-            raise ArgumentError(f"ActionDiscretizer: num_intervals must be positive, got {num_intervals}")
+        found = as_values(num_intervals, "ActionDiscretizer", "num_intervals")
+        self.num_intervals = found.long()
+        if bool(((self.num_intervals < 1) | (self.num_intervals != found)).any()):
+            raise ArgumentError(f"ActionDiscretizer: num_intervals must be positive integers, got {num_intervals}")
         self.sampling, self.categorical = sampling, categorical
         self._low: Tensor | None = None
 

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import foreign_arguments
-from rl.core.errors import RLError
+from rl.core.errors import ArgumentError, RLError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._specs import leaf_keys
@@ -100,6 +100,9 @@ class DTypeCastTransform(Transform):
     ) -> None:
         self._every = in_keys is None and in_keys_inv is None
         super().__init__(in_keys or (), out_keys, in_keys_inv or (), out_keys_inv)
+        for name, dtype in (("dtype_in", dtype_in), ("dtype_out", dtype_out)):
+            if not isinstance(dtype, torch.dtype):
+                raise ArgumentError(f"{type(self).__name__}: {name} must be a torch.dtype, got {dtype!r:.100}")
         self.dtype_in, self.dtype_out = dtype_in, dtype_out
 
     def _apply(self, value: Tensor) -> Tensor:

@@ -231,6 +231,9 @@ class RenameTransform(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if len(self.in_keys) != len(self.out_keys) or len(self.in_keys_inv) != len(self.out_keys_inv):
             raise ArgumentError(f"{self!r} needs one out key for each in key")
+        for names in (self.out_keys, self.in_keys_inv):
+            if len({*names}) < len(names):
+                raise ArgumentError(f"{self!r} must give each entry a key of its own, got {names}")
         self.create_copy = create_copy
 
     def _call(self, entries: Any) -> Any:

@@ -17,7 +17,7 @@ from rl.core.specs import TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import mapped_spec
-from rl.envs.transforms._specs import Specs
+from rl.envs.transforms._specs import Specs, as_values
 from rl.envs.transforms._transformed_env import Compose
 
 __all__ = ["ObservationNorm", "RewardNorm", "VecNorm"]
@@ -66,9 +66,9 @@ class ObservationNorm(Transform):
         super().__init__(
             ([] if inverse else ["observation"]) if in_keys is None else in_keys, out_keys, inverse, out_keys_inv
         )
-        self.standard_normal, self.eps = standard_normal, eps
-        self.loc = None if loc is None else torch.as_tensor(loc)
-        self.scale = None if scale is None else torch.as_tensor(scale).clamp_min(eps)
+        self.standard_normal, self.eps = standard_normal, as_number(eps, "ObservationNorm", "eps", above=0)
+        self.loc = None if loc is None else as_values(loc, "ObservationNorm", "loc")
+        self.scale = None if scale is None else as_values(scale, "ObservationNorm", "scale").clamp_min(eps)
         self._recorded: dict[NestedKey, list[Tensor]] | None = None
         self._measuring = False  # this transform or another one of its environment
 
@@ -336,7 +336,9 @@ class RewardNorm(StatisticsTransform):
         clip: float | None = 10.0,
     ) -> None:
         super().__init__(["reward"] if in_keys is None else in_keys, out_keys)
-        self.gamma, self.eps, self.clip = as_number(gamma, "RewardNorm", "gamma", least=0, most=1), eps, clip
+        self.gamma = as_number(gamma, "RewardNorm", "gamma", least=0, most=1)
+        self.eps = as_number(eps, "RewardNorm", "eps", above=0)
+        self.clip = None if clip is None else as_number(clip, "RewardNorm", "clip", above=0)
         self._stats: dict[NestedKey, RunningStats] = {}
         self._returns: dict[NestedKey, Tensor] = {}
 
@@ -460,7 +462,7 @@ class VecNorm(StatisticsTransform):
         super().__init__(() if in_keys is None else in_keys, out_keys)
         decay = as_number(decay, "VecNorm", "decay", above=0, most=1)
         self._every = in_keys is None
-        self.decay, self.eps = decay, eps
+        self.decay, self.eps = decay, as_number(eps, "VecNorm", "eps", above=0)
         self._shared, self._lock = shared_td, lock or nullcontext()
         self._stats: dict[NestedKey, RunningStats] = {}
 

@@ -21,7 +21,7 @@ from rl.core.specs import Bounded, NonTensor, TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Reset, Step, Transform, write_result
 from rl.envs.transforms._maps import mapped_spec
-from rl.envs.transforms._specs import Specs
+from rl.envs.transforms._specs import Specs, as_values
 
 __all__ = [
     "CatFrames",
@@ -342,12 +342,12 @@ def cat_frames(
             puts `padding_value`.
         padding_value: Value for ``padding="constant"``.
         time_dim: The dimension of time, below 0.
-        done_mask: Mask bool ``[*B, T, N]``, true where a frame of the window lies before the episode of its last one;
-            one episode if None.
+        done_mask: Mask bool ``[*B, T, N]`` or ``[*B, T, 1, N]``, true where a frame of the window lies before the
+            episode of its last one; one episode if None. Frames before the sequence are padded whatever it says.
 
     Raises:
         ArgumentError: If an argument is out of range.
-        ShapeError: If the mask has another shape.
+        ShapeError: If the mask has another shape or dtype.
 
     Example:
         >>> cat_frames(torch.arange(3.0).unsqueeze(-1), 2, -1, time_dim=-2).tolist()
@@ -357,14 +357,16 @@ def cat_frames(
     if time_dim >= 0 or N < 1:
         raise ArgumentError(f"cat_frames: time_dim must be below 0 and N at least 1, got time_dim={time_dim}, N={N}")
     time = tensor.ndim + time_dim
-    if done_mask is None:
-        over = torch.zeros(tensor.shape[: time + 1], dtype=torch.bool, device=tensor.device)
-        done_mask = _padded(over, N)
-    elif done_mask.shape != (*tensor.shape[: time + 1], N):
-        raise ShapeError(
-            f"cat_frames: done_mask must have the shape {(*tensor.shape[: time + 1], N)}, got {tuple(done_mask.shape)}"
-        )
-    return torch.cat(_windows(tensor, done_mask, time, padding, padding_value), dim)
+    over = torch.zeros(tensor.shape[: time + 1], dtype=torch.bool, device=tensor.device)
+    padded, wanted = _padded(over, N), (*over.shape, N)
+    if done_mask is not None:
+        if done_mask.shape not in (wanted, (*over.shape, 1, N)) or done_mask.dtype is not torch.bool:
+            got = f"{done_mask.dtype} {tuple(done_mask.shape)}"
+            raise ShapeError(f"cat_frames: done_mask must be bool of the shape {wanted}, got {got}")
+        # The last frame of a window is always in its episode.
+        mask = done_mask.reshape(wanted) & (torch.arange(N, device=tensor.device) < N - 1)
+        padded = padded | mask
+    return torch.cat(_windows(tensor, padded, time, padding, padding_value), dim)
 
 
 def _check_arguments(dim: int, padding: str, owner: str) -> None:
@@ -403,7 +405,9 @@ def _windows(tensor: Tensor, padded: Tensor, time: int, padding: Padding, value:
     tail = (1,) * (tensor.ndim - time - 1)
     frames: list[Tensor] = []
     for slot in range(length - 1):
-        index = (steps + first.clamp(min=slot) - (length - 1)).reshape(*padded.shape[:-1], *tail)
+        # Where a constant is the padding, a mask need not be of the first frames of a window.
+        source = first.clamp(min=slot) if padding == "same" else torch.full_like(first, slot)
+        index = (steps + source - (length - 1)).clamp(min=0).reshape(*padded.shape[:-1], *tail)
         frame = tensor.gather(time, index.expand(tensor.shape))
         if padding == "constant":
             frame = torch.where(padded[..., slot].reshape(index.shape), value, frame).to(tensor.dtype)
@@ -444,7 +448,11 @@ class ClipTransform(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         none = low is None and high is None
-        if none or (low is not None and high is not None and bool(torch.as_tensor(low > high).any())):
+        lows, highs = (
+            None if one is None else as_values(one, "ClipTransform", name, infinite=True)
+            for name, one in (("low", low), ("high", high))
+        )
+        if none or (lows is not None and highs is not None and bool((lows > highs).any())):
             raise ArgumentError(f"ClipTransform needs low, high or both, in this order; got {low} and {high}")
         self.low, self.high = low, high
 

@@ -9,14 +9,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.arguments import foreign_arguments, one_of
+from rl.core.arguments import as_number, foreign_arguments, one_of
 from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import mapped_spec
-from rl.envs.transforms._specs import Specs, from_root
+from rl.envs.transforms._specs import Specs, as_values, from_root
 from rl.envs.transforms.normalize import RunningStats, StatisticsTransform
 
 __all__ = [
@@ -167,7 +167,11 @@ class RewardScaling(Transform):
         standard_normal: bool = False,
     ) -> None:
         super().__init__(["reward"] if in_keys is None else in_keys, out_keys)
-        self.loc, self.scale = torch.as_tensor(loc), torch.as_tensor(scale)
+        self.loc, self.scale = (
+            as_values(value, "RewardScaling", name) for name, value in (("loc", loc), ("scale", scale))
+        )
+        if standard_normal and not bool(self.scale.all()):
+            raise ArgumentError(f"RewardScaling: scale must not be 0 with standard_normal, got {scale}")
         self.standard_normal = standard_normal
 
     def _apply(self, value: Tensor) -> Tensor:
@@ -342,7 +346,8 @@ class RNDTransform(StatisticsTransform):
         self.target_network = target_network.requires_grad_(requires_grad=False)
         self.predictor_network = predictor_network
         self.normalize_obs, self.normalize_reward = normalize_obs, normalize_reward
-        self.obs_clip, self.reward_clip = obs_clip, reward_clip
+        self.obs_clip = as_number(obs_clip, "RNDTransform", "obs_clip", above=0)
+        self.reward_clip = as_number(reward_clip, "RNDTransform", "reward_clip", above=0)
         self._stats: dict[str, RunningStats] = {}
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
@@ -544,7 +549,7 @@ class TargetReturn(Transform):
     ) -> None:
         super().__init__(["reward"] if in_keys is None else in_keys)
         one_of(mode, "TargetReturn", "mode", ("reduce", "constant"))
-        self.target_return, self.mode = target_return, mode
+        self.target_return, self.mode = as_number(target_return, "TargetReturn", "target_return"), mode
         self._every = in_keys is None
         self._named = None if out_keys is None else self._key_lists(out_keys, None)[0]
         self._zeros: dict[NestedKey, Tensor] = {}

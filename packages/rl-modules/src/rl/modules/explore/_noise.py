@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import load
-from rl.core.arguments import constructor_setting, module_arguments
+from rl.core.arguments import as_number, constructor_setting, module_arguments
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
@@ -95,7 +95,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         key = unwrap(action_key)
-        self.mean, self.std = float(mean), float(std)
+        self.mean = as_number(mean, "AdditiveGaussianModule", "mean")
+        self.std = as_number(std, "AdditiveGaussianModule", "std", least=0)
         self.schedule = LinearSchedule("AdditiveGaussianModule", sigma_init, sigma_end, annealing_num_steps)
         self.in_keys = key_list(key)
         self.out_keys = key_list(key)
@@ -257,7 +258,9 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
                 "OrnsteinUhlenbeckProcessModule needs sigma >= sigma_min >= 0, n_steps_annealing >= 1 and dt > 0, got"
                 f" {sigma}, {least}, {n_steps_annealing} and {dt}"
             )
-        self.theta, self.mu, self.dt, self.x0 = theta, mu, dt, float(x0)
+        owner = "OrnsteinUhlenbeckProcessModule"
+        self.theta, self.dt = as_number(theta, owner, "theta", least=0), as_number(dt, owner, "dt", above=0)
+        self.mu, self.x0 = as_number(mu, owner, "mu"), as_number(x0, owner, "x0")
         for name, value in (("sigma", sigma), ("sigma_min", least)):
             if isinstance(value, Tensor):
                 self.register_buffer(name, value.clone(), persistent=False)

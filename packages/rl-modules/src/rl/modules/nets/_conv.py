@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
-from rl.modules.nets._mlp import MLP, Options, is_list, make_norm, per_layer
+from rl.modules.nets._mlp import MLP, Options, is_list, make_activation, make_norm, per_layer
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 Size = int | tuple[int, ...]
@@ -107,7 +107,7 @@ class _Convolutions(nn.Sequential):
             )
             if norm_class is not None:
                 layers.append(make_norm(owner, norm_class, norms[place], width, device))
-            layers.append(activation_class(**activations[place]))
+            layers.append(make_activation(owner, activation_class, activations[place]))
             channels = width
         flatten = (
             nn.Flatten(-1 - len(self._sizes), -1)

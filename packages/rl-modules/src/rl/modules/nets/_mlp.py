@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
+from rl.core.arguments import as_integer, as_number, constructor_setting, foreign_arguments
 from rl.core.errors import ArgumentError, ShapeError
 from rl.core.policy_program import ProgramBuilder, Register
 from rl.core.tensor_functions import run_layers
@@ -23,6 +23,31 @@ Options = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 def is_list(value: Any) -> bool:
     """Whether an argument holds one entry per layer: a sequence, or an array or tensor with a dimension."""
     return bool(getattr(value, "shape", ())) or (isinstance(value, Sequence) and not isinstance(value, str))
+
+
+def make_activation(owner: str, activation_class: Any, kwargs: Mapping[str, Any] | None) -> nn.Module:
+    """Create an activation.
+
+    Args:
+        owner: Network that messages name.
+        activation_class: Class of modules, or a function that builds one.
+        kwargs: Arguments of the class.
+
+    Raises:
+        ArgumentError: if it creates no module, such as an activation in place of its class.
+    """
+    module = isinstance(activation_class, nn.Module)
+    try:
+        found = None if module else activation_class(**(kwargs or {}))
+    except TypeError as error:
+        raise ArgumentError(
+            f"{owner}: activation_class cannot be created with {dict(kwargs or {})} ({error})"
+        ) from error
+    if not isinstance(found, nn.Module):
+        raise ArgumentError(
+            f"{owner}: activation_class must be a class of modules such as torch.nn.Tanh, got {activation_class!r:.100}"
+        )
+    return found
 
 
 def make_norm(
@@ -43,6 +68,8 @@ def make_norm(
     Raises:
         ArgumentError: if more than one required argument is left out.
     """
+    if not callable(norm_class):
+        raise ArgumentError(f"{owner}: norm_class must be a class of modules, got {norm_class!r:.100}")
     given = dict(kwargs or {})
     named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(norm_class).parameters.values()
@@ -178,9 +205,9 @@ class MLP(nn.Sequential):
                 continue
             if norm_class is not None:
                 layers.append(make_norm("MLP", norm_class, norms[place], width_out, device))
-            layers.append(activation_class(**activations[place]))
+            layers.append(make_activation("MLP", activation_class, activations[place]))
             if dropout is not None:
-                layers.append(nn.Dropout(dropout))
+                layers.append(nn.Dropout(as_number(dropout, "MLP", "dropout", least=0, most=1)))
         super().__init__(*layers)
         self._in_features, self._out_features = in_features, out_features
         self._out_shape = shape

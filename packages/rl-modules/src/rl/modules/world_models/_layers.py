@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError
 
 
@@ -240,7 +240,8 @@ class RMSNorm(nn.Module):
         self, features: int, eps: float = 1e-4, dim: int = -1, device: torch.device | str | None = None
     ) -> None:
         super().__init__()
-        self.eps, self.dim = eps, dim
+        self.eps, self.dim = as_number(eps, "RMSNorm", "eps", least=0), dim
+        features = as_integer(features, "RMSNorm", "features", least=1)
         self.weight = nn.Parameter(torch.ones(features, device=device))
 
     def reset_parameters(self) -> None:

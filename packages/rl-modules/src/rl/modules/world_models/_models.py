@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError, ShapeError, UnsupportedError
 from rl.core.keys import NestedKey, next_key, unwrap
 from rl.modules.layers import StackedLinear
@@ -182,7 +182,7 @@ class EnsembleDynamics(TensorDictModuleBase):
         self.num_members = as_integer(num_members, owner, "num_members", least=1)
         if as_integer(num_elites, owner, "num_elites", least=1) > num_members:
             raise ArgumentError(f"{owner}: {num_elites} elites of {num_members} members: pass fewer elites")
-        self.bound_weight = bound_weight
+        self.bound_weight = as_number(bound_weight, owner, "bound_weight", least=0)
         self.in_keys: list[Any] = [unwrap(observation_key), unwrap(action_key)]
         self.out_keys: list[Any] = [next_key(observation_key), next_key(reward_key)]
         width, outputs = observation_dim + action_dim, observation_dim + 1

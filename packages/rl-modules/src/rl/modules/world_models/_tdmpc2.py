@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.arguments import as_integer
+from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ShapeError
 from rl.modules.world_models._layers import softmax_of_groups
 
@@ -141,7 +141,8 @@ class TDMPC2Actor(nn.Module):
     ) -> None:
         super().__init__()
         self.net = TDMPC2MLP(in_features, 2 * out_features, num_cells, device=device)
-        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.log_std_min = as_number(log_std_min, "TDMPC2Actor", "log_std_min")
+        self.log_std_max = as_number(log_std_max, "TDMPC2Actor", "log_std_max", least=log_std_min)
 
     def forward(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation."""

@@ -203,7 +203,9 @@ class DreamerModelLoss(LossModule):
         super().__init__()
         owner = type(self).__name__
         self.world_model = world_model
-        self.lambda_kl, self.lambda_reco, self.lambda_reward = lambda_kl, lambda_reco, lambda_reward
+        self.lambda_kl = as_number(lambda_kl, owner, "lambda_kl", least=0)
+        self.lambda_reco = as_number(lambda_reco, owner, "lambda_reco", least=0)
+        self.lambda_reward = as_number(lambda_reward, owner, "lambda_reward", least=0)
         self.reco_loss = check_distance(reco_loss or "l2", owner)
         self.reward_loss = check_distance(reward_loss or "l2", owner)
         self.free_nats = as_number(free_nats, owner, "free_nats", least=0)

@@ -110,8 +110,11 @@ class DreamerV3ModelLoss(LossModule):
         )
         self.decoder = nn.ModuleList(heads)
         self.reward_model, self.continue_model = reward_model, continue_model
-        self.lambda_dynamic, self.lambda_representation = lambda_dynamic, lambda_representation
-        self.lambda_reco, self.lambda_reward, self.lambda_continue = lambda_reco, lambda_reward, lambda_continue
+        self.lambda_dynamic = as_number(lambda_dynamic, owner, "lambda_dynamic", least=0)
+        self.lambda_representation = as_number(lambda_representation, owner, "lambda_representation", least=0)
+        self.lambda_reco = as_number(lambda_reco, owner, "lambda_reco", least=0)
+        self.lambda_reward = as_number(lambda_reward, owner, "lambda_reward", least=0)
+        self.lambda_continue = as_number(lambda_continue, owner, "lambda_continue", least=0)
         self.free_nats = as_number(free_nats, owner, "free_nats", least=0)
         self.unimix = as_number(unimix, owner, "unimix", least=0, below=1)
         self.continue_target_scale = as_number(continue_target_scale, owner, "continue_target_scale", above=0, most=1)
@@ -239,7 +242,7 @@ class DreamerV3ActorLoss(ImaginedActorLoss):
     ) -> None:
         others = (value_model, model_based_env, continuation_model)
         super().__init__(actor_model, others, imagination_horizon, gamma, lmbda)
-        self.entropy_bonus = entropy_bonus
+        self.entropy_bonus = as_number(entropy_bonus, type(self).__name__, "entropy_bonus", least=0)
         self.return_scale = PercentileScale(
             return_normalization_rate, *return_normalization_quantiles, return_normalization_min_scale
         )

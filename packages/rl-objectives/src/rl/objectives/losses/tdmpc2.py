@@ -141,9 +141,11 @@ class TDMPC2Loss(LossModule):
         self.gamma = as_number(gamma, owner, "gamma", least=0, most=1)
         self.rho = as_number(rho, owner, "rho", least=0, most=1)
         self.scale_rate = as_number(scale_rate, owner, "scale_rate", least=0, most=1)
-        self.consistency_weight, self.reward_weight = consistency_weight, reward_weight
-        self.value_weight, self.terminated_weight = value_weight, terminated_weight
-        self.entropy_bonus = entropy_bonus
+        self.consistency_weight = as_number(consistency_weight, owner, "consistency_weight", least=0)
+        self.reward_weight = as_number(reward_weight, owner, "reward_weight", least=0)
+        self.value_weight = as_number(value_weight, owner, "value_weight", least=0)
+        self.terminated_weight = as_number(terminated_weight, owner, "terminated_weight", least=0)
+        self.entropy_bonus = as_number(entropy_bonus, owner, "entropy_bonus", least=0)
         self.register_buffer("value_scale", torch.ones(()))
         self.derive_early()
 

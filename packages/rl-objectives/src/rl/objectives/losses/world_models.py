@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.arguments import one_of
+from rl.core.arguments import as_number, one_of
 from rl.core.contract import Contract, Key
 from rl.core.errors import ArgumentError
 from rl.core.keys import NestedKey, next_key
@@ -94,13 +94,14 @@ class WorldModelLoss(LossModule):
             raise ArgumentError(f"{owner} got no losses: select some of {', '.join(_KINDS)}")
         given = {"reward": reward_loss, "done": done_loss, "reconstruction": reconstruction_loss, "latent": latent_loss}
         self._distances = {kind: check_distance(name, owner) for kind, name in given.items()}
-        self._weights = {
+        weights = {
             "reward": reward_weight,
             "done": done_weight,
             "reconstruction": reconstruction_weight,
             "latent": latent_weight,
             "likelihood": likelihood_weight,
         }
+        self._weights = {kind: as_number(one, owner, f"{kind}_weight", least=0) for kind, one in weights.items()}
         self.derive_early()
 
     def _derive(self) -> Contract:

@@ -454,7 +454,7 @@ class DiscreteSACLoss(SoftLoss):
         super().__init__(actor_network, qvalue_network, num_qvalue_nets, **options)
         del action_space  # of TorchRL: the critics say it
         self._count = num_actions
-        self.target_entropy_weight = target_entropy_weight
+        self.target_entropy_weight = as_number(target_entropy_weight, type(self).__name__, "target_entropy_weight")
 
     def _log_probs(self, dist: Distribution) -> Tensor:
         logits = getattr(dist, "logits", None)
