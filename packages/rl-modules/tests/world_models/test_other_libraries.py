@@ -1,4 +1,4 @@
-"""Parts of world models against numbers of TorchRL and sheeprl on the same weights, which `dreamer_fixtures.py` wrote."""
+"""Parts of world models against numbers of TorchRL and sheeprl on the same weights, see `dreamer_fixtures.py`."""
 
 import json
 from pathlib import Path
