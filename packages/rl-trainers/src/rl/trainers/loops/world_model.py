@@ -118,8 +118,8 @@ def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
     """Create a buffer of sequences ``[batch_size, batch_length + context]``, in which each observation is stored once.
 
     Sequences that begin with a latent state continue over the ends of episodes, so that every step is sampled with the
-    same probability; others are of one episode. With `losses.newest_first`, sequences that were collected since the last
-    sample come first, each once.
+    same probability; others are of one episode. With `losses.newest_first`, sequences that were collected since the
+    last sample come first, each once.
     """
     length = config.batch_length + losses.context
     size = config.buffer_size - config.buffer_size % config.frames_per_batch  # full batches
