@@ -15,12 +15,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl.trainers import DreamerV3Config, TDMPC2Config, make_env
 from rl.trainers.algorithms import dreamer, tdmpc2
-from rl.trainers.loops.world_model import WorldModelUpdater
+from rl.trainers.loops.world_model import WorldModelUpdater, sequences_buffer, stored_keys
 
 PRODUCTS = {torch.ops.aten.mm.default: 2, torch.ops.aten.addmm.default: 3, torch.ops.aten.bmm.default: 2}
 
@@ -58,31 +57,20 @@ def products_of(call: Callable[[], Any]) -> Callable[[], None]:
     return run
 
 
-class _Rows:
-    """A buffer whose batch is always the same."""
-
-    def __init__(self, rows: TensorDict) -> None:
-        self.rows = rows
-
-    def sample(self) -> TensorDict:
-        return self.rows
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-
 def update() -> Callable[[], Any]:
     """Return one update of size 1M with 16 sequences of 64 steps."""
     config = DreamerV3Config(env="pendulum", size="1M")
     env = make_env("pendulum", 16, seed=0)
     policy = dreamer.dreamer_v3_policy(config, env)
     steps = env.rollout(65, break_when_any_done=False)
-    size = steps.batch_size
-    flag = torch.zeros(*size, 1, dtype=torch.bool)
-    steps["state"], steps["belief"] = torch.zeros(*size, policy.state_dim), torch.zeros(*size, policy.belief_dim)
+    flag = torch.zeros_like(steps["next", "done"])
     steps["is_init"] = flag
+    for key, width in (("state", policy.state_dim), ("belief", policy.belief_dim)):
+        steps[key] = torch.zeros(16, 65, width, dtype=torch.bfloat16)
     losses = dreamer.dreamer_v3_loss(config, env, policy)
-    updater = WorldModelUpdater(config, losses, _Rows(steps))  # pyright: ignore[reportArgumentType]
+    buffer = sequences_buffer(config, losses)
+    buffer.extend(steps.select(*stored_keys(env, policy, losses)).set(("next", "break"), flag))
+    updater = WorldModelUpdater(config, losses, buffer)
     return updater._step  # noqa: SLF001 - one update, without its schedule
 
 

@@ -171,6 +171,27 @@ def test_stored_states_are_refreshed_by_an_update():
     assert not buffer[:]["belief"][0].any()  # nothing leads to the first step
 
 
+def test_dreamer_v3_samples_each_new_sequence_once_before_others_and_tdmpc2_does_not():
+    """The "online queue": of 60 steps, those of the eight whole sequences of 7 steps come first, in their order."""
+    from rl.trainers.algorithms import dreamer, tdmpc2
+    from rl.trainers.loops.world_model import sequences_buffer
+
+    env = make_env("pendulum", 1, seed=0)
+    firsts = {}
+    for config, policy, loss in (
+        (V3, dreamer.dreamer_v3_policy, dreamer.dreamer_v3_loss),
+        (TDMPC2, tdmpc2.policy, tdmpc2.loss),
+    ):
+        buffer = sequences_buffer(config, loss(config, env, policy(config, env)))
+        rows = collected([False] * 60).select("observation", "next")
+        rows["next", "break"] = torch.zeros_like(rows["next", "done"])
+        buffer.extend(rows)  # observations count the steps
+        firsts[config.recipe] = torch.cat([buffer.sample()["observation"][:, 0, 0] for _ in range(3)]).tolist()
+    assert firsts["dreamer-v3"][:8] == [0, 7, 14, 21, 28, 35, 42, 49]
+    assert firsts["dreamer-v3"][8:] != [56, 63, 70, 77]
+    assert any(first % 3 for first in firsts["tdmpc2"])
+
+
 class Env:
     """Specs of an environment with one observation and one action."""
 

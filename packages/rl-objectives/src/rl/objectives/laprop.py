@@ -30,7 +30,8 @@ class LaProp(Optimizer):
         eps: Addend to the root of the mean square.
         clip: Largest norm of a gradient, in norms of the parameter; 0 for none.
         clip_floor: Smallest norm of a parameter that counts.
-        warmup: Number of steps in which the learning rate rises linearly.
+        warmup: Number of steps in which the learning rate rises linearly. The first one has `lr` / `warmup`, where the
+            official implementation has 0.
 
     Raises:
         ArgumentError: If an argument is out of its range.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TensorDictReplayBuffer,
     )
     from rl.replay.datasets._offline_to_online import OfflineToOnlineReplayBuffer, prefill_replay_buffer
+    from rl.replay.forest import MCTSForest, Tree
     from rl.replay.postprocs import MultiStep
     from rl.replay.sample_units import SampleUnit, Sequence, Transition
     from rl.replay.samplers._base import SamplerBase
@@ -64,6 +65,7 @@ __all__ = [
     "LazyTensorStorage",
     "LinearScheduler",
     "ListStorage",
+    "MCTSForest",
     "MultiStep",
     "MultiStepTransform",
     "OfflineToOnlineReplayBuffer",
@@ -97,6 +99,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryPredicate",
     "Transition",
+    "Tree",
     "WriterBase",
     "WriterEnsemble",
     "__version__",

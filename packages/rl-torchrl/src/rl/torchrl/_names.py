@@ -302,7 +302,7 @@ _INSTEAD = {
         " RewardData TensorDictTokenizer TokenizedDatasetLoader TopKRewardSelector HFRewardModelWrapper"
     ),
     _NOT_YET: (
-        "GPWorldModel RBFController MCTSForest Tree TensorDictMap"
+        "GPWorldModel RBFController TensorDictMap"
         " QueryModule EXP3Score UCB1TunedScore FinancialRegimeEnv GenesisEnv"
         " GenesisWrapper HabitatEnv IsaacGymEnv IsaacGymWrapper LiberoEnv LiberoWrapper MJLabEnv"
         " MJLabWrapper MeltingpotEnv MeltingpotWrapper OpenMLEnv ProcgenEnv ProcgenWrapper RoboHiveEnv"

@@ -135,6 +135,8 @@ class DreamerV3Losses(nn.Module):
     """Steps of a sampled sequence before those that are learned from."""
     latents = ("state", "belief")
     """Latent states that the buffer keeps of each step, in bfloat16."""
+    newest_first = True
+    """Whether sequences that were collected since the last sample come first, the "online queue" of the paper."""
     random_start = False
     """Whether the first actions are random."""
     outputs = {  # noqa: RUF012 - read, never written
@@ -296,7 +298,7 @@ class DreamerLosses(nn.Module):
         policy: Policy of `dreamer_policy`, whose networks are trained.
     """
 
-    context, latents, random_start = 1, ("state", "belief"), False
+    context, latents, newest_first, random_start = 1, ("state", "belief"), False, False
     outputs = {  # noqa: RUF012 - read, never written
         "loss_model": "loss_model",
         "loss_actor": "loss_actor",

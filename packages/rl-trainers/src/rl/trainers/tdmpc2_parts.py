@@ -133,6 +133,8 @@ class TDMPC2Losses(nn.Module):
     """Latent states that the buffer keeps of each step: none, as sequences are unrolled from an observation."""
     context = 0
     """Steps of a sampled sequence before those that are learned from."""
+    newest_first = False
+    """Whether sequences that were collected since the last sample come first."""
     random_start = True
     """Whether the first actions are random, and as many updates follow them as they would have had."""
     outputs = {  # noqa: RUF012 - read, never written

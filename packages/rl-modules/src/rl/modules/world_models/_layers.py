@@ -103,7 +103,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     blocks, size, _ = weight.shape
     rows = x.reshape(-1, blocks, size).transpose(0, 1)
     out = (rows @ weight).transpose(0, 1).reshape(*x.shape[:-1], -1)
-    return out if bias is None else out + bias
+    return out if bias is None else out.add_(bias)  # a tensor of its own: the product was copied
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

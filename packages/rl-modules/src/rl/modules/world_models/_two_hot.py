@@ -63,14 +63,19 @@ def two_hot_encode(x: Tensor, bins: Tensor) -> Tensor:
         tensor([[0.0000, 0.7500, 0.2500]])
     """
     _check_bins("two_hot_encode", bins)
+    upper, weight = _position(x, bins)
+    target = x.new_zeros(*x.shape, len(bins))
+    target.scatter_(-1, (upper - 1).unsqueeze(-1), (1 - weight).unsqueeze(-1))
+    return target.scatter_(-1, upper.unsqueeze(-1), weight.unsqueeze(-1))
+
+
+def _position(x: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of the bin above each of the numbers ``[*B]``, and its weight; the bin below has the rest."""
     bins = bins.to(x)
     x = x.clamp(bins[0], bins[-1])
     upper = torch.searchsorted(bins, x.contiguous(), right=True).clamp(1, len(bins) - 1)
     below, above = bins[upper - 1], bins[upper]
-    weight = (x - below) / (above - below)
-    target = x.new_zeros(*x.shape, len(bins))
-    target.scatter_(-1, (upper - 1).unsqueeze(-1), (1 - weight).unsqueeze(-1))
-    return target.scatter_(-1, upper.unsqueeze(-1), weight.unsqueeze(-1))
+    return upper, (x - below) / (above - below)
 
 
 def two_hot_decode(logits: Tensor, bins: Tensor) -> Tensor:
@@ -130,7 +135,10 @@ def two_hot_cross_entropy(logits: Tensor, target: Tensor, bins: Tensor) -> Tenso
             f"two_hot_cross_entropy got targets {list(target.shape)} for logits {list(logits.shape)}: expected"
             f" {list(logits.shape[:-1])} or {[*logits.shape[:-1], 1]}"
         )
-    return -(two_hot_encode(target.to(logits.dtype), bins) * logits.log_softmax(-1)).sum(-1)
+    # Two of the bins have a weight: reading these is the sum over all, without a tensor of zeros.
+    upper, weight = _position(target.to(logits.dtype), bins)
+    log_probs = logits.log_softmax(-1).gather(-1, torch.stack((upper - 1, upper), -1))
+    return -(torch.stack((1 - weight, weight), -1) * log_probs).sum(-1)
 
 
 def _check_bins(owner: str, bins: Tensor, logits: Tensor | None = None) -> None:

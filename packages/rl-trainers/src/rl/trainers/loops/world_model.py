@@ -118,7 +118,8 @@ def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
     """Create a buffer of sequences ``[batch_size, batch_length + context]``, in which each observation is stored once.
 
     Sequences that begin with a latent state continue over the ends of episodes, so that every step is sampled with the
-    same probability; others are of one episode.
+    same probability; others are of one episode. With `losses.newest_first`, sequences that were collected since the
+    last sample come first, each once.
     """
     length = config.batch_length + losses.context
     size = config.buffer_size - config.buffer_size % config.frames_per_batch  # full batches
@@ -131,6 +132,7 @@ def sequences_buffer(config: WorldModelConfig, losses: Any) -> ReplayBuffer:
             pad_output=True,
             truncated_key=None,
             init_key=None,
+            newest_first=losses.newest_first,
         ),
         writer=RoundRobinWriter(track_generations=True),
         batch_size=config.batch_size * length,
