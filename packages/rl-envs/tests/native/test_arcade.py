@@ -116,7 +116,7 @@ def test_breakout_is_that_of_a_loop():
         bricks = {divmod(cell, columns) for cell in step["bricks"].nonzero().flatten().tolist()}
         (row, column), (down, side) = step["ball"].tolist(), step["velocity"].tolist()
         move = [0, -1, 1][step["action"]]
-        paddle = min(max(step["paddle"].item() + move, 0), columns - 1)
+        paddle = min(max(step["paddle"].item() + move, 1), columns - 2)
         if not 0 <= column + side < columns:
             side = -side
         if row + down < 0:
@@ -129,7 +129,7 @@ def test_breakout_is_that_of_a_loop():
             if not bricks:
                 bricks = wall
         elif target[0] == rows - 1:
-            if target[1] == paddle:
+            if abs(target[1] - paddle) <= 1:
                 ball, down, side = (row, column), -1, move or side
                 caught += 1
             else:
@@ -144,7 +144,7 @@ def test_breakout_is_that_of_a_loop():
         assert {divmod(cell, columns) for cell in step["next", "bricks"].nonzero().flatten().tolist()} == bricks
         planes = step["next", "observation"].unflatten(-1, (4, rows, columns))
         shown = [{tuple(cell) for cell in plane.nonzero().tolist()} for plane in planes]
-        assert shown == [{(rows - 1, paddle)}, {ball}, {(row, column)}, bricks]
+        assert shown == [{(rows - 1, paddle + i) for i in (-1, 0, 1)}, {ball}, {(row, column)}, bricks]
     assert bricks_hit > 100
     assert caught > 100
 
@@ -310,3 +310,12 @@ def test_choices_are_uniform():
 def test_bad_arguments(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", GAMES)
+def test_steps_after_the_end_stay_within_the_board(kind):
+    env = kind([200], seed=0, categorical_action_encoding=True)
+    root = env.reset()
+    for _ in range(100):
+        root = env.step_mdp(env.step(env.rand_action(root)))
+        env.observation_spec.assert_is_in(root.select(*env.observation_spec.keys()))

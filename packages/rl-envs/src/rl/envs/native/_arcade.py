@@ -73,9 +73,9 @@ class _Board(NativeEnv):
         return (self._rand() * (high - low)).long() + low
 
     def _at(self, cell: Tensor) -> Tensor:
-        """Mask bool ``[*B, cells]`` of one cell of each board."""
-        planes = torch.zeros((*cell.shape, self.cells), dtype=torch.bool, device=cell.device)
-        return planes.scatter_(-1, cell.unsqueeze(-1), True)  # noqa: FBT003  the value to write
+        """Mask bool ``[*B, cells]`` of `cell` ``[*B, n]``, the numbers of some cells of each board."""
+        planes = torch.zeros((*cell.shape[:-1], self.cells), dtype=torch.bool, device=cell.device)
+        return planes.scatter_(-1, cell, True)  # noqa: FBT003  the value to write
 
 
 class SnakeEnv(_Board):
@@ -168,7 +168,7 @@ class SnakeEnv(_Board):
     def _observe(self, body: Tensor, head: Tensor, food: Tensor, heading: Tensor) -> Leaves:
         stays = (body - 1).clamp_min(0).bool()  # in the next step
         occupied = body.bool()
-        planes = torch.cat([self._at(head), occupied, occupied ^ stays, self._at(food)], -1)
+        planes = torch.cat([self._at(head.unsqueeze(-1)), occupied, occupied ^ stays, self._at(food.unsqueeze(-1))], -1)
         return {"observation": planes, "body": body, "head": head, "food": food, "heading": heading}
 
 
@@ -176,12 +176,13 @@ class BreakoutEnv(_Board):
     """Breakout on a small board: return the ball with the paddle, and clear the bricks.
 
     The ball moves one cell diagonally in a step and turns at the sides, the ceiling and at bricks, which it removes;
-    when the last is gone, three new rows appear. The paddle is one cell of the last row. A ball that it meets goes
+    when the last is gone, three new rows appear. The paddle is three cells of the last row. A ball that it meets goes
     up; if the paddle moved in this step, the ball leaves in the paddle's direction.
 
     Reads ``action`` (stay, left, right: one-hot ``[*B, 3]``, or int64 ``[*B]``), and the state: ``bricks`` (bool
     ``[*B, rows * columns]``), ``ball`` and ``before`` (int64 ``[*B, 2]``: row and column now and a step ago),
-    ``velocity`` (int64 ``[*B, 2]``, each 1 or -1) and ``paddle`` (int64 ``[*B]``, column). Writes the new state,
+    ``velocity`` (int64 ``[*B, 2]``, each 1 or -1) and ``paddle`` (int64 ``[*B]``, column of its
+    middle). Writes the new state,
     ``observation`` (bool ``[*B, 4 * rows * columns]``: planes of paddle, ball, the ball before and bricks) and
     ``reward`` ``[*B, 1]``: 1 for a brick. An episode terminates when the ball passes the paddle.
 
@@ -226,6 +227,7 @@ class BreakoutEnv(_Board):
         row = self._numbers // columns
         self._wall = (row >= 1) & (row <= 3)
         self._moves = torch.tensor([0, -1, 1], device=self._generator.device)
+        self._width = torch.tensor([-1, 0, 1], device=self._generator.device)
         place = Bounded(torch.zeros(2), torch.tensor([rows - 1, columns - 1]), dtype=torch.int64)
         state = Composite(
             bricks=Binary(self.cells, dtype=torch.bool),
@@ -253,16 +255,16 @@ class BreakoutEnv(_Board):
     def _step_leaves(self, root: Leaves) -> Leaves:
         rows, columns = self.size
         move = self._moves.take(self._action(root))
-        paddle = (root["paddle"] + move).clamp(0, columns - 1)
+        paddle = (root["paddle"] + move).clamp(1, columns - 2)
         before, bricks = root["ball"], root["bricks"]
         (row, column), (down, side) = before.unbind(-1), root["velocity"].unbind(-1)
         side = torch.where((column + side < 0) | (column + side >= columns), -side, side)
         down = torch.where(row + down < 0, -down, down)
-        next_row, next_column = row + down, column + side
+        next_row, next_column = (row + down).clamp_max(rows - 1), column + side
         target = next_row * columns + next_column
         hit = bricks.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         low = next_row == rows - 1
-        caught = low & (next_column == paddle)
+        caught = low & ((next_column - paddle).abs() <= 1)
         # At a brick or the paddle the ball turns before it enters the cell, and waits a step where it is.
         turns = hit | caught
         side = torch.where(caught & (move != 0), move, side)
@@ -279,9 +281,9 @@ class BreakoutEnv(_Board):
         row, column = ball.unbind(-1)
         old_row, old_column = before.unbind(-1)
         planes = [
-            self._at((rows - 1) * columns + paddle),
-            self._at(row * columns + column),
-            self._at(old_row * columns + old_column),
+            self._at((rows - 1) * columns + paddle.unsqueeze(-1) + self._width),
+            self._at((row * columns + column).unsqueeze(-1)),
+            self._at((old_row * columns + old_column).unsqueeze(-1)),
             bricks,
         ]
         return {
@@ -517,9 +519,9 @@ class DoorKeyEnv(_Board):
         walls = (self._outside | (self._column == parting)).to(torch.uint8)  # WALL is 1
         left = (self._column < parting) & ~self._outside
         cell = choose(left, self._rand())
-        key = choose(left & ~self._at(cell), self._rand())
-        map_ = torch.where(self._at(door), DOOR, walls)
-        map_ = torch.where(self._at(key), KEY, map_)
+        key = choose(left & ~self._at(cell.unsqueeze(-1)), self._rand())
+        map_ = torch.where(self._at(door.unsqueeze(-1)), DOOR, walls)
+        map_ = torch.where(self._at(key.unsqueeze(-1)), KEY, map_)
         map_ = torch.where(self._numbers == self._exit, EXIT, map_)
         carries = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self._generator.device)
         return {**self._observe(map_, cell, self._integers(0, 4), carries), **self._flags()}
