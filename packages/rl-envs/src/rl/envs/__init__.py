@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rl.envs.model_based import DreamerDecoder, DreamerEnv, ImaginedEnv, ModelBasedEnvBase, WorldModelEnv
     from rl.envs.mujoco import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, MujocoEnv, Walker2dEnv
     from rl.envs.mujoco_playground import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
+    from rl.envs.native._arcade import BreakoutEnv, DoorKeyEnv, Game2048Env, SnakeEnv
     from rl.envs.native._classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv, PendulumEnv
     from rl.envs.native._games import BanditEnv, GridWorldEnv, PixelGridWorldEnv, TicTacToeEnv
     from rl.envs.open_spiel import OpenSpielEnv, OpenSpielWrapper
@@ -124,6 +125,7 @@ __all__ = [
     "BinarizeReward",
     "BraxEnv",
     "BraxWrapper",
+    "BreakoutEnv",
     "CartPoleEnv",
     "CatFrames",
     "CatTensors",
@@ -139,6 +141,7 @@ __all__ = [
     "DTypeCastTransform",
     "DeviceCastTransform",
     "DiscreteActionProjection",
+    "DoorKeyEnv",
     "DoubleToFloat",
     "DreamerDecoder",
     "DreamerEnv",
@@ -154,6 +157,7 @@ __all__ = [
     "FlattenObservation",
     "FlattenTensorDict",
     "FrameSkipTransform",
+    "Game2048Env",
     "GrayScale",
     "GridWorldEnv",
     "GymEnv",
@@ -217,6 +221,7 @@ __all__ = [
     "SelectTransform",
     "SerialEnv",
     "SignTransform",
+    "SnakeEnv",
     "SqueezeTransform",
     "Stack",
     "StepCounter",

@@ -138,6 +138,10 @@ def rl_components() -> Iterator[Component]:
     yield Component(
         "env", "pixel-grid-world", "rl.envs:PixelGridWorldEnv", summary="Maze of cells as an image in torch, batched."
     )
+    yield Component("env", "snake", "rl.envs:SnakeEnv", summary="The game Snake in torch, batched.")
+    yield Component("env", "breakout", "rl.envs:BreakoutEnv", summary="A small Breakout in torch, batched.")
+    yield Component("env", "2048", "rl.envs:Game2048Env", summary="The game 2048 in torch, batched.")
+    yield Component("env", "door-key", "rl.envs:DoorKeyEnv", summary="Two rooms, a key and a door in torch, batched.")
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
     for name, target in {
         "ant": "AntEnv",

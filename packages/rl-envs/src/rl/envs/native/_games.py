@@ -159,7 +159,7 @@ class GridWorldEnv(NativeEnv):
         ]
         starts = free if start is None else [start[0] * columns + start[1]]
         self._starts = torch.tensor(starts, device=where)
-        self._table = torch.tensor(_transitions(rows, columns, set(walls)), device=where)
+        self._table = torch.tensor(transitions(rows, columns, set(walls)), device=where)
         self._categorical = categorical_action_encoding
         cell = Categorical(rows * columns)
         self.observation_spec = Composite(observation=OneHot(rows * columns, dtype=torch.bool), cell=cell)
@@ -253,7 +253,7 @@ class PixelGridWorldEnv(GridWorldEnv):
         }
 
 
-def _transitions(rows: int, columns: int, walls: set[tuple[int, int]]) -> list[list[int]]:
+def transitions(rows: int, columns: int, walls: set[tuple[int, int]]) -> list[list[int]]:
     """Return the next cell for each cell and move."""
 
     def after(row: int, column: int, move: tuple[int, int]) -> int:
