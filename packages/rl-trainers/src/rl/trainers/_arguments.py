@@ -343,7 +343,7 @@ def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[st
         elif sign:
             out.append(f"{option}={_in_brackets(value, kinds.get(option[2:]))}")
         else:
-            alone = kinds.get(option[2:]) is bool and after.startswith("--")
+            alone = kinds.get(option[2:]) in (bool, bool | str) and after.startswith("--")
             out.append(f"{word}=true" if alone else word)
     return out
 
@@ -383,7 +383,7 @@ def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
     return out
 
 
-_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
+_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME", bool | str: "true|false|cosine"}
 
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from rl.core.errors import ArgumentError, issue_warning
 from rl.trainers._named import is_argument, named_env
+from rl.trainers._schedules import SHAPES
 
 __all__ = [
     "ConfigField",
@@ -136,6 +137,11 @@ def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
     """Define a field whose values are among `names`."""
     names = tuple(names)
     return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
+
+
+def annealed(*rules: Rule, default: bool | str) -> Any:
+    """Define a field of how a setting falls over a run: not at all, linearly, or as a cosine."""
+    return checked(default, Rule(lambda shape: shape in SHAPES, "true, false, linear or cosine"), *rules)
 
 
 def widths(default: tuple[int, ...], *rules: Rule) -> Any:

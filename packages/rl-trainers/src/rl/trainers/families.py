@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rl.trainers.config import POLICIES, Rule, RunConfig, above, at_least, checked, in_range, one_of, where, widths
+from rl.trainers.config import (
+    POLICIES,
+    Rule,
+    RunConfig,
+    above,
+    annealed,
+    at_least,
+    checked,
+    in_range,
+    one_of,
+    where,
+    widths,
+)
 
 __all__ = [
     "ChunkConfig",
@@ -17,6 +29,7 @@ __all__ = [
     "OfflineConfig",
     "OnPolicyConfig",
     "QLearningConfig",
+    "ScheduleFields",
     "SoftConfig",
     "WorldModelConfig",
 ]
@@ -29,13 +42,36 @@ _FITS = where(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(RunConfig):
+class ScheduleFields(RunConfig):
+    """Settings of the learning rate over a run.
+
+    Args:
+        anneal_lr: Whether the learning rate falls to 0 at `total_frames`: true or linear for a line, cosine for half a
+            wave of a cosine, false for a constant.
+        warmup_frames: Number of frames in which the learning rate rises linearly from 0; all that is annealed begins to
+            fall after them.
+
+    Raises:
+        ArgumentError: If a value is out of its range.
+
+    Example:
+        >>> ScheduleFields(anneal_lr="cosine", warmup_frames=1_000).anneal_lr
+        'cosine'
+    """
+
+    anneal_lr: bool | str = annealed(default=False)
+    warmup_frames: int = at_least(
+        0, 0, where(lambda n, config: n < config.total_frames, "below total_frames ({total_frames})")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(ScheduleFields):
     """On-policy algorithm with an actor and a critic, for all kinds of actions.
 
     Args:
         frames_per_batch: Number of frames collected for each update; `num_envs` divides it.
         learning_rate: Learning rate of the optimizer.
-        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
         critic_coeff: Weight of the critic's loss.
         max_grad_norm: Norm to which gradients of actor and critic together are scaled down.
         num_cells: Widths of the hidden layers of actor and critic, as in [64,64].
@@ -77,7 +113,7 @@ class OnPolicyConfig(RunConfig):
     num_envs: int = 8
     frames_per_batch: int = checked(1024, _WHOLE_ROUNDS)
     learning_rate: float = above(0, 1e-3)
-    anneal_lr: bool = True
+    anneal_lr: bool | str = True
     critic_coeff: float = at_least(0, 0.5)
     max_grad_norm: float = above(0, 0.5)
     num_cells: tuple[int, ...] = widths((64, 64))
@@ -92,7 +128,7 @@ class OnPolicyConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(RunConfig):
+class OffPolicyConfig(ScheduleFields):
     """Off-policy actor-critic.
 
     Args:
@@ -235,6 +271,8 @@ class DeterministicConfig(OffPolicyConfig):
             is correlated from step to step.
         exploration_noise: Standard deviation of the noise (ou: volatility of the process), in half widths of the
             action's bounds.
+        anneal_exploration_noise: Whether the noise falls to 0 at `total_frames`: true or linear for a line, cosine for
+            half a wave of a cosine, false for a constant.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -243,10 +281,11 @@ class DeterministicConfig(OffPolicyConfig):
     learning_rate: float = 1e-3
     noise: str = one_of(("normal", "ou"), "normal")
     exploration_noise: float = at_least(0, 0.1)
+    anneal_exploration_noise: bool | str = annealed(default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class QLearningConfig(RunConfig):
+class QLearningConfig(ScheduleFields):
     """Deep Q-learning: replay buffer, target network, exploration; discrete actions only.
 
     Args:
@@ -260,7 +299,6 @@ class QLearningConfig(RunConfig):
             'prioritized:{alpha: 0.6, beta: 0.4}'.
         learning_starts: Number of frames before the first update.
         learning_rate: Learning rate of Adam.
-        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
         double_dqn: Whether the online network chooses the next action (double Q-learning).
         dueling: Whether to separate the value of a state from the advantages of the actions (Wang et al., 2016).
         noisy: Whether to explore by learned noise on the weights (Fortunato et al., 2018), with which no random actions
@@ -270,7 +308,9 @@ class QLearningConfig(RunConfig):
         target_every: Number of frames between two copies, if `tau` is 0.
         eps_init: Share of random actions at the beginning.
         eps_end: Share of random actions after annealing.
-        annealing_num_steps: Number of frames over which it falls linearly.
+        annealing_num_steps: Number of frames over which it falls.
+        anneal_eps: Whether it falls: true or linear for a line, cosine for half a wave of a cosine, false for a
+            constant `eps_init`.
         max_grad_norm: Norm to which gradients are scaled down.
         num_cells: Widths of the hidden layers, as in [128,128].
         activation: Activation of hidden layers: tanh or relu.
@@ -314,7 +354,6 @@ class QLearningConfig(RunConfig):
     sampler: str = "random"
     learning_starts: int = at_least(0, 1_000)
     learning_rate: float = above(0, 1e-3)
-    anneal_lr: bool = False
     double_dqn: bool = True
     dueling: bool = checked(
         False, where(lambda given, config: not given or bool(config.num_cells), "false without hidden layers")
@@ -323,8 +362,9 @@ class QLearningConfig(RunConfig):
     tau: float = in_range(0, 1, 0.02)
     target_every: int = above(0, 500)
     eps_init: float = in_range(0, 1, 1.0)
-    eps_end: float = in_range(0, 1, 0.05)
+    eps_end: float = in_range(0, 1, 0.05, where(lambda eps, config: eps <= config.eps_init, "at most eps_init"))
     annealing_num_steps: int = above(0, 5_000)
+    anneal_eps: bool | str = annealed(default=True)
     max_grad_norm: float = above(0, 10.0)
     num_cells: tuple[int, ...] = widths((128, 128))
     activation: str = one_of(("tanh", "relu"), "relu")
@@ -334,13 +374,13 @@ _AS_RECORDED = Rule(lambda given: not given, "left out: the data set is what it 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineConfig(RunConfig):
+class OfflineConfig(ScheduleFields):
     """Learning from a data set; the environment is used for evaluations alone.
 
     Args:
         dataset: Data set to learn from, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
-        total_frames: Number of gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every) are
-            also those of gradient steps.
+        total_frames: Number of gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every,
+            warmup_frames) are also those of gradient steps.
         batch_size: Number of transitions of one gradient step.
         learning_rate: Learning rate of Adam.
         num_cells: Widths of the hidden layers of all networks.
@@ -455,7 +495,7 @@ _FULL_BATCH = where(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldModelConfig(RunConfig):
+class WorldModelConfig(ScheduleFields):
     """Learning of a model of the environment, from sequences of a replay buffer.
 
     `updates_per_step` and `train_ratio` are two units of one number, of which one is given: a gradient step replays

@@ -41,7 +41,7 @@ class MAPPOConfig(GroupFields, PPOConfig):
     sequence_length: int = 20
     epochs: int = 10
     learning_rate: float = 3e-4
-    anneal_lr: bool = False
+    anneal_lr: bool | str = False
     lmbda: float = 0.9
     critic_coeff: float = 1.0
     max_grad_norm: float = 5.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import Rule, above, at_least, checked, in_range, where
+from rl.trainers.config import Rule, above, annealed, at_least, checked, in_range, where
 from rl.trainers.families import OnPolicyConfig
 
 
@@ -23,7 +23,8 @@ class PPOConfig(OnPolicyConfig):
     Args:
         epochs: Number of passes over each batch.
         minibatch_size: Number of frames of one gradient step; with a recurrent policy a multiple of sequence_length.
-        anneal_clip_epsilon: Whether `clip_epsilon` falls linearly to 0 as well.
+        anneal_clip_epsilon: Whether `clip_epsilon` falls to 0 as well: true or linear for a line, cosine for half a wave of
+            a cosine.
         lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
         clip_epsilon: Distance from 1 to which the probability ratio may move before its gain is cut.
         clip_value: Distance to which a value may move from the one of the collected batch before its loss is cut; 0 for
@@ -58,8 +59,8 @@ class PPOConfig(OnPolicyConfig):
             "a multiple of sequence_length ({sequence_length})",
         ),
     )
-    anneal_clip_epsilon: bool = checked(
-        False, where(lambda given, config: not (given and config.compile), "false with compile=True")
+    anneal_clip_epsilon: bool | str = annealed(
+        where(lambda given, config: not (given and config.compile), "false with compile=True"), default=False
     )
     lmbda: float = in_range(0, 1, 0.95)
     clip_epsilon: float = checked(0.2, Rule(lambda c: 0 < c < 1, "in (0, 1)"))
