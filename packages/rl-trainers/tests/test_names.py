@@ -18,6 +18,7 @@ from rl.trainers import (
     DQNConfig,
     OnPolicyConfig,
     PPOConfig,
+    QLearningConfig,
     load_checkpoint,
     load_run,
     save_checkpoint,
@@ -95,6 +96,8 @@ def renamed_in(config):
     of_others = "gae_lambda" if config.recipe == "dqn" else "td_lambda"
     for old, today in RENAMED.items():
         for new in today:
+            if new == "anneal_lr" and not issubclass(config, OnPolicyConfig | QLearningConfig):
+                continue  # which had none then
             if new in defaults and old not in (new, of_others):
                 fixed = new in config.absent or (config.recipe, new) in {("crossq", "tau"), ("mbpo", "n_steps")}
                 yield old, new, defaults[new] if fixed else other(defaults[new])

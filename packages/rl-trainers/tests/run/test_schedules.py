@@ -147,5 +147,5 @@ def test_bad_schedules_are_rejected():
         PPOConfig(anneal_lr="exponential")
     with pytest.raises(ArgumentError, match=r"warmup_frames must be below total_frames \(640\), got 640"):
         replace(CONFIGS["td3"][1], warmup_frames=640)
-    with pytest.raises(ArgumentError, match="eps_end must be at most eps_init, got 0.5"):
+    with pytest.raises(ArgumentError, match=r"eps_end must be at most eps_init, got 0\.5"):
         DQNConfig(eps_init=0.2, eps_end=0.5)

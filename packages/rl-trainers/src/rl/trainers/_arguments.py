@@ -23,6 +23,7 @@ from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
 from rl.trainers._presets import Preset, preset_for
 from rl.trainers._report import DisplayMode
+from rl.trainers._schedules import Annealing
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names, warn_old_names, with_new_names
@@ -343,7 +344,7 @@ def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[st
         elif sign:
             out.append(f"{option}={_in_brackets(value, kinds.get(option[2:]))}")
         else:
-            alone = kinds.get(option[2:]) in (bool, bool | str) and after.startswith("--")
+            alone = kinds.get(option[2:]) in (bool, Annealing) and after.startswith("--")
             out.append(f"{word}=true" if alone else word)
     return out
 
@@ -383,7 +384,7 @@ def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
     return out
 
 
-_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME", bool | str: "true|false|cosine"}
+_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME", Annealing: "true|false|cosine"}
 
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 
+Annealing = bool | str
+"""Type of a setting such as ``anneal_lr``."""
+
 SHAPES = (False, True, "linear", "cosine")
-"""Values of a setting such as ``anneal_lr``: False is constant, and True linear."""
+"""Its values: False is constant, and True linear."""
 
 
-def remaining(shape: bool | str, progress: float, warmup: float = 0.0) -> float:
+def remaining(shape: Annealing, progress: float, warmup: float = 0.0) -> float:
     """Return the share of its first value that an annealed setting has left.
 
     Cosine: Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017, equation 5, without
@@ -34,7 +37,7 @@ def remaining(shape: bool | str, progress: float, warmup: float = 0.0) -> float:
     return (1 + math.cos(math.pi * done)) / 2 if shape == "cosine" else 1 - done
 
 
-def learning_rate_factor(shape: bool | str, progress: float, warmup: float = 0.0) -> float:
+def learning_rate_factor(shape: Annealing, progress: float, warmup: float = 0.0) -> float:
     """Return the factor of a learning rate, which rises linearly from 0 in the warm-up.
 
     Args:
@@ -49,7 +52,7 @@ def learning_rate_factor(shape: bool | str, progress: float, warmup: float = 0.0
     return progress / warmup if progress < warmup else remaining(shape, progress, warmup)
 
 
-def annealing_steps(shape: bool | str, frames: int, steps: int, warmup: int = 0) -> int:
+def annealing_steps(shape: Annealing, frames: int, steps: int, warmup: int = 0) -> int:
     """Return the number of steps that a linear schedule of `steps` steps has to take for the value of another shape.
 
     Args:

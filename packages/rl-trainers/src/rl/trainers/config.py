@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from rl.core.errors import ArgumentError, issue_warning
 from rl.trainers._named import is_argument, named_env
-from rl.trainers._schedules import SHAPES
+from rl.trainers._schedules import SHAPES, Annealing
 
 __all__ = [
     "ConfigField",
@@ -139,7 +139,7 @@ def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
     return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
 
 
-def annealed(*rules: Rule, default: bool | str) -> Any:
+def annealed(*rules: Rule, default: Annealing) -> Any:
     """Define a field of how a setting falls over a run: not at all, linearly, or as a cosine."""
     return checked(default, Rule(lambda shape: shape in SHAPES, "true, false, linear or cosine"), *rules)
 

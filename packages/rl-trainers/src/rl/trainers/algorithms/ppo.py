@@ -23,8 +23,8 @@ class PPOConfig(OnPolicyConfig):
     Args:
         epochs: Number of passes over each batch.
         minibatch_size: Number of frames of one gradient step; with a recurrent policy a multiple of sequence_length.
-        anneal_clip_epsilon: Whether `clip_epsilon` falls to 0 as well: true or linear for a line, cosine for half a wave of
-            a cosine.
+        anneal_clip_epsilon: Whether `clip_epsilon` falls to 0 as well: true or linear for a line, cosine for half a
+            wave of a cosine.
         lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
         clip_epsilon: Distance from 1 to which the probability ratio may move before its gain is cut.
         clip_value: Distance to which a value may move from the one of the collected batch before its loss is cut; 0 for

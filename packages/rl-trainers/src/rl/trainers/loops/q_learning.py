@@ -135,7 +135,7 @@ def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
 
 
 def _annealing(config: QLearningConfig, frames: int) -> int:
-    """Steps of the linear schedule of random actions that are done after a number of frames."""
+    """Return the steps that the schedule of random actions has taken after a number of frames."""
     return annealing_steps(config.anneal_eps, frames, config.annealing_num_steps, config.warmup_frames)
 
 
