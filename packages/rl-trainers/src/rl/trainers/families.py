@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.config import (
+    DISCOUNTS,
     POLICIES,
     Rule,
     RunConfig,
@@ -110,13 +111,14 @@ class OnPolicyConfig(ScheduleFields):
         "value_weight": "critic_coeff",
     }
 
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
     num_envs: int = 8
     frames_per_batch: int = checked(1024, _WHOLE_ROUNDS)
-    learning_rate: float = above(0, 1e-3)
+    learning_rate: float = above(0, 1e-3, search="1e-5..1e-2:log")
     anneal_lr: bool | str = True
     critic_coeff: float = at_least(0, 0.5)
-    max_grad_norm: float = above(0, 0.5)
-    num_cells: tuple[int, ...] = widths((64, 64))
+    max_grad_norm: float = above(0, 0.5, search="0.3..5:log")
+    num_cells: tuple[int, ...] = widths((64, 64), search="[64,64],[128,128],[256,256]")
     activation: str = one_of(("tanh", "relu", "auto"), "auto")
     ortho_init: bool = True
     log_std_init: float = in_range(-5, 2, 0.0)
@@ -181,16 +183,17 @@ class OffPolicyConfig(ScheduleFields):
             "so large that a round of frames_per_batch frames has a gradient step",
         ),
     )
-    batch_size: int = above(0, 256)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    batch_size: int = above(0, 256, search="64,128,256,512")
     buffer_size: int = checked(1_000_000, _FITS)
     sampler: str = checked(
         "random", where(lambda name, config: name == "random" or not config.dataset, "random with a data set")
     )
     n_steps: int = above(0, 1, where(lambda n, config: n == 1 or not config.dataset, "1 with a data set"))
     learning_starts: int = at_least(0, 1_000)
-    learning_rate: float = above(0, 3e-4)
-    tau: float = in_range(0, 1, 0.005)
-    num_cells: tuple[int, ...] = widths((256, 256))
+    learning_rate: float = above(0, 3e-4, search="1e-5..1e-2:log")
+    tau: float = in_range(0, 1, 0.005, search="0.001..0.1:log")
+    num_cells: tuple[int, ...] = widths((256, 256), search="[64,64],[128,128],[256,256],[400,300]")
     activation: str = one_of(("relu", "tanh"), "relu")
     max_grad_norm: float = at_least(0, 0.0)
     dataset: str = ""
@@ -252,7 +255,7 @@ class EnsembleFields(RunConfig):
         5, where(lambda n, config: 0 < n <= config.num_members, "above 0, and at most num_members")
     )
     model_num_cells: tuple[int, ...] = widths((200, 200, 200, 200))
-    model_learning_rate: float = above(0, 1e-3)
+    model_learning_rate: float = above(0, 1e-3, search="1e-4..1e-2:log")
     model_weight_decay: float = at_least(0, 5e-5)
     model_batch_size: int = above(0, 256)
     model_every: int = above(0, 250)
@@ -280,7 +283,7 @@ class DeterministicConfig(OffPolicyConfig):
 
     learning_rate: float = 1e-3
     noise: str = one_of(("normal", "ou"), "normal")
-    exploration_noise: float = at_least(0, 0.1)
+    exploration_noise: float = at_least(0, 0.1, search="0.05..0.5:log")
     anneal_exploration_noise: bool | str = annealed(default=False)
 
 
@@ -349,24 +352,27 @@ class QLearningConfig(ScheduleFields):
         ),
     )
     n_steps: int = above(0, 1)
-    batch_size: int = above(0, 64)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    batch_size: int = above(0, 64, search="32,64,128,256")
     buffer_size: int = checked(50_000, _FITS)
     sampler: str = "random"
     learning_starts: int = at_least(0, 1_000)
-    learning_rate: float = above(0, 1e-3)
+    learning_rate: float = above(0, 1e-3, search="1e-5..1e-2:log")
     double_dqn: bool = True
     dueling: bool = checked(
         False, where(lambda given, config: not given or bool(config.num_cells), "false without hidden layers")
     )
     noisy: bool = False
-    tau: float = in_range(0, 1, 0.02)
+    tau: float = in_range(0, 1, 0.02, search="0.002..0.2:log")
     target_every: int = above(0, 500)
     eps_init: float = in_range(0, 1, 1.0)
-    eps_end: float = in_range(0, 1, 0.05, where(lambda eps, config: eps <= config.eps_init, "at most eps_init"))
-    annealing_num_steps: int = above(0, 5_000)
+    eps_end: float = in_range(
+        0, 1, 0.05, where(lambda eps, config: eps <= config.eps_init, "at most eps_init"), search="0.01..0.2:log"
+    )
+    annealing_num_steps: int = above(0, 5_000, search="1000..50000:log")
     anneal_eps: bool | str = annealed(default=True)
     max_grad_norm: float = above(0, 10.0)
-    num_cells: tuple[int, ...] = widths((128, 128))
+    num_cells: tuple[int, ...] = widths((128, 128), search="[64,64],[128,128],[256,256]")
     activation: str = one_of(("tanh", "relu"), "relu")
 
 
@@ -409,9 +415,9 @@ class OfflineConfig(ScheduleFields):
     env: str = "Pendulum-v1"
     dataset: str = ""
     total_frames: int = 50_000
-    batch_size: int = above(0, 256)
-    learning_rate: float = above(0, 3e-4)
-    num_cells: tuple[int, ...] = widths((256, 256))
+    batch_size: int = above(0, 256, search="64,128,256,512")
+    learning_rate: float = above(0, 3e-4, search="1e-5..1e-2:log")
+    num_cells: tuple[int, ...] = widths((256, 256), search="[64,64],[128,128],[256,256],[400,300]")
     activation: str = one_of(("relu", "tanh"), "relu")
     tau: float = checked(0.005, Rule(lambda tau: 0 < tau <= 1, "in (0, 1]"))
     max_grad_norm: float = at_least(0, 0.0)
@@ -538,7 +544,8 @@ class WorldModelConfig(ScheduleFields):
             "updates_per_step * batch_size * batch_length, or left out with updates_per_step",
         ),
     )
-    batch_size: int = above(0, 16)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    batch_size: int = above(0, 16, search="8,16,32")
     batch_length: int = above(1, 64)
     buffer_size: int = checked(100_000, _FULL_BATCH)
     learning_starts: int = at_least(0, 1_000)
