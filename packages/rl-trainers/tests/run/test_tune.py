@@ -386,7 +386,7 @@ def test_the_command_trains_and_writes_a_preset_that_rl_train_reads(tmp_path, ca
     assert main([*words, "--trials", "2", "--study", "mine.journal"]) == 0
     out = capsys.readouterr().out
     assert "trial 0: return " in out
-    assert "mine.journal: 2 trials, 2 complete" in out
+    assert "mine.journal: 2 complete" in out
     assert "rl train ppo --env test/guess --preset mine.yaml" in out
     assert main([*words, "--trials", "2", "--study", "mine.journal", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

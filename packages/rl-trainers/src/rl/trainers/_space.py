@@ -155,7 +155,7 @@ def _parse(field: ConfigField, text: str, config: RunConfig) -> Dimension:
     if match is None:
         return Dimension(field.name, ",".join(parts), tuple(values), labels=tuple(parts))
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
-        raise UsageError(f"{where}: {field.name} is no number, list its values, as a,b,c")
+        raise UsageError(f"{where}: {field.name} has values of another kind, list them, as a,b,c")
     low, high = values
     if low >= high or (match[3] and low <= 0):
         above = " above 0" if match[3] else ""

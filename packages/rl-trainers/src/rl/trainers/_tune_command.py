@@ -198,10 +198,9 @@ def _show(study: Study, preset: Path) -> None:
     importance = study.importance()
     names = [*importance, *(one.name for one in study.space if one.name not in importance)]
     states = [one.state.name for one in study.finished]
-    counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in dict.fromkeys(states)).replace(
-        "fail", "failed"
-    )
-    _write(f"\n{study.file}: {len(states)} trials, {counts}\n\n")
+    names_of = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+    counts = ", ".join(f"{states.count(state)} {name}" for state, name in names_of.items() if state in states)
+    _write(f"\n{study.file}: {counts}\n\n")
     rows: list[dict[str, str]] = []
     for one in study.complete[:SHOWN]:
         settings = study.settings(one)
