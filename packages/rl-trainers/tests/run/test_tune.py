@@ -246,7 +246,7 @@ def test_a_study_without_a_complete_trial_ends_with_the_error(trained, tmp_path)
         RLError, match=r"no trial of one\.journal is complete; trial 1 failed with seed 0: RLError: no da"
     ):
         study.write_preset()
-    assert not (tmp_path / "one.yaml").exists()
+    assert not study.preset.exists()
 
 
 def test_a_study_continues_and_earlier_trials_count(trained):
@@ -323,6 +323,9 @@ def test_a_study_of_another_algorithm_or_none_is_rejected(trained, tmp_path, cap
     optuna.create_study(storage=optuna.storages.JournalStorage(backend), study_name="mine")
     with pytest.raises(UsageError, match=r"other\.journal has the study mine, none of rl tune"):
         study_of("other.journal")
+    (tmp_path / "two").mkdir()
+    with pytest.raises(UsageError, match=r"two is there, without its study two\.journal"):
+        study_of("two.journal")
 
 
 # ------------------------------------------------------------------ pruning
@@ -387,7 +390,7 @@ def test_the_command_trains_and_writes_a_preset_that_rl_train_reads(tmp_path, ca
     out = capsys.readouterr().out
     assert "trial 0: return " in out
     assert "mine.journal: 2 complete" in out
-    assert "rl train ppo --env test/guess --preset mine.yaml" in out
+    assert "rl train ppo --env test/guess --preset mine/preset.yaml" in out
     assert main([*words, "--trials", "2", "--study", "mine.journal", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     best = found["trials"][found["best"]]
@@ -395,15 +398,19 @@ def test_the_command_trains_and_writes_a_preset_that_rl_train_reads(tmp_path, ca
     summaries = [json.loads((tmp_path / best["folder"] / f"seed-{n}" / "summary.json").read_text()) for n in (0, 2)]
     assert [*best["returns"].values()] == [summary["best/return_mean"] for summary in summaries]
 
-    (entry,) = yaml.safe_load((tmp_path / "mine.yaml").read_text())["ppo"].values()
+    (entry,) = yaml.safe_load((tmp_path / "mine" / "preset.yaml").read_text())["ppo"].values()
     assert entry["seeds"] == [0, 2]
     assert entry["returns"] == [*best["returns"].values()]
-    parsed = parse_train(["ppo", "--env", "test/guess", "--preset", "mine.yaml", "--seed", "2", "--loggers", "csv"])
+    parsed = parse_train(
+        ["ppo", "--env", "test/guess", "--preset", "mine/preset.yaml", "--seed", "2", "--loggers", "csv"]
+    )
     ran = yaml.safe_load((tmp_path / best["folder"] / "seed-2" / "config.yaml").read_text())
     expected = replace(CONFIG, **{**best["settings"], "num_cells": tuple(best["settings"]["num_cells"])}, seed=2)
     assert parsed.config == expected
     assert ran["num_cells"] == best["settings"]["num_cells"]
-    result = train("ppo", env="test/guess", preset="mine.yaml", seed=2, loggers=("csv",), out="run", display="none")
+    result = train(
+        "ppo", env="test/guess", preset="mine/preset.yaml", seed=2, loggers=("csv",), out="run", display="none"
+    )
     assert result.eval_return_mean == best["returns"]["2"]
 
 

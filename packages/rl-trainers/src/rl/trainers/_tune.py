@@ -151,7 +151,7 @@ class Study:
     """A search, whose journal other processes may share.
 
     Args:
-        file: Journal of Optuna. Runs are in the folder of its name without the ending, the result in the ``.yaml``.
+        file: Journal of Optuna. Runs and result are in the folder of its name without the ending.
         recipe: The recipe.
         config: Settings that all trials have in common.
         space: What is searched.
@@ -160,7 +160,7 @@ class Study:
 
     Raises:
         MissingExtraError: If Optuna is not installed.
-        UsageError: If the file is no journal, or that of a search with other settings.
+        UsageError: If the file is no journal, or that of a search with other settings, or the folder is another one's.
     """
 
     def __init__(
@@ -187,6 +187,10 @@ class Study:
         self._about = json.loads(json.dumps(about))
         if file.exists():
             _check_same(file, _read(self.optuna, file), self._about, recipe)
+        elif self.folder.exists():
+            raise UsageError(
+                f"{self.folder} is there, without its study {file}: remove it, or name another file with --study"
+            )
 
     @property
     def folder(self) -> Path:
@@ -196,7 +200,7 @@ class Study:
     @property
     def preset(self) -> Path:
         """File of the best settings."""
-        return self.file.with_suffix(".yaml")
+        return self.folder / "preset.yaml"
 
     @cached_property
     def study(self) -> Any:
@@ -218,6 +222,7 @@ class Study:
             usual = {name: value for name, value in usual.items() if value is not None}
             if usual:  # the settings as they are come first
                 found.enqueue_trial(usual)
+        _check_same(self.file, found.user_attrs[STUDY], self._about, self.recipe)  # another process may have been first
         return found
 
     @property

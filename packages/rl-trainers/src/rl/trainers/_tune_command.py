@@ -78,7 +78,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
         "--study",
         metavar="FILE",
         help="journal of the study, which continues if it is there, also in several processes"
-        " (default: tune/RECIPE-ENV-COUNTER.journal); its runs and its preset have the same name without .journal",
+        " (default: tune/RECIPE-ENV-COUNTER.journal); runs and result are in the folder of that name without .journal",
     )
     parser.add_argument(
         "--space",
