@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -205,12 +206,9 @@ class Study:
     @cached_property
     def study(self) -> Any:
         """The study of Optuna, which is created where there is none."""
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
         self.file.parent.mkdir(parents=True, exist_ok=True)
         found = self.optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(self.file))),
+            storage=_storage(self.optuna, self.file),
             study_name=STUDY,
             direction="maximize",
             sampler=self.optuna.samplers.TPESampler(constant_liar=True),  # other processes know running trials
@@ -410,7 +408,7 @@ class Study:
 
 def _import_optuna() -> Any:
     try:
-        import optuna
+        optuna = import_module("optuna")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             "rl tune needs optuna, which is not installed: pip install 'rl-trainers[tune]'"
@@ -419,18 +417,18 @@ def _import_optuna() -> Any:
     return optuna
 
 
+def _storage(optuna: Any, file: Path) -> Any:
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
+
+
 def _read(optuna: Any, file: Path) -> Mapping[str, Any]:
     """Return what a journal says about its study; empty if it has none yet.
 
     Raises:
         UsageError: If it is no journal, or has no study of ``rl tune``.
     """
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
     try:
-        storage = JournalStorage(JournalFileBackend(str(file)))
-        found = {one.study_name: one for one in optuna.get_all_study_summaries(storage)}
+        found = {one.study_name: one for one in optuna.get_all_study_summaries(_storage(optuna, file))}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file} is no journal of Optuna, or damaged: name another file with --study") from error
     if found and (STUDY not in found or STUDY not in found[STUDY].user_attrs):
