@@ -16,7 +16,7 @@ from rl.core.cli import main
 from rl.core.errors import ArgumentError, RLError
 
 # `_tune` for trials without trainings, and what a command line means
-from rl.trainers import DQNConfig, PPOConfig, RainbowConfig, _tune, at_least, train
+from rl.trainers import DQNConfig, PPOConfig, RainbowConfig, RunConfig, _tune, at_least, train
 from rl.trainers._arguments import UsageError, parse_train
 from rl.trainers._space import space_of
 from rl.trainers._tune import Outcome, Pruning, Study, train_seed
@@ -61,6 +61,18 @@ def test_ranges_of_the_command_line_replace_and_add_and_what_is_typed_is_fixed()
     assert found["lmbda"] == "0.9,1"  # by the name of an older version
     assert "learning_rate" not in found
     assert text_of(CONFIG, "gamma=0.9,0.99", only="gamma,epochs") == {"gamma": "0.9,0.99", "epochs": "3..20"}
+
+
+def test_a_recipe_without_ranges_asks_for_them():
+    @dataclass(frozen=True, kw_only=True)
+    class PlainConfig(RunConfig):
+        recipe: ClassVar[str] = "plain"
+        width: int = 4
+
+    for only in (None, "width"):
+        with pytest.raises(UsageError, match="plain declares no ranges: name what to search"):
+            space_of(PlainConfig(), [], only=only, typed=[])
+    assert text_of(PlainConfig(), "width=1..8") == {"width": "1..8"}
 
 
 class FixedTrial:

@@ -84,21 +84,17 @@ def space_of(config: RunConfig, given: Sequence[str], *, only: str | None, typed
             if text:
                 found[name] = _parse(field, text, config)
     chosen = [name for name in fields if name in found]
-    if only is not None:
-        wanted = [_name(type(config), name) for name in only.split(",")]
-        for name in wanted:
-            if name not in found:
-                raise UsageError(
-                    f"--only {name}: it is not searched, give it a range with --space {name}=low..high"
-                    if name in fields and name not in typed
-                    else f"--only: {unknown('searched setting', name, chosen, more=', '.join(chosen))}"
-                )
-        chosen = [name for name in chosen if name in wanted]
     if not chosen:
         raise UsageError(
             f"{config.recipe} declares no ranges: name what to search, as --space learning_rate=1e-5..1e-2:log"
         )
-    return [found[name] for name in chosen]
+    wanted = chosen if only is None else [_name(type(config), name) for name in only.split(",")]
+    for name in wanted:
+        if name in fields and name not in found and name not in typed:
+            raise UsageError(f"--only {name}: it is not searched, give it a range with --space {name}=low..high")
+        if name not in found:
+            raise UsageError(f"--only: {unknown('searched setting', name, chosen, more=', '.join(chosen))}")
+    return [found[name] for name in chosen if name in wanted]
 
 
 def _name(config: type[RunConfig], text: str) -> str:
