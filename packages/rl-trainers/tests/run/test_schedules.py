@@ -124,7 +124,7 @@ def test_random_actions_become_rare_in_the_shape_of_the_setting(shape, share, tm
 
 @pytest.mark.parametrize("noise", ["normal", "ou"])
 def test_noise_on_actions_falls_to_nothing(noise, tmp_path, monkeypatch):
-    """The scale of the noise after each batch."""
+    """The scale of the noise at the start and after each batch."""
     from rl.trainers.loops import off_policy
 
     seen, anneal = [], off_policy._anneal_noise
@@ -138,8 +138,11 @@ def test_noise_on_actions_falls_to_nothing(noise, tmp_path, monkeypatch):
     config = replace(config, noise=noise, exploration_noise=0.5, anneal_exploration_noise=True, warmup_frames=128)
     recipe.train(config, out=tmp_path / "run", display="none")
     full = 1.0 if noise == "ou" else 0.5 * 2  # half the width of the bounds of Pendulum, -2 to 2
-    left = [1 - max(frames + 64 - 128, 0) / 512 for frames in STARTS]
+    left = [1 - max(frames - 128, 0) / 512 for frames in (0, *(frames + 64 for frames in STARTS))]
     assert seen == pytest.approx([full * one for one in left])
+    seen.clear()
+    recipe.train(replace(config, total_frames=1152), resume=tmp_path / "run", display="none")
+    assert seen[0] == pytest.approx(full * (1 - 512 / 1024))  # on the curve to the new end
 
 
 def test_bad_schedules_are_rejected():

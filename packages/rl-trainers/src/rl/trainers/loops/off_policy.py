@@ -84,20 +84,13 @@ def train(
     else:
         buffer = _buffer(config)
     update = OffPolicyUpdater(config, losses, buffer, getattr(config, actor_every) if actor_every else 1, betas)
-    parts: dict[str, Any] = {
-        "policy": actor,
-        "loss": losses,
-        "collector": collector,
-        "buffer": buffer,
-        "learner": update,
-    }
-    if noise is not None and getattr(config, "anneal_exploration_noise", False):
-        parts["exploration"] = noise
+    parts = {"policy": actor, "loss": losses, "collector": collector, "buffer": buffer, "learner": update}
     evaluator = Evaluator(run.make_env, actor)
     with (
         collector,
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
     ):
+        _anneal_noise(config, noise, 0, run.frames)  # those before a resume
         while run.going:
             update.anneal(run.progress)
             with run.timed("collect"):
