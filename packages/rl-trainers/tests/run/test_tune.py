@@ -211,6 +211,17 @@ def test_the_search_finds_the_best_settings(trained):
     assert abs(study.settings(study.complete[0])["gamma"] - 0.5) < 0.1
 
 
+def test_the_setting_that_decides_is_the_most_important(trained):
+    space = space_of(CONFIG, ("gamma=0..1", "lmbda=0..1"), only="gamma,lmbda", typed=[])
+    study = Study(Path("one.journal"), PPO, CONFIG, space, (0,))
+    assert study.run(5)
+    assert study.importance() == {}  # too few trials
+    assert study.run(30)
+    shares = study.importance()
+    assert [*shares] == ["gamma", "lmbda"]
+    assert sum(shares.values()) == pytest.approx(1)
+
+
 def test_a_failed_trial_is_recorded_and_the_search_goes_on(trained):
     def outcome(config, folder):
         if len(trained.configs) in (2, 4):
