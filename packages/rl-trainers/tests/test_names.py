@@ -18,6 +18,7 @@ from rl.trainers import (
     DQNConfig,
     OnPolicyConfig,
     PPOConfig,
+    QLearningConfig,
     load_checkpoint,
     load_run,
     save_checkpoint,
@@ -76,6 +77,10 @@ TINY = {"total_frames": 128, "num_envs": 2, "frames_per_batch": 128, "minibatch_
         "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "env": "test/guess"}  # fmt: skip
 
 
+#: settings that have one value
+ALWAYS = {("crossq", "tau"), ("mbpo", "n_steps"), ("rainbow", "eps_end")}
+
+
 def names_of(config):
     return [field.name for field in dataclasses.fields(config)]
 
@@ -95,8 +100,10 @@ def renamed_in(config):
     of_others = "gae_lambda" if config.recipe == "dqn" else "td_lambda"
     for old, today in RENAMED.items():
         for new in today:
+            if new == "anneal_lr" and not issubclass(config, OnPolicyConfig | QLearningConfig):
+                continue  # which had none then
             if new in defaults and old not in (new, of_others):
-                fixed = new in config.absent or (config.recipe, new) in {("crossq", "tau"), ("mbpo", "n_steps")}
+                fixed = new in config.absent or (config.recipe, new) in ALWAYS
                 yield old, new, defaults[new] if fixed else other(defaults[new])
 
 

@@ -115,6 +115,13 @@ def test_the_policy_of_cql_imitates_for_its_first_steps(tmp_path, monkeypatch):
     assert modes == [True] * 200 + [False] * 100
 
 
+def test_the_learning_rate_rises_and_falls_over_the_gradient_steps(tmp_path):
+    train("bc", config_of("bc", learning_rate=0.004, anneal_lr=True, warmup_frames=200), out=tmp_path / "run")
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        rates = [float(row["train/learning_rate"]) for row in csv.DictReader(file)]
+    assert rates == pytest.approx([0.0, 0.002, 0.004])  # of 0, 100 and 200 steps, before each hundred
+
+
 @pytest.mark.parametrize("name", ["bc", "dt", "diffusion-bc", "act"])
 def test_cloning_repeats_the_actions_of_the_data(name, tmp_path):
     found = train(name, config_of(name, "good"), out=tmp_path / "run").eval_return_mean

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rl.core.errors import CheckpointError
-from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, train_dqn, train_ppo
+from rl.trainers import DQNConfig, PPOConfig, TD3Config, load_checkpoint, train_dqn, train_ppo, train_td3
 from rl.trainers.loggers import read_metrics
 
 SMALL = {
@@ -21,6 +21,11 @@ SMALL = {
 }
 PPO = PPOConfig(**SMALL, frames_per_batch=128, minibatch_size=32, epochs=2, num_cells=(16,))
 DQN = DQNConfig(**SMALL, frames_per_batch=64, learning_starts=128, utd_ratio=0.0625, buffer_size=300, batch_size=16)
+TD3 = TD3Config(
+    **{**SMALL, "env": "pendulum", "max_episode_steps": 20},
+    frames_per_batch=64, learning_starts=128, utd_ratio=0.0625, buffer_size=300, batch_size=16, num_cells=(8,),
+    anneal_lr="linear", anneal_exploration_noise="cosine", warmup_frames=300,
+)  # fmt: skip
 GYM = {"env": "CartPole-v1", "num_envs": 2}
 PREPROCESSED = {**GYM, "normalize_observation": True, "normalize_reward": True, "frame_stack": 2, "frame_skip": 2}
 CASES = [
@@ -41,6 +46,18 @@ CASES = [
         train_dqn, dataclasses.replace(DQN, n_steps=3, sampler="prioritized:{alpha: 0.6, beta: 0.4}"), id="dqn-n-step"
     ),
     pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip_epsilon=True, clip_value=0.2), id="ppo-clip"),
+    pytest.param(
+        train_ppo,
+        dataclasses.replace(PPO, anneal_lr="cosine", anneal_clip_epsilon="cosine", warmup_frames=256),
+        id="ppo-schedules",
+    ),
+    pytest.param(
+        train_dqn,
+        dataclasses.replace(DQN, anneal_lr="cosine", anneal_eps="cosine", warmup_frames=100, annealing_num_steps=600),
+        id="dqn-schedules",
+    ),
+    pytest.param(train_td3, TD3, id="td3-schedules"),
+    pytest.param(train_td3, dataclasses.replace(TD3, noise="ou"), id="td3-schedules-ou"),
 ]
 
 

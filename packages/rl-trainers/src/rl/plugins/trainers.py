@@ -71,6 +71,7 @@ def rl_commands() -> Iterator[Command]:
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
     yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw learning curves of runs.")
     yield Command(name="runs", target="rl.trainers.cli:runs", summary="List, describe and delete runs.")
+    yield Command(name="tune", target="rl.trainers.cli:tune", summary="Search for settings of a recipe.")
     yield Command(name="export", target="rl.trainers.cli:export", summary="Write a policy as ONNX or torch.export.")
     yield Command(name="compare", target="rl.trainers.cli:compare", summary="Compare two groups of runs.")
     yield Command(name="new", target="rl.trainers.cli:new", summary="`rl new recipe FILE`: copy a recipe to change it.")

@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,8 +21,9 @@ from jsonargparse import ArgumentParser
 from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
-from rl.trainers._presets import Preset, preset_for
+from rl.trainers._presets import Preset, preset_for, read_preset_file
 from rl.trainers._report import DisplayMode
+from rl.trainers._schedules import Annealing
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names, warn_old_names, with_new_names
@@ -75,8 +76,9 @@ _CONTROL = (
         "preset",
         str,
         "auto",
-        "settings for an environment, by name (`rl presets` lists them): auto takes those of --env if there are any,"
-        " and none with --config or --resume; none takes none. Options and config files take precedence.",
+        "settings for an environment, by name (`rl presets` lists them) or as a .yaml file, which `rl tune` writes;"
+        " auto takes those of --env if there are any, and none with --config or --resume; none takes none. Options and"
+        " config files take precedence.",
     ),
     ConfigField(
         "trust",
@@ -343,7 +345,7 @@ def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[st
         elif sign:
             out.append(f"{option}={_in_brackets(value, kinds.get(option[2:]))}")
         else:
-            alone = kinds.get(option[2:]) is bool and after.startswith("--")
+            alone = kinds.get(option[2:]) in (bool, Annealing) and after.startswith("--")
             out.append(f"{word}=true" if alone else word)
     return out
 
@@ -383,7 +385,7 @@ def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
     return out
 
 
-_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
+_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME", Annealing: "true|false|cosine"}
 
 
 def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
@@ -392,6 +394,29 @@ def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     # of values of any type jsonargparse imports what a key class_path names; of a plain dict it reads none
     kind = dict if get_origin(field.type) is Mapping else field.type
     group.add_argument(f"--{field.name}", type=kind, default=field.default, help=help_text, **names)
+
+
+def parse_value(field: ConfigField, text: str) -> Any:
+    """Return the value that the text of an option stands for.
+
+    Raises:
+        UsageError: If it is none of the field's type.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> fields = {field.name: field for field in config_fields(PPOConfig)}
+        >>> parse_value(fields["num_cells"], "[64, 64]"), parse_value(fields["epochs"], "1e1")
+        ((64, 64), 10)
+    """
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    _add(parser, field)
+    words = _plain_words([f"--{field.name}={text}"], [field])
+    try:
+        return getattr(
+            parser.parse_args(_integer_words(words, {field.name} if field.type is int else set())), field.name
+        )
+    except ParserError as error:
+        raise UsageError(_explain(_one_line(str(error)), "rl tune")) from error
 
 
 def _escape(text: str) -> str:
@@ -442,22 +467,43 @@ def _preset(recipe: Algorithm, given: Sequence[str], files: Mapping[str, Any]) -
         return None
     if _value_of("--resume", given) is not None:
         raise UsageError("--resume continues with the settings of the run: remove --preset")
-    preset = find_preset(recipe, name, _value_of("--env", given) or recipe.config.env)
+    typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
+    env = _value_of("--env", given) or files.get("env", recipe.config.env)
+    preset = find_preset(recipe, name, env, trust=_trusted_modules(given), besides={*typed, *files})
     if preset is None:
         return None
-    typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
     left = {key: value for key, value in preset.settings.items() if key not in typed and key not in files}
     return replace(preset, settings=left) if left else None
 
 
-def find_preset(recipe: Algorithm, name: str, env: Any) -> Preset | None:
-    """Return the preset of a name, ``auto`` for that of an environment; None if there is none for it, or for ``none``.
+def find_preset(
+    recipe: Algorithm, name: str, env: Any, *, trust: str | Sequence[str] = (), besides: Collection[str] = ()
+) -> Preset | None:
+    """Return the preset of a name or file, ``auto`` for that of an environment; None without one, or for ``none``.
+
+    Args:
+        recipe: The recipe.
+        name: Name, or a file that ends in ``.yaml`` or ``.yml``.
+        env: Environment.
+        trust: Modules that the file may name.
+        besides: Settings that do not count, as something else sets them.
 
     Raises:
         UsageError: If there is no preset of that name.
+        ArgumentError: If the file cannot be read, or has no such preset.
+        RLError: If it names a module that is not trusted.
     """
     if name == "none":
         return None
+    if name.endswith((".yaml", ".yml")):
+        found = read_preset_file(name, recipe.name, str(env))
+        settings = with_new_names(recipe.config, found.settings)
+        known = [field.name for field in config_fields(recipe.config) if field.name not in ("env", "seed")]
+        for setting in settings:
+            if setting not in known:
+                raise UsageError(f"{name}: {unknown('setting', setting, known)}")
+        check_trusted({key: value for key, value in settings.items() if key not in besides}, trust, name)
+        return replace(found, settings=settings)
     presets = recipe.load_presets()
     if name == "auto":
         return preset_for(presets, env) if isinstance(env, str) else None

@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import yaml
+
+from rl.core.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,44 @@ def read_presets(target: str) -> dict[str, Preset]:
         settings = {key: tuple(value) if isinstance(value, list) else value for key, value in entry["settings"].items()}
         presets[name] = Preset(name, settings, entry["source"], *returns.get(case, own))
     return presets
+
+
+def read_preset_file(path: str, recipe: str, env: str) -> Preset:
+    """Read the preset of an environment from a file, as ``rl tune`` writes one.
+
+    Args:
+        path: YAML with ``RECIPE: {ENV: {settings: ...}}``. ``source``, ``seeds`` and ``returns`` may be left out.
+        recipe: Name of the recipe.
+        env: Environment; the only entry of the recipe is taken for any.
+
+    Raises:
+        ArgumentError: If the file cannot be read, or has no such preset.
+    """
+    try:
+        sections = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"the preset {path} cannot be read: {error.strerror}; name a YAML file") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"the preset {path} is not YAML: {' '.join(str(error).split())}") from error
+    entries = sections.get(recipe) if isinstance(sections, Mapping) else None
+    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping) for entry in entries.values()):
+        has = ", ".join(map(str, sections)) if isinstance(sections, Mapping) else type(sections).__name__
+        raise ArgumentError(
+            f"the preset {path} has {has}, and nothing of {recipe}; write {recipe}: {{ENV: {{settings: ...}}}}"
+        )
+    name = env.removeprefix("gym/")
+    if name not in entries:
+        if len(entries) != 1:
+            raise ArgumentError(f"the preset {path} is for {', '.join(entries)}, not for {name}: name one with --env")
+        name = next(iter(entries))
+    entry = entries[name]
+    settings = entry.get("settings")
+    if not isinstance(settings, Mapping):
+        raise ArgumentError(f"the preset {path} has no settings of {name}; write settings: {{gamma: 0.98}}")
+    plain = {str(key): tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    return Preset(
+        path, plain, str(entry.get("source", path)), tuple(entry.get("seeds", ())), tuple(entry.get("returns", ()))
+    )
 
 
 def _returns(path: Any) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:

@@ -30,7 +30,7 @@ COMMANDS = ("list", "show", "diff", "best", "rm")
 _COLUMNS = ("run", "status", "recipe", "env", "seed", "frames", "best", "time", "started", "last", "rollout")
 
 #: columns of figures
-_RIGHT = frozenset({"seed", "frames", "best", "last", "rollout", "time"})
+_RIGHT = frozenset({"seed", "frames", "best", "last", "rollout", "time", "trial", "return"})
 
 
 def run_runs(argv: Sequence[str]) -> int:

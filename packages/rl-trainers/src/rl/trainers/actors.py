@@ -310,10 +310,16 @@ def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModule
 def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDictModuleBase:
     """Noise on the action under `key`, of floats within the bounds of `spec`."""
     sigma = config.exploration_noise * (spec.high - spec.low) / 2  # of each dimension
+    left = 0.0 if config.anneal_exploration_noise else 1.0  # share at the end, which the loop steps to
+    steps = config.total_frames - config.warmup_frames
     if config.noise == "ou":
-        module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)
+        module = OrnsteinUhlenbeckProcessModule(
+            spec, eps_end=left, annealing_num_steps=steps, sigma=sigma, action_key=key
+        )
     else:
-        module = AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma, annealing_num_steps=1, action_key=key)
+        module = AdditiveGaussianModule(
+            spec, sigma_init=sigma, sigma_end=sigma * left, annealing_num_steps=steps, action_key=key
+        )
     return module.to(config.device)
 
 

@@ -126,9 +126,10 @@ def train(
         out: The run folder, which must not exist; the next free one under ``runs/`` if None.
         resume: The folder of an earlier run, which continues with its settings; `settings` change what may change.
         display: Mode of the display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
-        preset: Settings for an environment by name: ``auto`` takes those of `env` if there are any, ``none`` none.
+        preset: Settings for an environment by name, or a ``.yaml`` file of ``rl tune``: ``auto`` takes those of `env`
+            if there are any, ``none`` none.
         callbacks: What is called during the run.
-        trust: Modules that the folder of `resume` may name, as for `load_run`.
+        trust: Modules that the folder of `resume`, or the file of `preset`, may name, as for `load_run`.
         settings: Settings of the recipe, as ``env="CartPole-v1"``; ``rl train RECIPE --help`` lists them.
 
     Returns:
@@ -161,6 +162,6 @@ def train(
 
         config = replace(load_config(resume, trust)[1], **settings)
     else:
-        chosen = find_preset(found, preset, settings.get("env", found.config.env))
+        chosen = find_preset(found, preset, settings.get("env", found.config.env), trust=trust, besides=settings)
         config = found.config(**{**({} if chosen is None else chosen.settings), **settings})
     return found.train(config, out=out, resume=resume, display=display, callbacks=callbacks)

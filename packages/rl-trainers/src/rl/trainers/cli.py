@@ -24,7 +24,7 @@ from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
 
-__all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train"]
+__all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train", "tune"]
 
 
 def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
@@ -187,6 +187,26 @@ def runs(argv: Sequence[str]) -> int:
         RLError: If there is no such run.
     """
     return _with_usage("runs", argv)
+
+
+@_notes
+def tune(argv: Sequence[str]) -> int:
+    """Run ``rl tune ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, 2 if the arguments cannot be understood, 130 if the search was interrupted.
+
+    Raises:
+        RLError: If the environment does not fit, Optuna is not installed, or no trial is complete.
+    """
+    _search_current_folder()
+    from rl.trainers._tune_command import run_tune
+
+    try:
+        return run_tune(argv)
+    except UsageError as error:
+        sys.stderr.write(f"rl tune: {error}\n")
+        return 2
 
 
 def compare(argv: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from rl.core.errors import ArgumentError, issue_warning
 from rl.trainers._named import is_argument, named_env
+from rl.trainers._schedules import SHAPES, Annealing
 
 __all__ = [
     "ConfigField",
@@ -40,6 +41,9 @@ __all__ = [
 
 POLICIES = ("mlp", "lstm", "gru")
 """Networks that a policy can be made of; all but the first are recurrent."""
+
+DISCOUNTS = "0.9,0.95,0.98,0.99,0.995,0.999"
+"""Range of `gamma` that ``rl tune`` searches."""
 
 LAYOUTS = ("auto", "channels-first", "channels-last", "flat")
 """How observations with two or more dimensions may be read."""
@@ -79,13 +83,15 @@ class _Values(dict[str, Any]):
         return getattr(self._config, name)
 
 
-def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
+def checked(default: Any, *rules: Rule, repeated: bool = False, search: str = "") -> Any:
     """Define a field with rules.
 
     Args:
         default: Value of the field where none is given; a function of no arguments creates it.
         rules: Rules of the values.
         repeated: Whether the option may be given several times, once for each entry.
+        search: Range that ``rl tune`` searches: ``"low..high"``, ``"low..high:log"`` for a logarithmic scale, or values
+            ``"a,b,c"``; empty for none. A subclass that gives the field another default keeps it.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,7 @@ def checked(default: Any, *rules: Rule, repeated: bool = False) -> Any:
         ...
         rl.core.errors.ArgumentError: MyConfig: width must be a multiple of 10, got 64
     """
-    metadata = {"rules": rules, "repeated": repeated}
+    metadata = {"rules": rules, "repeated": repeated, "search": search}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -107,8 +113,8 @@ def where(accepts: Callable[[Any, Any], Any], wanted: str | Callable[[Any], str]
     return Rule(accepts, wanted, related=True)
 
 
-def above(low: float, default: Any, *rules: Rule) -> Any:
-    """Define a field whose values are above `low`.
+def above(low: float, default: Any, *rules: Rule, search: str = "") -> Any:
+    """Define a field whose values are above `low`; the other arguments are those of `checked`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -119,17 +125,18 @@ def above(low: float, default: Any, *rules: Rule) -> Any:
         ...
         rl.core.errors.ArgumentError: MyConfig: learning_rate must be above 0, got 0
     """
-    return checked(default, Rule(lambda value: value > low, f"above {low:g}"), *rules)
+    return checked(default, Rule(lambda value: value > low, f"above {low:g}"), *rules, search=search)
 
 
-def at_least(low: float, default: Any, *rules: Rule) -> Any:
-    """Define a field whose values are `low` or more."""
-    return checked(default, Rule(lambda value: value >= low, f"{low:g} or more"), *rules)
+def at_least(low: float, default: Any, *rules: Rule, search: str = "") -> Any:
+    """Define a field whose values are `low` or more; the other arguments are those of `checked`."""
+    return checked(default, Rule(lambda value: value >= low, f"{low:g} or more"), *rules, search=search)
 
 
-def in_range(low: float, high: float, default: Any, *rules: Rule) -> Any:
-    """Define a field whose values are in ``[low, high]``."""
-    return checked(default, Rule(lambda value: low <= value <= high, f"in [{low:g}, {high:g}]"), *rules)
+def in_range(low: float, high: float, default: Any, *rules: Rule, search: str = "") -> Any:
+    """Define a field whose values are in ``[low, high]``; the other arguments are those of `checked`."""
+    rule = Rule(lambda value: low <= value <= high, f"in [{low:g}, {high:g}]")
+    return checked(default, rule, *rules, search=search)
 
 
 def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
@@ -138,9 +145,14 @@ def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
     return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
 
 
-def widths(default: tuple[int, ...], *rules: Rule) -> Any:
+def annealed(*rules: Rule, default: Annealing) -> Any:
+    """Define a field of how a setting falls over a run: not at all, linearly, or as a cosine."""
+    return checked(default, Rule(lambda shape: shape in SHAPES, "true, false, linear or cosine"), *rules)
+
+
+def widths(default: tuple[int, ...], *rules: Rule, search: str = "") -> Any:
     """Define a field of widths of layers."""
-    return checked(default, Rule(lambda sizes: all(n > 0 for n in sizes), "widths above 0"), *rules)
+    return checked(default, Rule(lambda sizes: all(n > 0 for n in sizes), "widths above 0"), *rules, search=search)
 
 
 @cache
@@ -173,13 +185,14 @@ def check_fields(config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class ConfigField:
-    """One field of a config: name, type, default, its sentence in the class's docstring, and if it may be repeated."""
+    """One field of a config: name, type, default, sentence in the class's docstring, if it may be repeated, range."""
 
     name: str
     type: Any
     default: Any
     doc: str
     repeated: bool = False
+    search: str = ""
 
 
 def config_fields(config: type) -> list[ConfigField]:
@@ -191,11 +204,21 @@ def config_fields(config: type) -> list[ConfigField]:
         'env'
     """
     docs: dict[str, str] = {}
+    ranges: dict[str, str] = {}
     for cls in reversed(config.__mro__):
         docs.update(_args_section(cls.__doc__ or ""))
+        own = getattr(cls, "__dataclass_fields__", {})
+        ranges |= {name: one.metadata["search"] for name, one in own.items() if one.metadata.get("search")}
     hints = get_type_hints(config)
     return [
-        ConfigField(f.name, hints[f.name], _default_of(f), docs.get(f.name, ""), f.metadata.get("repeated", False))
+        ConfigField(
+            f.name,
+            hints[f.name],
+            _default_of(f),
+            docs.get(f.name, ""),
+            f.metadata.get("repeated", False),
+            ranges.get(f.name, ""),
+        )
         for f in dataclasses.fields(config)
     ]
 

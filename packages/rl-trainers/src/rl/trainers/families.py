@@ -6,7 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rl.trainers.config import POLICIES, Rule, RunConfig, above, at_least, checked, in_range, one_of, where, widths
+from rl.trainers.config import (
+    DISCOUNTS,
+    POLICIES,
+    Rule,
+    RunConfig,
+    above,
+    annealed,
+    at_least,
+    checked,
+    in_range,
+    one_of,
+    where,
+    widths,
+)
 
 __all__ = [
     "ChunkConfig",
@@ -17,6 +30,7 @@ __all__ = [
     "OfflineConfig",
     "OnPolicyConfig",
     "QLearningConfig",
+    "ScheduleFields",
     "SoftConfig",
     "WorldModelConfig",
 ]
@@ -29,13 +43,36 @@ _FITS = where(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(RunConfig):
+class ScheduleFields(RunConfig):
+    """Settings of the learning rate over a run.
+
+    Args:
+        anneal_lr: Whether the learning rate falls to 0 at `total_frames`: true or linear for a line, cosine for half a
+            wave of a cosine, false for a constant.
+        warmup_frames: Number of frames in which the learning rate rises linearly from 0; all that is annealed begins to
+            fall after them.
+
+    Raises:
+        ArgumentError: If a value is out of its range.
+
+    Example:
+        >>> ScheduleFields(anneal_lr="cosine", warmup_frames=1_000).anneal_lr
+        'cosine'
+    """
+
+    anneal_lr: bool | str = annealed(default=False)
+    warmup_frames: int = at_least(
+        0, 0, where(lambda n, config: n < config.total_frames, "below total_frames ({total_frames})")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(ScheduleFields):
     """On-policy algorithm with an actor and a critic, for all kinds of actions.
 
     Args:
         frames_per_batch: Number of frames collected for each update; `num_envs` divides it.
         learning_rate: Learning rate of the optimizer.
-        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
         critic_coeff: Weight of the critic's loss.
         max_grad_norm: Norm to which gradients of actor and critic together are scaled down.
         num_cells: Widths of the hidden layers of actor and critic, as in [64,64].
@@ -74,13 +111,14 @@ class OnPolicyConfig(RunConfig):
         "value_weight": "critic_coeff",
     }
 
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
     num_envs: int = 8
     frames_per_batch: int = checked(1024, _WHOLE_ROUNDS)
-    learning_rate: float = above(0, 1e-3)
-    anneal_lr: bool = True
+    learning_rate: float = above(0, 1e-3, search="1e-5..1e-2:log")
+    anneal_lr: bool | str = True
     critic_coeff: float = at_least(0, 0.5)
-    max_grad_norm: float = above(0, 0.5)
-    num_cells: tuple[int, ...] = widths((64, 64))
+    max_grad_norm: float = above(0, 0.5, search="0.3..5:log")
+    num_cells: tuple[int, ...] = widths((64, 64), search="[64,64],[128,128],[256,256]")
     activation: str = one_of(("tanh", "relu", "auto"), "auto")
     ortho_init: bool = True
     log_std_init: float = in_range(-5, 2, 0.0)
@@ -92,7 +130,7 @@ class OnPolicyConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(RunConfig):
+class OffPolicyConfig(ScheduleFields):
     """Off-policy actor-critic.
 
     Args:
@@ -145,16 +183,17 @@ class OffPolicyConfig(RunConfig):
             "so large that a round of frames_per_batch frames has a gradient step",
         ),
     )
-    batch_size: int = above(0, 256)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    batch_size: int = above(0, 256, search="64,128,256,512")
     buffer_size: int = checked(1_000_000, _FITS)
     sampler: str = checked(
         "random", where(lambda name, config: name == "random" or not config.dataset, "random with a data set")
     )
     n_steps: int = above(0, 1, where(lambda n, config: n == 1 or not config.dataset, "1 with a data set"))
     learning_starts: int = at_least(0, 1_000)
-    learning_rate: float = above(0, 3e-4)
-    tau: float = in_range(0, 1, 0.005)
-    num_cells: tuple[int, ...] = widths((256, 256))
+    learning_rate: float = above(0, 3e-4, search="1e-5..1e-2:log")
+    tau: float = in_range(0, 1, 0.005, search="0.001..0.1:log")
+    num_cells: tuple[int, ...] = widths((256, 256), search="[64,64],[128,128],[256,256],[400,300]")
     activation: str = one_of(("relu", "tanh"), "relu")
     max_grad_norm: float = at_least(0, 0.0)
     dataset: str = ""
@@ -216,7 +255,7 @@ class EnsembleFields(RunConfig):
         5, where(lambda n, config: 0 < n <= config.num_members, "above 0, and at most num_members")
     )
     model_num_cells: tuple[int, ...] = widths((200, 200, 200, 200))
-    model_learning_rate: float = above(0, 1e-3)
+    model_learning_rate: float = above(0, 1e-3, search="1e-4..1e-2:log")
     model_weight_decay: float = at_least(0, 5e-5)
     model_batch_size: int = above(0, 256)
     model_every: int = above(0, 250)
@@ -235,6 +274,8 @@ class DeterministicConfig(OffPolicyConfig):
             is correlated from step to step.
         exploration_noise: Standard deviation of the noise (ou: volatility of the process), in half widths of the
             action's bounds.
+        anneal_exploration_noise: Whether the noise falls to 0 at `total_frames`: true or linear for a line, cosine for
+            half a wave of a cosine, false for a constant.
 
     Raises:
         ArgumentError: If a value is out of its range.
@@ -242,11 +283,12 @@ class DeterministicConfig(OffPolicyConfig):
 
     learning_rate: float = 1e-3
     noise: str = one_of(("normal", "ou"), "normal")
-    exploration_noise: float = at_least(0, 0.1)
+    exploration_noise: float = at_least(0, 0.1, search="0.05..0.5:log")
+    anneal_exploration_noise: bool | str = annealed(default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class QLearningConfig(RunConfig):
+class QLearningConfig(ScheduleFields):
     """Deep Q-learning: replay buffer, target network, exploration; discrete actions only.
 
     Args:
@@ -260,7 +302,6 @@ class QLearningConfig(RunConfig):
             'prioritized:{alpha: 0.6, beta: 0.4}'.
         learning_starts: Number of frames before the first update.
         learning_rate: Learning rate of Adam.
-        anneal_lr: Whether the learning rate falls linearly to 0 at `total_frames`.
         double_dqn: Whether the online network chooses the next action (double Q-learning).
         dueling: Whether to separate the value of a state from the advantages of the actions (Wang et al., 2016).
         noisy: Whether to explore by learned noise on the weights (Fortunato et al., 2018), with which no random actions
@@ -270,7 +311,9 @@ class QLearningConfig(RunConfig):
         target_every: Number of frames between two copies, if `tau` is 0.
         eps_init: Share of random actions at the beginning.
         eps_end: Share of random actions after annealing.
-        annealing_num_steps: Number of frames over which it falls linearly.
+        annealing_num_steps: Number of frames over which it falls.
+        anneal_eps: Whether it falls: true or linear for a line, cosine for half a wave of a cosine, false for a
+            constant `eps_init`.
         max_grad_norm: Norm to which gradients are scaled down.
         num_cells: Widths of the hidden layers, as in [128,128].
         activation: Activation of hidden layers: tanh or relu.
@@ -309,24 +352,27 @@ class QLearningConfig(RunConfig):
         ),
     )
     n_steps: int = above(0, 1)
-    batch_size: int = above(0, 64)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    batch_size: int = above(0, 64, search="32,64,128,256")
     buffer_size: int = checked(50_000, _FITS)
     sampler: str = "random"
     learning_starts: int = at_least(0, 1_000)
-    learning_rate: float = above(0, 1e-3)
-    anneal_lr: bool = False
+    learning_rate: float = above(0, 1e-3, search="1e-5..1e-2:log")
     double_dqn: bool = True
     dueling: bool = checked(
         False, where(lambda given, config: not given or bool(config.num_cells), "false without hidden layers")
     )
     noisy: bool = False
-    tau: float = in_range(0, 1, 0.02)
+    tau: float = in_range(0, 1, 0.02, search="0.002..0.2:log")
     target_every: int = above(0, 500)
     eps_init: float = in_range(0, 1, 1.0)
-    eps_end: float = in_range(0, 1, 0.05)
-    annealing_num_steps: int = above(0, 5_000)
+    eps_end: float = in_range(
+        0, 1, 0.05, where(lambda eps, config: eps <= config.eps_init, "at most eps_init"), search="0.01..0.2:log"
+    )
+    annealing_num_steps: int = above(0, 5_000, search="1000..50000:log")
+    anneal_eps: bool | str = annealed(default=True)
     max_grad_norm: float = above(0, 10.0)
-    num_cells: tuple[int, ...] = widths((128, 128))
+    num_cells: tuple[int, ...] = widths((128, 128), search="[64,64],[128,128],[256,256]")
     activation: str = one_of(("tanh", "relu"), "relu")
 
 
@@ -334,13 +380,13 @@ _AS_RECORDED = Rule(lambda given: not given, "left out: the data set is what it 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineConfig(RunConfig):
+class OfflineConfig(ScheduleFields):
     """Learning from a data set; the environment is used for evaluations alone.
 
     Args:
         dataset: Data set to learn from, SOURCE:NAME, such as minari:mujoco/hopper/expert-v0; see ``rl dataset``.
-        total_frames: Number of gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every) are
-            also those of gradient steps.
+        total_frames: Number of gradient steps; other numbers of frames (eval_every, log_every, checkpoint_every,
+            warmup_frames) are also those of gradient steps.
         batch_size: Number of transitions of one gradient step.
         learning_rate: Learning rate of Adam.
         num_cells: Widths of the hidden layers of all networks.
@@ -369,9 +415,9 @@ class OfflineConfig(RunConfig):
     env: str = "Pendulum-v1"
     dataset: str = ""
     total_frames: int = 50_000
-    batch_size: int = above(0, 256)
-    learning_rate: float = above(0, 3e-4)
-    num_cells: tuple[int, ...] = widths((256, 256))
+    batch_size: int = above(0, 256, search="64,128,256,512")
+    learning_rate: float = above(0, 3e-4, search="1e-5..1e-2:log")
+    num_cells: tuple[int, ...] = widths((256, 256), search="[64,64],[128,128],[256,256],[400,300]")
     activation: str = one_of(("relu", "tanh"), "relu")
     tau: float = checked(0.005, Rule(lambda tau: 0 < tau <= 1, "in (0, 1]"))
     max_grad_norm: float = at_least(0, 0.0)
@@ -455,7 +501,7 @@ _FULL_BATCH = where(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldModelConfig(RunConfig):
+class WorldModelConfig(ScheduleFields):
     """Learning of a model of the environment, from sequences of a replay buffer.
 
     `updates_per_step` and `train_ratio` are two units of one number, of which one is given: a gradient step replays
@@ -498,7 +544,8 @@ class WorldModelConfig(RunConfig):
             "updates_per_step * batch_size * batch_length, or left out with updates_per_step",
         ),
     )
-    batch_size: int = above(0, 16)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    batch_size: int = above(0, 16, search="8,16,32")
     batch_length: int = above(1, 64)
     buffer_size: int = checked(100_000, _FULL_BATCH)
     learning_starts: int = at_least(0, 1_000)

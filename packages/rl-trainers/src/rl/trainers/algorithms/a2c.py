@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import at_least, in_range, one_of
+from rl.trainers.config import at_least, checked, in_range, one_of
 from rl.trainers.families import OnPolicyConfig
 
 
@@ -32,11 +32,11 @@ class A2CConfig(OnPolicyConfig):
 
     recipe: ClassVar[str] = "a2c"
     total_frames: int = 500_000
-    frames_per_batch: int = 40
+    frames_per_batch: int = checked(40, search="40,80,160,320")
     learning_rate: float = 7e-4
     optimizer: str = one_of(("rmsprop", "adam"), "rmsprop")
-    lmbda: float = in_range(0, 1, 1.0)
-    entropy_coeff: float = at_least(0, 0.0)
+    lmbda: float = in_range(0, 1, 1.0, search="0.8..1")
+    entropy_coeff: float = at_least(0, 0.0, search="0..0.05")
     eval_every: int = 25_000
     log_every: int = 5_000
 

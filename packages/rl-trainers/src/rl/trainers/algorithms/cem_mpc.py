@@ -47,7 +47,7 @@ class CEMMPCConfig(EnsembleFields, RunConfig):
         100_000, where(lambda n, config: n >= config.frames_per_batch, "at least frames_per_batch")
     )
     learning_starts: int = at_least(0, 200)
-    planning_horizon: int = above(0, 20)
+    planning_horizon: int = above(0, 20, search="5..40")
     optim_steps: int = above(0, 4)
     num_candidates: int = above(0, 100)
     top_k: int = checked(

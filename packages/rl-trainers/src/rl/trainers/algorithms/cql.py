@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from rl.core.errors import ArgumentError
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import above, at_least
+from rl.trainers.config import DISCOUNTS, above, at_least, in_range
 from rl.trainers.families import OfflineConfig
 
 
@@ -36,7 +36,8 @@ class CQLConfig(OfflineConfig):
 
     recipe: ClassVar[str] = "cql"
 
-    min_q_weight: float = at_least(0, 5.0)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    min_q_weight: float = at_least(0, 5.0, search="0.5..20:log")
     num_random: int = above(0, 10)
     with_lagrange: bool = False
     lagrange_thresh: float = 5.0

@@ -36,13 +36,13 @@ class DreamerV3Config(WorldModelConfig):
     """
 
     recipe: ClassVar[str] = "dreamer-v3"
-    absent: ClassVar[tuple[str, ...]] = ("max_grad_norm",)
+    absent: ClassVar[tuple[str, ...]] = ("max_grad_norm", "warmup_frames")
 
     gamma: float = 1 - 1 / 333
     size: str = one_of(SIZES, "tiny")
     horizon: int = above(0, 15)
-    entropy_coeff: float = at_least(0, 3e-4)
-    learning_rate: float = above(0, 4e-5)
+    entropy_coeff: float = at_least(0, 3e-4, search="1e-5..1e-2:log")
+    learning_rate: float = above(0, 4e-5, search="1e-5..1e-3:log")
     warmup: int = at_least(0, 1_000)
 
 
@@ -80,9 +80,9 @@ class DreamerConfig(WorldModelConfig):
     belief_dim: int = above(0, 200)
     num_cells: int = above(0, 400)
     horizon: int = above(0, 15)
-    learning_rate: float = above(0, 6e-4)
-    behaviour_learning_rate: float = above(0, 8e-5)
-    exploration_noise: float = at_least(0, 0.3)
+    learning_rate: float = above(0, 6e-4, search="1e-5..1e-2:log")
+    behaviour_learning_rate: float = above(0, 8e-5, search="1e-5..1e-2:log")
+    exploration_noise: float = at_least(0, 0.3, search="0.05..0.5:log")
 
 
 def dreamer_v3_policy(config: DreamerV3Config, env: Any) -> Any:

@@ -35,11 +35,11 @@ class ImpalaConfig(OnPolicyConfig):
     """
 
     recipe: ClassVar[str] = "impala"
-    frames_per_batch: int = 160
-    epochs: int = above(0, 4)
+    frames_per_batch: int = checked(160, search="80,160,320,640")
+    epochs: int = above(0, 4, search="1..8")
     learning_rate: float = 1e-3
     optimizer: str = one_of(("rmsprop", "adam"), "rmsprop")
-    entropy_coeff: float = at_least(0, 0.0)
+    entropy_coeff: float = at_least(0, 0.0, search="0..0.05")
     rho_thresh: float = above(0, 1.0)
     c_thresh: float = checked(
         1.0, where(lambda c, config: 0 < c <= config.rho_thresh, "above 0, at most rho_thresh ({rho_thresh})")

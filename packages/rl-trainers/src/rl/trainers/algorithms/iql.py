@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import at_least, in_range
+from rl.trainers.config import DISCOUNTS, at_least, in_range
 from rl.trainers.families import OfflineConfig
 
 
@@ -30,8 +30,9 @@ class IQLConfig(OfflineConfig):
 
     recipe: ClassVar[str] = "iql"
 
-    expectile: float = in_range(0.001, 0.999, 0.7)
-    temperature: float = at_least(0, 3.0)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    expectile: float = in_range(0.001, 0.999, 0.7, search="0.5..0.95")
+    temperature: float = at_least(0, 3.0, search="0.5..10:log")
 
 
 def policy(config: IQLConfig, env: Any) -> Any:

@@ -36,12 +36,12 @@ class MAPPOConfig(GroupFields, PPOConfig):
     env: str = "vmas/balance"
     total_frames: int = 1_000_000
     num_envs: int = 64
-    frames_per_batch: int = 6_400
-    minibatch_size: int = 800
+    frames_per_batch: int = checked(6_400, search="3200,6400,12800")
+    minibatch_size: int = checked(800, search="400,800,1600,3200")
     sequence_length: int = 20
     epochs: int = 10
     learning_rate: float = 3e-4
-    anneal_lr: bool = False
+    anneal_lr: bool | str = False
     lmbda: float = 0.9
     critic_coeff: float = 1.0
     max_grad_norm: float = 5.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import Rule, above, at_least, checked, in_range, where
+from rl.trainers.config import Rule, above, annealed, at_least, checked, in_range, where
 from rl.trainers.families import OnPolicyConfig
 
 
@@ -23,7 +23,8 @@ class PPOConfig(OnPolicyConfig):
     Args:
         epochs: Number of passes over each batch.
         minibatch_size: Number of frames of one gradient step; with a recurrent policy a multiple of sequence_length.
-        anneal_clip_epsilon: Whether `clip_epsilon` falls linearly to 0 as well.
+        anneal_clip_epsilon: Whether `clip_epsilon` falls to 0 as well: true or linear for a line, cosine for half a
+            wave of a cosine.
         lmbda: Decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
         clip_epsilon: Distance from 1 to which the probability ratio may move before its gain is cut.
         clip_value: Distance to which a value may move from the one of the collected batch before its loss is cut; 0 for
@@ -46,7 +47,8 @@ class PPOConfig(OnPolicyConfig):
 
     recipe: ClassVar[str] = "ppo"
     total_frames: int = 80_000
-    epochs: int = above(0, 10)
+    frames_per_batch: int = checked(1024, search="512,1024,2048,4096")
+    epochs: int = above(0, 10, search="3..20")
     minibatch_size: int = checked(
         256,
         where(
@@ -57,14 +59,15 @@ class PPOConfig(OnPolicyConfig):
             lambda n, config: config.policy == "mlp" or n % max(config.sequence_length, 1) == 0,
             "a multiple of sequence_length ({sequence_length})",
         ),
+        search="32,64,128,256,512",
     )
-    anneal_clip_epsilon: bool = checked(
-        False, where(lambda given, config: not (given and config.compile), "false with compile=True")
+    anneal_clip_epsilon: bool | str = annealed(
+        where(lambda given, config: not (given and config.compile), "false with compile=True"), default=False
     )
-    lmbda: float = in_range(0, 1, 0.95)
-    clip_epsilon: float = checked(0.2, Rule(lambda c: 0 < c < 1, "in (0, 1)"))
+    lmbda: float = in_range(0, 1, 0.95, search="0.8..1")
+    clip_epsilon: float = checked(0.2, Rule(lambda c: 0 < c < 1, "in (0, 1)"), search="0.1..0.4")
     clip_value: float = at_least(0, 0.0)
-    entropy_coeff: float = at_least(0, 0.0)
+    entropy_coeff: float = at_least(0, 0.0, search="0..0.05")
     target_kl: float = at_least(0, 0.0)
     normalize_advantage: bool = True
     sequence_length: int = checked(

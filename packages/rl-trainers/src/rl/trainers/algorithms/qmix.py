@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import above
+from rl.trainers.config import above, checked
 from rl.trainers.families import GroupFields, QLearningConfig
 
 
@@ -30,7 +30,7 @@ class TeamQConfig(GroupFields, QLearningConfig):
     learning_starts: int = 5_000
     learning_rate: float = 5e-4
     tau: float = 0.01
-    annealing_num_steps: int = 100_000
+    annealing_num_steps: int = checked(100_000, search="10000..300000:log")
     eval_every: int = 50_000
     log_every: int = 5_000
 

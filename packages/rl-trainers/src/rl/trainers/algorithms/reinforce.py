@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
+from rl.trainers.config import checked
 from rl.trainers.families import OnPolicyConfig
 
 
@@ -31,7 +32,7 @@ class ReinforceConfig(OnPolicyConfig):
 
     recipe: ClassVar[str] = "reinforce"
     num_envs: int = 4
-    frames_per_batch: int = 512
+    frames_per_batch: int = checked(512, search="256,512,1024,2048")
     learning_rate: float = 0.01
     baseline: bool = True
 

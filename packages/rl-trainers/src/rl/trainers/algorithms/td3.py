@@ -48,7 +48,7 @@ class TD3Config(DeterministicConfig):
     """
 
     recipe: ClassVar[str] = "td3"
-    policy_noise: float = at_least(0, 0.2)
+    policy_noise: float = at_least(0, 0.2, search="0.1..0.5")
     noise_clip: float = at_least(0, 0.5)
     policy_delay: int = above(0, 2)
 

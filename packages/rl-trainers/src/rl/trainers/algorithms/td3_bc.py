@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers.algorithm import Algorithm
-from rl.trainers.config import above, at_least
+from rl.trainers.config import DISCOUNTS, above, at_least, in_range
 from rl.trainers.families import OfflineConfig
 
 
@@ -31,7 +31,8 @@ class TD3BCConfig(OfflineConfig):
 
     recipe: ClassVar[str] = "td3-bc"
 
-    alpha: float = above(0, 2.5)
+    gamma: float = in_range(0, 1, 0.99, search=DISCOUNTS)
+    alpha: float = above(0, 2.5, search="0.5..10:log")
     policy_noise: float = at_least(0, 0.2)
     noise_clip: float = at_least(0, 0.5)
 

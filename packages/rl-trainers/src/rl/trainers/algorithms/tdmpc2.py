@@ -47,13 +47,13 @@ class TDMPC2Config(WorldModelConfig):
 
     env: str = "Pendulum-v1"
     size: str = one_of(("tiny", "1M", "5M", "19M", "48M", "317M"), "5M")
-    batch_size: int = 256
+    batch_size: int = checked(256, search="128,256,512")
     batch_length: int = checked(3, Rule(lambda n: n > 0, "above 0"))
     buffer_size: int = 1_000_000
-    learning_rate: float = above(0, 3e-4)
+    learning_rate: float = above(0, 3e-4, search="1e-5..1e-2:log")
     max_grad_norm: float = 20.0
-    entropy_coeff: float = at_least(0, 1e-4)
-    tau: float = in_range(0, 1, 0.01)
+    entropy_coeff: float = at_least(0, 1e-4, search="1e-6..1e-2:log")
+    tau: float = in_range(0, 1, 0.01, search="0.001..0.1:log")
     planning_horizon: int = above(0, 3)
     num_candidates: int = above(0, 512)
     num_elites: int = above(0, 64, _AT_MOST_ALL)

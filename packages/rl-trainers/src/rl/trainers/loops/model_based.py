@@ -83,6 +83,8 @@ def train(
         run.training(evaluator=evaluator, parts=parts, metrics=metrics, phases=("collect", "fit", "update")),
     ):
         while run.going:
+            if imagined is not None:
+                imagined.update.anneal(run.progress)
             with run.timed("collect"):
                 batch = collector.collect()
                 check_termination(config, batch)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
+from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule
 from rl.objectives import SoftUpdate
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._checks import check_no_clash
+from rl.trainers._schedules import annealing_steps
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import OffPolicyConfig
@@ -88,16 +90,31 @@ def train(
         collector,
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
     ):
+        _anneal_noise(config, noise, 0, run.frames)  # those before a resume
         while run.going:
+            update.anneal(run.progress)
             with run.timed("collect"):
                 batch = collector.collect()
                 stored = batch.select(*keys)
                 buffer.extend(stored if config.n_steps > 1 else stored.reshape(-1))
+                _anneal_noise(config, noise, run.frames, run.frames + batch.numel())
             run.record_episodes(batch)
             with run.timed("update"):
                 metrics = update(run.frames + batch.numel())
             run.end_iteration(batch.numel(), metrics)
         return run.finish()
+
+
+def _anneal_noise(config: Any, noise: nn.Module | None, before: int, after: int) -> None:
+    """Lower the noise on actions by the frames of a batch, if the settings say so."""
+    shape = getattr(config, "anneal_exploration_noise", False)
+    if noise is None or not shape:
+        return
+    warmup = config.warmup_frames
+    done, due = (annealing_steps(shape, n, config.total_frames - warmup, warmup) for n in (before, after))
+    for module in noise.modules():
+        if isinstance(module, AdditiveGaussianModule | OrnsteinUhlenbeckProcessModule):
+            module.step(due - done)
 
 
 def _buffer(config: OffPolicyConfig) -> ReplayBuffer:
@@ -136,6 +153,7 @@ class OffPolicyUpdater(Updater):
         for optimizer in optimizers:
             optimizer.param_groups[0]["betas"] = betas
         super().__init__(config, loss, optimizers, OUTPUTS)
+        self.metrics = (*OUTPUTS, *self.rate)
         self._buffer, self._every = buffer, actor_every
         self._critic_loss, self._actor_loss = self.compiled(loss.critic_loss), self.compiled(loss.actor_loss)
         self._has_priorities = isinstance(buffer, TensorDictReplayBuffer)
@@ -151,7 +169,7 @@ class OffPolicyUpdater(Updater):
         if frames < config.learning_starts or len(self._buffer) < config.batch_size:
             return dict
         seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]
-        return lambda: self.means(seen)
+        return lambda: {**self.means(seen), **self.rate}
 
     def _step(self) -> dict[str, Tensor]:
         batch = self._buffer.sample()

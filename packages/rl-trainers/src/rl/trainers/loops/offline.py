@@ -82,6 +82,7 @@ def train(
     parts: dict[str, Any] = {"policy": actor, "loss": losses, "optimizer": update.optimizers[0]}
     with run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("update",)):
         while run.going:
+            update.anneal(run.progress)
             steps = min(STEPS, config.total_frames - run.frames)
             if before is not None:
                 before(config, losses, run.frames)
@@ -113,6 +114,7 @@ class OfflineUpdater(Updater):
         self, config: OfflineConfig, loss: Any, read: Callable[[], TensorDictBase], outputs: Mapping[str, str]
     ) -> None:
         super().__init__(config, loss, [adam(loss.parameters(), config.learning_rate, eps=1e-8)], outputs)
+        self.metrics = (*self.metrics, *self.rate)
         self._read, self._call = read, self.compiled(loss)
         targets = any(name.startswith("target_") for name, _ in loss.named_children())
         self._target = SoftUpdate(loss, tau=config.tau) if targets else None
@@ -128,4 +130,4 @@ class OfflineUpdater(Updater):
                 self._target.step()
             seen.append({name: value.detach() for name, value in out.items()})
         self.loss.eval()
-        return lambda: self.means(seen)
+        return lambda: {**self.means(seen), **self.rate}

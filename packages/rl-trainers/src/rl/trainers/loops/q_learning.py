@@ -18,6 +18,7 @@ from rl.modules import EGreedyModule, reset_noise
 from rl.objectives import HardUpdate, SoftUpdate
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._checks import check_no_clash
+from rl.trainers._schedules import annealing_steps
 from rl.trainers.actions import mask_key
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
@@ -86,13 +87,12 @@ def train(
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
     ):
         while run.going:
-            if config.anneal_lr:
-                update.set_learning_rate(config.learning_rate * (1 - run.progress))
+            update.anneal(run.progress)
             with run.timed("collect"):
                 if config.noisy:
                     greedy.apply(reset_noise)
                 batch = collector.collect()
-                random.step(batch.numel())
+                random.step(_annealing(config, run.frames + batch.numel()) - _annealing(config, run.frames))
                 _store(batch, buffer, keys, multi_step, sequences=own is not None)
             run.record_episodes(batch)
             with run.timed("update"):
@@ -132,6 +132,11 @@ def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
         action_key=key,
         action_mask_key=mask_key(env),
     )
+
+
+def _annealing(config: QLearningConfig, frames: int) -> int:
+    """Return the steps that the schedule of random actions has taken after a number of frames."""
+    return annealing_steps(config.anneal_eps, frames, config.annealing_num_steps, config.warmup_frames)
 
 
 class QUpdater(Updater):

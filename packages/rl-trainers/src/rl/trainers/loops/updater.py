@@ -15,6 +15,7 @@ from torch import Tensor
 from rl.core.keys import ADVANTAGE, VALUE_TARGET, NestedKey
 from rl.objectives import ClipPPOLoss, compile_with_warmup
 from rl.trainers._device import float_outputs, mixed_precision
+from rl.trainers._schedules import learning_rate_factor, remaining
 
 __all__ = ["BatchUpdater", "MinibatchUpdater", "Updater", "adam", "clip_gradients", "optimizer_by_name"]
 
@@ -118,6 +119,7 @@ class Updater:
         self._outputs = {name: (keys,) if isinstance(keys, str) else tuple(keys) for name, keys in outputs.items()}
         self._weights = weights
         self._parameters = [[p for group in one.param_groups for p in group["params"]] for one in self.optimizers]
+        self._rates = [[group["lr"] for group in one.param_groups] for one in self.optimizers]
         self.metrics: tuple[str, ...] = tuple(outputs)
         float_outputs(config, loss)
 
@@ -158,6 +160,25 @@ class Updater:
         if self._weights is None:
             return torch.stack([value for name, value in out.items() if name.startswith("loss")]).sum()
         return reduce(add, (weight * out.get(name) for name, weight in self._weights.items()))
+
+    def anneal(self, progress: float) -> None:
+        """Set the learning rates for the share of the run that is done, if the settings have a schedule."""
+        if self.has_schedule:
+            warmup = self.config.warmup_frames / self.config.total_frames
+            factor = learning_rate_factor(self.config.anneal_lr, progress, warmup)
+            for optimizer, rates in zip(self.optimizers, self._rates, strict=True):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether learning rates change during the run."""
+        return bool(self.config.anneal_lr or self.config.warmup_frames)
+
+    @property
+    def rate(self) -> dict[str, float]:
+        """The step size as a metric; nothing where it is constant."""
+        return {"learning_rate": self.learning_rate} if self.has_schedule else {}
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use another step size from now on."""
@@ -237,11 +258,6 @@ class BatchUpdater(Updater):
         self.parts: dict[str, Any] = {"optimizer": optimizer}
         self.metrics = (*outputs, "gradient_norm", "learning_rate")
 
-    def anneal(self, progress: float) -> None:
-        """Set the learning rate for the share of the run that is done."""
-        if self.config.anneal_lr:
-            self.set_learning_rate(self.config.learning_rate * (1 - progress))
-
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
         """Take all gradient steps; returns what computes their mean metrics."""
         seen: list[tuple[Any, Tensor | None]] = []
@@ -303,7 +319,8 @@ class MinibatchUpdater(BatchUpdater):
         """Set learning rate and clip range for the share of the run that is done."""
         super().anneal(progress)
         if self.config.anneal_clip_epsilon:
-            clip = self.config.clip_epsilon * (1 - progress)
+            warmup = self.config.warmup_frames / self.config.total_frames
+            clip = self.config.clip_epsilon * remaining(self.config.anneal_clip_epsilon, progress, warmup)
             for module in (one for loss in self._losses for one in loss.modules()):
                 if isinstance(module, ClipPPOLoss):
                     module.clip_epsilon = clip

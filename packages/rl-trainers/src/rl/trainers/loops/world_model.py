@@ -68,6 +68,7 @@ def train(
         run.training(evaluator=evaluator, parts=parts, metrics=update.metrics, phases=("collect", "update")),
     ):
         while run.going:
+            update.anneal(run.progress)
             with run.timed("collect"):
                 batch = collector.collect()
                 rows = batch.select(*keys)
@@ -153,6 +154,7 @@ class WorldModelUpdater(Updater):
 
     def __init__(self, config: WorldModelConfig, losses: Any, buffer: ReplayBuffer) -> None:
         super().__init__(config, losses, losses.optimizers(config), losses.outputs)
+        self.metrics = (*self.metrics, *self.rate)
         self._buffer, self._losses = buffer, self.compiled(losses)
         self._least = config.num_envs * (config.batch_length + losses.context)
         self._rate, self._due = config.replay_rates[0], 0.0
@@ -175,7 +177,7 @@ class WorldModelUpdater(Updater):
         steps = int(self._due)
         self._due -= steps
         seen = [self._step() for _ in range(steps)]
-        return lambda: self.means(seen)
+        return lambda: {**self.means(seen), **self.rate}
 
     def _step(self) -> dict[str, Tensor]:
         rows, info = self._buffer.sample(return_info=True)
