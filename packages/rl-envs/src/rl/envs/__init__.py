@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         UnaryTransform,
         cat_frames,
     )
+    from rl.envs.transforms.recording import PixelRenderTransform, TensorDictRecorder, VideoRecorder
     from rl.envs.transforms.recurrent import TensorDictPrimer, get_primers_from_module, gSDENoise
     from rl.envs.transforms.reward import (
         BinarizeReward,
@@ -200,6 +201,7 @@ __all__ = [
     "PettingZooWrapper",
     "PinMemoryTransform",
     "PixelGridWorldEnv",
+    "PixelRenderTransform",
     "PolicyVersion",
     "ProcessorAsyncEnvPool",
     "RNDTransform",
@@ -224,6 +226,7 @@ __all__ = [
     "TargetReturn",
     "TeamReward",
     "TensorDictPrimer",
+    "TensorDictRecorder",
     "TerminateTransform",
     "ThreadingAsyncEnvPool",
     "TicTacToeEnv",
@@ -239,6 +242,7 @@ __all__ = [
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
+    "VideoRecorder",
     "VmasEnv",
     "VmasWrapper",
     "Walker2dEnv",
