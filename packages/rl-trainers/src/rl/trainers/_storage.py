@@ -583,6 +583,7 @@ CHANGEABLE = frozenset(
         "keep_checkpoints",
         "loggers",
         "metric_names",
+        "video_every",
     }
 )
 """Settings that may differ when a run is resumed."""
