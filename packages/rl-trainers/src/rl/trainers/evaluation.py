@@ -269,7 +269,7 @@ def load_run(
         source = state if "frames" in state else state["run"]
         frames, statistics = source["frames"], source.get("statistics", [])
         set_statistics(env, statistics)
-    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} does not fit the policy of {recipe.name!r} on {config.env!r} ({error}); was config.yaml"
             " changed, or the environment?"
