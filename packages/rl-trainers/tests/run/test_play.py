@@ -108,9 +108,15 @@ class Shown:
         return len(self.pictures) == self.last
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    config = PPOConfig(env="Walk-v0", env_kwargs={"info_keys": ["is_success"]}, **PPO)
+    return train_ppo(config, out=tmp_path_factory.mktemp("play") / "run", display="none").folder
+
+
 @pytest.fixture
-def walk():
-    train_ppo(PPOConfig(env="Walk-v0", env_kwargs={"info_keys": ["is_success"]}, **PPO), out="run", display="none")
+def walk(trained):
+    shutil.copytree(trained, "run")
     return load_run("run")
 
 
@@ -292,11 +298,11 @@ def test_without_a_display_a_video_is_written(walk, no_display, capsys):
     assert frames[-1, 0, 0, 0] == shown.pictures[-1]
 
 
-def test_the_newest_run_is_the_default(no_display, capsys):
+def test_the_newest_run_is_the_default(trained, no_display, capsys):
     assert main(["play"]) == 1
     assert "there is no run in the folder runs" in capsys.readouterr().err
     for seed, started in ((0, "2026-01-02"), (1, "2026-01-03"), (2, "2026-01-01")):
-        train_ppo(PPOConfig(env="Walk-v0", seed=seed, **PPO), out=f"runs/{seed}", display="none")
+        shutil.copytree(trained, f"runs/{seed}")
         history = Path(f"runs/{seed}/history.json")
         history.write_text(json.dumps([{**json.loads(history.read_text())[0], "started": started}]))
     assert main(["play"]) == 0
