@@ -27,6 +27,8 @@ from rl.trainers import (
     train_ippo,
     train_ppo,
 )
+
+# screens and keys of a test, which the command takes from a display
 from rl.trainers._play import KeyActions, described_keys, keys_of, play
 from rl.trainers._play_command import Window
 

@@ -24,7 +24,7 @@ SMALLEST_WINDOW = 400
 
 
 def has_display() -> bool:
-    """Whether a window can be opened here that somebody sees."""
+    """Whether a window can be opened here, and be seen."""
     import pygame
 
     try:
@@ -173,9 +173,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("run", metavar="RUN", nargs="?", help="the run folder (default: the newest one in runs)")
     which = parser.add_mutually_exclusive_group()
-    best: dict[str, Any] = {"action": "store_const", "dest": "checkpoint", "const": "best"}
-    which.add_argument("--best", **best, help="the policy of the best evaluation (the default)")
-    which.add_argument("--latest", **{**best, "const": "last"}, help="the newest policy")
+    which.add_argument(
+        "--best",
+        action="store_const",
+        dest="checkpoint",
+        const="best",
+        help="the policy of the best evaluation (default)",
+    )
+    which.add_argument("--latest", action="store_const", dest="checkpoint", const="last", help="the newest policy")
     parser.set_defaults(checkpoint="best")
     parser.add_argument(
         "--episodes", type=int, metavar="N", help="how many (default: until the window is closed; one in a video)"

@@ -429,7 +429,8 @@ class TensorDictRecorder(Transform):
         """
         if self.td:
             base = f"{self.out_file_base}{'' if suffix is None else f'_{suffix}'}"
-            steps = torch.stack(self.td, len(self.td[0].batch_size))
+            kept: list[Any] = self.td
+            steps = torch.stack(kept, len(self.td[0].batch_size))
             save(f"{base}_tensordict.safetensors", pack(steps, type(self).__name__))
         self.td, self.count = [], 0
         self.iter += 1
