@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         UnaryTransform,
         cat_frames,
     )
+    from rl.envs.transforms.recording import PixelRenderTransform, TensorDictRecorder, VideoRecorder
     from rl.envs.transforms.recurrent import TensorDictPrimer, get_primers_from_module, gSDENoise
     from rl.envs.transforms.reward import (
         BinarizeReward,
@@ -204,6 +205,7 @@ __all__ = [
     "PettingZooWrapper",
     "PinMemoryTransform",
     "PixelGridWorldEnv",
+    "PixelRenderTransform",
     "PolicyVersion",
     "ProcessorAsyncEnvPool",
     "RNDTransform",
@@ -229,6 +231,7 @@ __all__ = [
     "TargetReturn",
     "TeamReward",
     "TensorDictPrimer",
+    "TensorDictRecorder",
     "TerminateTransform",
     "ThreadingAsyncEnvPool",
     "TicTacToeEnv",
@@ -244,6 +247,7 @@ __all__ = [
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
+    "VideoRecorder",
     "VmasEnv",
     "VmasWrapper",
     "Walker2dEnv",

@@ -61,6 +61,7 @@ _TRANSFORMS = {
     "observation-norm": ("ObservationNorm", "Affine map of observations."),
     "permute": ("PermuteTransform", "Permutes the last dimensions."),
     "pin-memory": ("PinMemoryTransform", "Copies a batch to page-locked memory."),
+    "pixel-render": ("PixelRenderTransform", "Writes pictures of the simulator."),
     "policy-version": ("PolicyVersion", "Writes the version of the policy next to each step."),
     "random-truncation": ("RandomTruncationTransform", "Truncates episodes at random lengths."),
     "remove-empty-specs": ("RemoveEmptySpecs", "Removes groups without entries from the specs."),

@@ -227,7 +227,7 @@ _INSTEAD = {
     "use rl.trainers.MLflowLogger, or `rl train --loggers mlflow`": "MLFlowLogger",
     "write a logger of your own, as docs/plugins.md shows": "ProcessLogger RayLogger LoggerMonitor",
     f"use `rl eval RUN --video FILE`, or video_key= of rl.collectors.Evaluator; see {_HOWTO}training.md": (
-        "VideoRecorder PixelRenderTransform TensorDictRecorder render_policy"
+        "render_policy"
     ),
     f"a recipe is one function, without hooks; see {_HOWTO}training.md": (
         "Trainer TrainerHookBase BatchSubSampler ClearCudaCache CountFramesLog DefaultOptimizationStepper"

@@ -69,6 +69,8 @@ def rl_commands() -> Iterator[Command]:
     """``rl train``, ``rl eval``, ``rl runs``, ``rl plot``, ``rl compare`` and others."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
+    yield Command(name="play", target="rl.trainers.cli:play", summary="Watch a trained agent, or play yourself.")
+    yield Command(name="hub", target="rl.trainers.cli:hub", summary="Share a run: push, pull, card.")
     yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw learning curves of runs.")
     yield Command(name="runs", target="rl.trainers.cli:runs", summary="List, describe and delete runs.")
     yield Command(name="tune", target="rl.trainers.cli:tune", summary="Search for settings of a recipe.")

@@ -553,6 +553,31 @@ def read_yaml(path: str) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in values.items()}
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust`` to a command that reads a run folder or a file."""
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that the run or file may name, as in my_env for env: my_env:Maze; may be repeated. Otherwise"
+        " only installed components are imported",
+    )
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add what all commands have that play a run's policy."""
+    parser.add_argument("--device", metavar="D", help="where to run the policy, as cpu (default: as it was trained)")
+    parser.add_argument(
+        "--deterministic",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="take the deterministic action, or sample it as in training (default: deterministic)",
+    )
+    parser.add_argument("--stochastic", action="store_false", dest="deterministic", help="same as --no-deterministic")
+    add_trust(parser)
+
+
 def unknown(
     what: str, name: str, options: Sequence[str], *, dashed: bool = False, more: str = "rl train RECIPE --help"
 ) -> str:

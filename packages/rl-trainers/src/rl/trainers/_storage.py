@@ -368,6 +368,8 @@ class RunFolder:
             ) from error
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
+        if not _is_small(values):
+            raise CheckpointError(f"{self.config} is damaged: it holds more than any settings; put back what it held")
         if "updates_per_batch" in values:  # dqn of rl-trainers 0.3
             values["utd_ratio"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
         return values
@@ -385,9 +387,12 @@ class RunFolder:
         if not self.summary.is_file():
             return None
         try:
-            return json.loads(self.summary.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            values = json.loads(self.summary.read_text(encoding="utf-8"))
+            if not isinstance(values, dict):
+                raise ValueError(f"it holds {type(values).__name__}")
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.summary} is damaged: {error}; delete it, and resume the run") from error
+        return values
 
     def write_summary(self, values: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
@@ -436,6 +441,22 @@ class RunFolder:
             return True
         except OSError:  # of another user, whose lock this process may not take
             return False
+
+
+def _is_small(values: Any) -> bool:
+    """Whether settings have at most 100,000 values and 20 levels.
+
+    References of YAML count as what they stand for: a few lines of them can stand for more than any computer walks
+    through, or contain themselves.
+    """
+    waiting: list[tuple[Any, int]] = [(values, 0)]
+    number = 0
+    while waiting and number <= 100_000 and waiting[-1][1] <= 20:
+        one, depth = waiting.pop()
+        number += 1
+        inside = [*one, *one.values()] if isinstance(one, dict) else one if isinstance(one, list | set | tuple) else ()
+        waiting += [(part, depth + 1) for part in inside]
+    return not waiting
 
 
 def check_name(out: str | Path) -> None:
@@ -583,6 +604,7 @@ CHANGEABLE = frozenset(
         "keep_checkpoints",
         "loggers",
         "metric_names",
+        "video_every",
     }
 )
 """Settings that may differ when a run is resumed."""

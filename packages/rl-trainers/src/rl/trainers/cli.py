@@ -9,13 +9,22 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
 from rl.core.errors import RLError
 from rl.core.registry import components, load
-from rl.trainers._arguments import OneLineParser, UsageError, find_recipe, parse_train, unknown
+from rl.trainers._arguments import (
+    OneLineParser,
+    UsageError,
+    add_policy_options,
+    add_trust,
+    find_recipe,
+    parse_train,
+    unknown,
+)
 from rl.trainers._benchmark import choose_cases, read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import describe_preset, presets_page
@@ -24,7 +33,21 @@ from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
 
-__all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train", "tune"]
+__all__ = [
+    "benchmark",
+    "compare",
+    "dataset",
+    "evaluate",
+    "export",
+    "hub",
+    "new",
+    "play",
+    "plot",
+    "presets",
+    "runs",
+    "train",
+    "tune",
+]
 
 
 def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
@@ -139,7 +162,7 @@ def dataset(argv: Sequence[str]) -> int:
     record.add_argument("--checkpoint", choices=("best", "last"), default="best")
     record.add_argument("--seed", type=int, default=0, metavar="N")
     record.add_argument("--replay", action="store_true", help="the replay buffer of the last checkpoint; plays nothing")
-    _add_trust(record)
+    add_trust(record)
     info = commands.add_parser("info", help="steps, episodes, returns and entries of a data set")
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
@@ -221,11 +244,37 @@ def compare(argv: Sequence[str]) -> int:
     return _with_usage("compare", argv)
 
 
-def _with_usage(name: str, argv: Sequence[str]) -> int:
-    from rl.trainers import _runs_command
+@_notes
+def play(argv: Sequence[str]) -> int:
+    """Run ``rl play ARGUMENTS``.
 
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: If there is no such run, or it can be neither shown nor written.
+    """
+    _search_current_folder()
+    return _with_usage("play", argv, "_play_command")
+
+
+@_notes
+def hub(argv: Sequence[str]) -> int:
+    """Run ``rl hub push|pull|card ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: If there is no such run, or it cannot be sent or received.
+    """
+    return _with_usage("hub", argv, "_hub")
+
+
+def _with_usage(name: str, argv: Sequence[str], module: str = "_runs_command") -> int:
+    """Run ``run_NAME`` of a module, which is imported now: it may import torch."""
     try:
-        return getattr(_runs_command, f"run_{name}")(argv)
+        return getattr(import_module(f"rl.trainers.{module}"), f"run_{name}")(argv)
     except UsageError as error:
         sys.stderr.write(f"rl {name}: {error}\n")
         return 2
@@ -254,7 +303,7 @@ def export(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--out", metavar="DIR", help="folder of the files (default: export in the run folder)")
     parser.add_argument("--checkpoint", choices=("best", "last"), default="best")
-    _add_trust(parser)
+    add_trust(parser)
     _search_current_folder()
     try:
         options = parser.parse_args(list(argv))
@@ -341,7 +390,7 @@ def benchmark(argv: Sequence[str]) -> int:
     parser.add_argument("--case", action="append", default=[], metavar="NAME", help="train this case; may be repeated")
     parser.add_argument("--out", metavar="DIR", help="folder of the runs (default: the name of FILE without .yaml)")
     parser.add_argument("--display", choices=get_args(DisplayMode), default="auto", help="as in rl train")
-    _add_trust(parser)
+    add_trust(parser)
     try:
         options = parser.parse_args(list(argv))
         cases = read_cases(options.file, options.trust)
@@ -375,32 +424,18 @@ def evaluate(argv: Sequence[str]) -> int:
         sys.stderr.write(f"rl eval: {error}\n")
         return 2
 
+    from rl.trainers._play import record_video
     from rl.trainers._storage import check_video
-    from rl.trainers._video import record_video
-    from rl.trainers.evaluation import evaluate as returns_of
-    from rl.trainers.evaluation import load_config, load_run
 
     if options.video:
         check_video(options.video)
     runs = runs_in(options.run)
     if options.video and len(runs) > 1:
         raise RLError(f"{options.run} has {len(runs)} runs, and --video shows one: name one, as in {runs[0].path}")
-    episodes = "1 episode" if options.episodes == 1 else f"{options.episodes} episodes"
     means: list[float] = []
     for run in runs:
-        how: dict[str, Any] = {"seed": options.seed, "deterministic": options.deterministic}
-        recipe, config = load_config(run.path, options.trust)
-        trained = None if recipe.evaluate else load_run(run.path, device=options.device, trust=options.trust)
-        if trained is None:
-            if options.video or options.device:
-                raise RLError(f"runs of {recipe.name} are evaluated without --video and --device")
-            which = f"last policy, {config.total_frames} frames"
-        else:
-            which = f"{trained.checkpoint} policy, {trained.frames} frames"
-        returns = returns_of(trained or run.path, episodes=options.episodes, trust=options.trust, **how)
-        mean, std = float(returns.mean()), float(returns.std(correction=0))
-        of = f"{run.path}: " if len(runs) > 1 else ""
-        sys.stdout.write(f"{of}return {mean:.2f} ± {std:.2f} over {episodes} ({which})\n")
+        text, mean, trained = _evaluated(run.path, options)
+        sys.stdout.write(f"{run.path}: {text}\n" if len(runs) > 1 else f"{text}\n")
         means.append(mean)
         if options.video and trained is not None:  # of the only run
             seed = trained.config.seed if options.seed is None else options.seed
@@ -409,6 +444,29 @@ def evaluate(argv: Sequence[str]) -> int:
     if len(runs) > 1:
         sys.stdout.write(f"{len(runs)} seeds: median {median(means):.2f} (from {min(means):.2f} to {max(means):.2f})\n")
     return 0
+
+
+def _evaluated(path: Path, options: argparse.Namespace) -> tuple[str, float, Any]:
+    """Play episodes of a run; return the result as a text, the mean return, and the run if its policy is of an env."""
+    from rl.trainers.evaluation import evaluate as returns_of
+    from rl.trainers.evaluation import load_config, load_run, play_fresh
+
+    how: dict[str, Any] = {"seed": options.seed, "deterministic": options.deterministic}
+    recipe, config = load_config(path, options.trust)
+    successes = trained = None
+    if recipe.evaluate is None:
+        trained = load_run(path, device=options.device, trust=options.trust)
+        which = f"{trained.checkpoint} policy, {trained.frames} frames"
+        returns, successes = play_fresh(trained, options.episodes, **how)
+    else:
+        if options.video or options.device:
+            raise RLError(f"runs of {recipe.name} are evaluated without --video and --device")
+        which = f"last policy, {config.total_frames} frames"
+        returns = returns_of(path, episodes=options.episodes, trust=options.trust, **how)
+    episodes = "1 episode" if options.episodes == 1 else f"{options.episodes} episodes"
+    mean, std = float(returns.mean()), float(returns.std(correction=0))
+    rate = "" if successes is None else f", success rate {float(successes.double().mean()):.2f}"
+    return f"return {mean:.2f} ± {std:.2f}{rate} over {episodes} ({which})", mean, trained
 
 
 def _parse_eval(argv: Sequence[str]) -> argparse.Namespace:
@@ -437,25 +495,6 @@ def _eval_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, metavar="S", help="of the environments (default: one that training has not used)"
     )
-    parser.add_argument("--device", metavar="D", help="where to run the policy, as cpu (default: as it was trained)")
     parser.add_argument("--video", metavar="FILE", help="write one episode to this .mp4 or .gif")
-    parser.add_argument(
-        "--deterministic",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="take the deterministic action, or sample it as in training (default: deterministic)",
-    )
-    parser.add_argument("--stochastic", action="store_false", dest="deterministic", help="same as --no-deterministic")
-    _add_trust(parser)
+    add_policy_options(parser)
     return parser
-
-
-def _add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module that the run or file may name, as in my_env for env: my_env:Maze; may be repeated. Otherwise"
-        " only installed components are imported",
-    )

@@ -388,6 +388,8 @@ class RunConfig(metaclass=_ConfigType):
         log_every: Number of frames between two rows of metrics.
         checkpoint_every: Number of frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
+        video_every: Number of frames between two videos of an episode of the policy, videos/policy-FRAMES.mp4 in the
+            run folder, which trackers such as wandb also get; 0 for none. Needs rl-trainers[video].
         threads: Number of torch threads while training, at most as many as the machine has processors; small networks
             are fastest with 1. 0 leaves torch's setting.
         compile: Whether to compile the loss with torch.compile after its first call; worth its time in long runs with
@@ -497,6 +499,7 @@ class RunConfig(metaclass=_ConfigType):
     keep_checkpoints: int = at_least(0, 0)
     log_every: int = above(0, 1_000)
     checkpoint_every: int = above(0, 50_000)
+    video_every: int = at_least(0, 0)
     threads: int = at_least(0, 1)
     compile: bool = False
     policy_backend: str = one_of(

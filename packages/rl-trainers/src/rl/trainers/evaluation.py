@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.collectors import Collector
 from rl.core.arguments import constructor_setting
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, REWARD
+from rl.core.keys import DONE, NEXT, REWARD, leaf_keys
 from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
 from rl.trainers._named import check_trusted, find
 from rl.trainers._preprocessing import set_statistics
@@ -23,6 +24,7 @@ from rl.trainers._storage import RunFolder, load_checkpoint
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_env
+from rl.trainers.networks import SUCCESS
 
 if TYPE_CHECKING:
     from rl.trainers.inference import Predictor
@@ -51,12 +53,15 @@ class Evaluator:
         note: Function that is called with a line about an evaluation that takes suspiciously long.
         statistics: Statistics with which the environments normalize observations, see
             `rl.trainers._preprocessing.statistics_of`; None if they have what they need.
+        successes: Whether each episode of the last `run` ended in success, bool ``[episodes]``; None if the environment
+            does not write ``is_success``, which `GymEnv` does with ``info_keys=["is_success"]``.
     """
 
     make: Callable[[int, int], Env] = constructor_setting("_make")
     """Function that returns an environment."""
     note: Callable[[str], object] | None = None
     statistics: Sequence[Any] | None = None
+    successes: Tensor | None = None
 
     def __init__(
         self, make: Callable[[int, int], Env], policy: Callable[[Any], Any], *, deterministic: bool = True
@@ -69,12 +74,14 @@ class Evaluator:
         """Compute the policy with a back end from now on: ``"torch"``, or a name of `rl.collectors.Collector`."""
         self._backend = None if name == "torch" else name
 
-    def run(self, episodes: int, *, seed: int) -> Tensor:
+    def run(self, episodes: int, *, seed: int, watch: Callable[[TensorDictBase], object] | None = None) -> Tensor:
         """Play `episodes` episodes, and return their returns, ``[episodes]`` float64. Seeds the global generators.
 
         Args:
             episodes: Number of episodes, played in parallel.
             seed: Seed of start states and of all randomness.
+            watch: Function that is called after each step with its batch ``[episodes, 1]``; a true result ends the
+                evaluation.
 
         Raises:
             RLError: If an episode does not end.
@@ -87,35 +94,42 @@ class Evaluator:
         env.set_seed(seed)
         seed_everything(seed)
         how = ExplorationType.DETERMINISTIC if self.deterministic else ExplorationType.RANDOM
+        steps = 32 if watch is None else 1
         collector = Collector(
             env,
             self.policy,
-            frames_per_batch=episodes * 32,
+            frames_per_batch=episodes * steps,
             total_frames=-1,
             exploration_type=how,
             policy_backend=self._backend,
         )
         returns = torch.zeros(episodes, dtype=torch.float64)
         alive = torch.ones(episodes, dtype=torch.bool)
+        successes = torch.zeros(episodes, dtype=torch.bool) if SUCCESS in leaf_keys(env.observation_spec) else None
         for count, batch in enumerate(collector, start=1):
             reward = batch.get((NEXT, REWARD)).reshape(episodes, -1).to("cpu", torch.float64)
             done = batch.get((NEXT, DONE)).reshape(episodes, -1).cpu()
             before = torch.cumsum(done, dim=1) - done.long()  # [episodes, T], episodes that ended before each step
             # only the first episode of each environment counts, up to and with its last step
-            returns += (reward * ((before == 0) & alive[:, None])).sum(dim=1)
+            first = (before == 0) & alive[:, None]
+            returns += (reward * first).sum(dim=1)
+            if successes is not None:
+                reached = batch.get((NEXT, SUCCESS)).reshape(episodes, -1).cpu() > 0
+                successes |= (reached & done & first).any(dim=1)
             alive &= ~done.any(dim=1)
-            if not alive.any():
+            if (watch is not None and watch(batch)) or not alive.any():
                 break
-            if self.note is not None and count * 32 >= NOTE_STEPS and alive.all():
+            if self.note is not None and count * steps >= NOTE_STEPS and alive.all():
                 self.note(
                     f"note: no episode of the evaluation has ended in {NOTE_STEPS} steps; an environment that never"
                     " ends needs max_episode_steps (--max-episode-steps)"
                 )
-            if count * 32 >= MAX_STEPS:
+            if count * steps >= MAX_STEPS:
                 raise RLError(
                     f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps"
                     " (--max-episode-steps), which truncates it"
                 )
+        self.successes = successes
         return returns
 
     def close(self) -> None:
@@ -261,7 +275,7 @@ def load_run(
         source = state if "frames" in state else state["run"]
         frames, statistics = source["frames"], source.get("statistics", [])
         set_statistics(env, statistics)
-    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, RuntimeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} does not fit the policy of {recipe.name!r} on {config.env!r} ({error}); was config.yaml"
             " changed, or the environment?"
@@ -347,6 +361,13 @@ def evaluate(
         if recipe.evaluate is not None:
             return recipe.evaluate(config, Path(run), episodes=episodes, seed=seed, deterministic=deterministic)
     trained = run if isinstance(run, TrainedRun) else load_run(run, trust=trust)
+    return play_fresh(trained, episodes, seed=seed, deterministic=deterministic)[0]
+
+
+def play_fresh(
+    trained: TrainedRun, episodes: int, *, seed: int | None = None, deterministic: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Play episodes as `evaluate` does, and return their returns and successes, see `Evaluator`."""
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation
     with torch_threads(trained.config.threads), preserved_rng():
@@ -354,4 +375,4 @@ def evaluate(
         evaluator.use_backend(trained.config.policy_backend)
         returns = evaluator.run(episodes, seed=seed)
         evaluator.close()
-    return returns
+    return returns, evaluator.successes

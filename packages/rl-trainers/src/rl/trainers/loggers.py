@@ -129,6 +129,15 @@ class Logger(ABC):
         """
         self._cannot("videos", "log_video")
 
+    def log_video_file(self, name: str, path: Path, step: int | None = None) -> None:  # noqa: B027 - of the interface
+        """Record a video that is in the folder already; does nothing in loggers whose place is the folder.
+
+        Args:
+            name: Name of the video.
+            path: The file.
+            step: Frames so far.
+        """
+
     def log_histogram(self, name: str, data: Any, *, step: int | None = None, bins: Any = 64) -> None:  # noqa: ARG002 - of the interface
         """Record the distribution of numbers.
 
@@ -587,6 +596,12 @@ class LoggerSet:
         renamed = {self._names.get(name, name): value for name, value in values.items()} if self._names else values
         for logger in self._loggers:
             logger.log_scalars(values if isinstance(logger, CSVLogger) else renamed, step)
+
+    def log_video_file(self, name: str, path: Path, step: int) -> None:
+        """Give a video that is in the run folder to the loggers that are elsewhere."""
+        for logger in self._loggers:
+            if isinstance(logger, Logger):
+                logger.log_video_file(name, path, step)
 
     def close(self) -> None:
         """Close all. May be called twice."""

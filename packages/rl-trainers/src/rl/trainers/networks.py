@@ -20,6 +20,7 @@ __all__ = [
     "ACTIVATIONS",
     "EPISODE_REWARD",
     "MASK",
+    "SUCCESS",
     "action_of",
     "bookkeeping_names",
     "described",
@@ -45,6 +46,9 @@ BOOKKEEPING = frozenset({"step_count", EPISODE_REWARD, "is_init"})
 #: where environments write which actions are legal; policies choose by it, and do not read it
 MASK = "action_mask"
 
+#: where environments write whether an episode is a success; policies do not read it
+SUCCESS = "is_success"
+
 #: what an environment with goals has beside `OBSERVATION`; without the goal no policy can know what to do
 GOALS = ("achieved_goal", "desired_goal")
 
@@ -57,7 +61,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
     """
     spec = env.observation_spec
     keys = leaf_keys(spec)
-    keys = [key for key in keys if key not in BOOKKEEPING and key != MASK]
+    keys = [key for key in keys if key not in BOOKKEEPING and key not in (MASK, SUCCESS)]
     if OBSERVATION in keys:
         goals = GOALS if GOALS[1] in keys else ()
         keys = [key for key in keys if key == OBSERVATION or key in goals]
@@ -216,7 +220,7 @@ def described_observations(env: Env, layout: str = "auto") -> str:
     ]
     seen = leaf_keys(env.observation_spec)
     masked = f"; takes actions that {key_str(MASK)} allows" if MASK in seen else ""
-    ignored = BOOKKEEPING - bookkeeping_names(env) | {MASK}
+    ignored = BOOKKEEPING - bookkeeping_names(env) | {MASK, SUCCESS}
     left = [key for key in seen if key not in observations_of(env) and key not in ignored]
     if not left:
         return f"reads {'; '.join(read)}{masked}"

@@ -30,6 +30,7 @@ from rl.trainers._device import (
     torch_threads,
 )
 from rl.trainers._named import trust_options, unimportable
+from rl.trainers._play import drawn_env, record_video
 from rl.trainers._preprocessing import statistics_of
 from rl.trainers._progress import EpisodeStats, Every
 from rl.trainers._report import DisplayMode, make_display, plot_learning_curve
@@ -43,15 +44,16 @@ from rl.trainers._storage import (
     package_versions,
     save_checkpoint,
     settings_of,
+    video_library,
 )
 from rl.trainers.actions import check_mask
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.callbacks import Callback, CallbackSet, StopAtReturn
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_collector, make_env
-from rl.trainers.evaluation import Evaluator
+from rl.trainers.evaluation import Evaluator, TrainedRun
 from rl.trainers.loggers import CSVLogger, LoggerSet
-from rl.trainers.networks import EPISODE_REWARD
+from rl.trainers.networks import EPISODE_REWARD, SUCCESS
 
 __all__ = ["Run", "Stateful"]
 
@@ -99,6 +101,7 @@ class Run:
     find_bad: Callable[[], str] | None = None
     _enough = False  # whether it ends before all frames are done
     _large = ""  # sentence of `check_batch`
+    _has_success = False  # whether the environment says which episodes are a success
 
     def __init__(
         self,
@@ -113,8 +116,7 @@ class Run:
     ) -> None:
         if out is not None and resume is not None:
             raise ArgumentError("out and resume exclude each other: a resumed run continues in its own folder")
-        check_device(config.device)
-        _check_threads(config.threads)
+        _check_machine(config)
         self.recipe, self.config = recipe, config
         self.seeds = seeds_of(config.seed)
         self.frames = 0
@@ -134,6 +136,7 @@ class Run:
         self._log = Every(config.log_every)
         self._eval = Every(config.eval_every)
         self._checkpoint = Every(config.checkpoint_every)
+        self._video = Every(config.video_every or config.total_frames)
         self._saved: dict[str, Any] | None = None
         self._saved_at: int | None = None
         self._latest_metrics: Callable[[], Mapping[str, float]] = dict
@@ -165,7 +168,8 @@ class Run:
             phases: Names with which `timed` is called, in the order in which they are shown.
         """
         self._evaluator, self._parts = evaluator, parts
-        self._columns = (*ROLLOUT, "eval/return_mean", *(f"train/{name}" for name in metrics))
+        evaluated = ("eval/return_mean", *(["eval/success_rate"] if self._has_success else []))
+        self._columns = (*ROLLOUT, *evaluated, *(f"train/{name}" for name in metrics))
         self._times = dict.fromkeys((*phases, "evaluate"), 0.0)
         resumed = self.folder is not None
         folder = self.folder = self.folder or RunFolder.create(self._out, self.recipe, self.config)
@@ -196,6 +200,10 @@ class Run:
             for line in self._inexact:
                 self.note(line)
             stack.enter_context(self._signals)
+            if self.config.video_every:
+                self._video.due(self.frames)  # of a resumed run: what was before is there
+                with preserved_rng():
+                    drawn_env(self._shown_run, self.seeds.evaluation).close()  # raises if it cannot be drawn
             self._since, self._cpu_since = time.perf_counter(), time.process_time()
             stack.callback(self._callbacks.on_end, self)
             self._callbacks.on_start(self)
@@ -261,6 +269,7 @@ class Run:
             workers=0 if evaluation or config.ray else config.workers,
             **env_options(config),
         )
+        self._has_success = SUCCESS in leaf_keys(env.observation_spec)
         if not evaluation:
             if not config.multi_agent:
                 check_mask(self.recipe.name, env)
@@ -349,6 +358,8 @@ class Run:
         log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
         if log or evaluate:
             self._write_row(evaluate=evaluate)
+        if self.config.video_every and self._video.due(self.frames, last=last):
+            self._write_video()
         if not self.episodes.episodes and self.frames >= ENDLESS_STEPS * self.config.num_envs:
             self.note(
                 f"note: no episode of {self.config.env!r} has ended in {ENDLESS_STEPS} steps of each environment;"
@@ -481,9 +492,11 @@ class Run:
         stats = self.episodes
         row |= dict(zip(ROLLOUT, (stats.return_mean, stats.length_mean, stats.episodes), strict=True))
         row |= {f"train/{name}": value for name, value in values.items()}
-        row["eval/return_mean"] = self._evaluate() if evaluate else math.nan
         if evaluate:
-            self._shown = {"eval/return_mean": row["eval/return_mean"]}
+            self._shown = {"eval/return_mean": self._evaluate()}
+            if self._evaluator.successes is not None:
+                self._shown["eval/success_rate"] = float(self._evaluator.successes.double().mean())
+            row |= self._shown
         self._display.update(self.frames, row | self._shown, self._times)
         seconds = self._elapsed()
         timing = {"time/seconds": seconds, "time/fps": self.frames / max(seconds, 1e-9)}
@@ -512,6 +525,21 @@ class Run:
             save_checkpoint(self.folder.best, self._best)
         self._callbacks.on_evaluation(self, mean)
         return mean
+
+    @property
+    def _shown_run(self) -> TrainedRun:
+        """The run with its present policy."""
+        policy = self._evaluator.policy
+        return TrainedRun(self.recipe, self.config, policy, self.frames, self.frames, statistics_of(self._env))
+
+    def _write_video(self) -> None:
+        """Write an episode of the present policy into the run folder, and give it to trackers."""
+        assert self.folder is not None
+        path = self.folder.path / "videos" / f"policy-{self.frames}.mp4"
+        path.unlink(missing_ok=True)  # of frames that are trained again
+        with self.timed("evaluate"):
+            record_video(self._shown_run, path, seed=self.seeds.evaluation)
+        self._loggers.log_video_file("policy", path, self.frames)
 
     def _save_last(self) -> None:
         assert self.folder is not None
@@ -587,17 +615,22 @@ class Run:
             save_checkpoint(self.folder.best, best)
 
 
-def _check_threads(threads: int) -> None:
-    """Raise if `threads` is more than this machine has processors.
+def _check_machine(config: RunConfig) -> None:
+    """Raise unless this machine has what the settings need.
 
     Raises:
-        ArgumentError: If so.
+        BackendError: If it does not have the device.
+        ArgumentError: If it has fewer processors than threads.
+        MissingExtraError: If the library that writes videos is not installed.
     """
+    check_device(config.device)
     processors = os.cpu_count() or 1
-    if threads > processors:
+    if config.threads > processors:
         raise ArgumentError(
-            f"threads={threads}, but this machine has {processors} processors; set threads to at most that"
+            f"threads={config.threads}, but this machine has {processors} processors; set threads to at most that"
         )
+    if config.video_every:
+        video_library()
 
 
 def _first_line(error: BaseException) -> str:

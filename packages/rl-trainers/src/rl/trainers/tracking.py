@@ -86,7 +86,10 @@ class _MediaTracker(_Tracker):
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Record pictures as an ``.mp4``, which is also in ``videos/`` of the folder."""
-        path = video_file(self.folder, name, video, step, kwargs.get("fps", 30))
+        self.log_video_file(name, video_file(self.folder, name, video, step, kwargs.get("fps", 30)), step)
+
+    def log_video_file(self, name: str, path: Path, step: int | None = None) -> None:
+        """Record an ``.mp4``."""
         self._log({name: self.media.Video(str(path), format="mp4")}, step)
 
     def close(self) -> None:
@@ -219,7 +222,10 @@ class MLflowLogger(_Tracker):
 
     def log_video(self, name: str, video: Tensor, step: int | None = None, **kwargs: Any) -> None:
         """Record pictures as an ``.mp4``, as an artifact, which is also in ``videos/`` of the folder."""
-        path = video_file(self.folder, name, video, step, kwargs.get("fps", 30))
+        self.log_video_file(name, video_file(self.folder, name, video, step, kwargs.get("fps", 30)), step)
+
+    def log_video_file(self, name: str, path: Path, step: int | None = None) -> None:  # noqa: ARG002 - of the interface
+        """Record an ``.mp4``, as an artifact."""
         self.experiment.log_artifact(self._id, str(path), "videos")
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         UnaryTransform,
         cat_frames,
     )
+    from rl.envs.transforms.recording import PixelRenderTransform, TensorDictRecorder, VideoRecorder
     from rl.envs.transforms.recurrent import TensorDictPrimer, get_primers_from_module, gSDENoise
     from rl.envs.transforms.reward import (
         BinarizeReward,
@@ -120,6 +121,7 @@ __all__ = [
     "ObservationTransform",
     "PermuteTransform",
     "PinMemoryTransform",
+    "PixelRenderTransform",
     "PolicyVersion",
     "RNDTransform",
     "RandomTruncationTransform",
@@ -140,6 +142,7 @@ __all__ = [
     "TargetReturn",
     "TeamReward",
     "TensorDictPrimer",
+    "TensorDictRecorder",
     "TerminateTransform",
     "TimeMaxPool",
     "Timer",
@@ -151,6 +154,7 @@ __all__ = [
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
+    "VideoRecorder",
     "atari",
     "cat_frames",
     "gSDENoise",

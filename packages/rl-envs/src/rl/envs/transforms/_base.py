@@ -242,6 +242,14 @@ class Transform:
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state`."""
 
+    def dump(self, suffix: str | None = None, step: int | None = None) -> None:
+        """Write what the transform has recorded; nothing for one that records nothing.
+
+        Args:
+            suffix: Text at the end of the names of what is written.
+            step: Step with which it is written.
+        """
+
     # ---- called by users
 
     def is_leafwise(self) -> bool:

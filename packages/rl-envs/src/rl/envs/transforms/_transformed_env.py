@@ -289,6 +289,11 @@ class Compose(Transform):
         for one, part in zip(self.transforms, states, strict=True):
             one.load_state_dict(part)
 
+    def dump(self, suffix: str | None = None, step: int | None = None) -> None:
+        """Let each transform write what it has recorded."""
+        for one in self.transforms:
+            one.dump(suffix, step)
+
     def __len__(self) -> int:
         return len(self.transforms)
 

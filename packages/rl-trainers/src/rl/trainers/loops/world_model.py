@@ -93,9 +93,9 @@ class _DrawingEvaluator(Evaluator):
         super().__init__(run.make_env, policy)
         self._run, self._update, self._drawn = run, update, -1
 
-    def run(self, episodes: int, *, seed: int) -> Tensor:
+    def run(self, episodes: int, *, seed: int, watch: Callable[[TensorDictBase], object] | None = None) -> Tensor:
         """Play episodes, as `Evaluator.run` does; then draw the newest batch of sequences, once for these frames."""
-        returns = super().run(episodes, seed=seed)
+        returns = super().run(episodes, seed=seed, watch=watch)
         if self._run.frames == self._drawn:  # the final evaluation may be that of an older policy
             return returns
         self._drawn = self._run.frames
