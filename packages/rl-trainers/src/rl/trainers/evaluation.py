@@ -19,8 +19,9 @@ from rl.core.keys import DONE, NEXT, REWARD
 from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
 from rl.trainers._named import check_trusted, find
 from rl.trainers._preprocessing import set_statistics
-from rl.trainers._storage import RunFolder, load_checkpoint
+from rl.trainers._storage import RunFolder, kept_path
 from rl.trainers.algorithm import Algorithm
+from rl.trainers.checkpoint import load_checkpoint
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_env
 
@@ -245,7 +246,7 @@ def load_run(
     if checkpoint == "best" and not folder.best.is_file():
         checkpoint = "last"
     files = {"best": folder.best, "last": folder.last}
-    path = folder.checkpoint_at(checkpoint) if isinstance(checkpoint, int) else files[checkpoint]
+    path = kept_path(folder.last.parent, checkpoint) if isinstance(checkpoint, int) else files[checkpoint]
     state = load_checkpoint(path)
     with preserved_rng():
         env = _evaluation_env(config, 1, 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -24,7 +24,6 @@ from rl.trainers._device import (
     check_device,
     load_rng_state,
     preserved_rng,
-    rng_state,
     seed_everything,
     seeds_of,
     torch_threads,
@@ -39,14 +38,14 @@ from rl.trainers._storage import (
     check_name,
     check_resume,
     config_yaml,
-    load_checkpoint,
+    first_line,
     package_versions,
-    save_checkpoint,
     settings_of,
 )
 from rl.trainers.actions import check_mask
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.callbacks import Callback, CallbackSet, StopAtReturn
+from rl.trainers.checkpoint import Checkpoint, Stateful, load_checkpoint, save_checkpoint
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_collector, make_env
 from rl.trainers.evaluation import Evaluator
@@ -61,13 +60,6 @@ ROLLOUT = ("rollout/return_mean", "rollout/length_mean", "rollout/episodes")
 
 #: steps of each environment without the end of an episode before a note reports it
 ENDLESS_STEPS = 10_000
-
-
-class Stateful(Protocol):
-    """Anything whose state a checkpoint holds."""
-
-    def state_dict(self) -> Mapping[str, Any]: ...
-    def load_state_dict(self, state: Any, /) -> Any: ...
 
 
 class Run:
@@ -173,6 +165,7 @@ class Run:
             if not resumed:
                 stack.push(self._leave_no_failed_start)
             stack.enter_context(folder.locked())
+            self._files = Checkpoint(folder.last.parent, parts, keep_last=self.config.keep_checkpoints)
             resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._report_checkpoint)
             stack.enter_context(torch_threads(self.config.threads))
@@ -518,10 +511,13 @@ class Run:
         self._finite_metrics()  # never save a run that cannot be resumed
         with warnings.catch_warnings(record=True) as caught:  # parts that cannot be restored exactly, reported once
             warnings.simplefilter("always")
-            state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
+            self._files.save(self.frames, run=self._own_state())
         for warning in caught:
             self.note(f"note: {warning.message}")
-        state["run"] = {
+        self._saved_at = self.frames
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
             "config": settings_of(self.recipe.reference, self.config),
             "frames": self.frames,
             "seconds": self._elapsed(),
@@ -531,12 +527,7 @@ class Run:
             "statistics": statistics_of(self._env),
             "episodes": self.episodes.state_dict(),
             "schedules": [self._log.next, self._eval.next, self._checkpoint.next],
-            "rng": rng_state(),
         }
-        save_checkpoint(self.folder.last, state)
-        self._saved_at = self.frames
-        if self.config.keep_checkpoints:
-            self.folder.keep_last(self.frames, self.config.keep_checkpoints)
 
     def _restore(self, saved: Mapping[str, Any]) -> int:
         """Put the saved state into every part; returns the frames at which it was saved.
@@ -545,27 +536,22 @@ class Run:
             CheckpointError: If the checkpoint does not fit.
         """
         assert self.folder is not None
-        missing = {"run", *self._parts} - saved.keys()
-        if missing:
-            raise CheckpointError(f"{self.folder.last} lacks {sorted(missing)}; it was written by another recipe")
-        name = "run"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            run = self._files.load(state=saved).values["run"]
+        self._inexact = [f"note: {warning.message}" for warning in caught]
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", UserWarning)
-                for name, part in self._parts.items():
-                    part.load_state_dict(saved[name])
-            self._inexact = [f"note: {warning.message}" for warning in caught]
-            name, run = "run", saved["run"]
             self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
             self._cpu_seconds = run.get("cpu_seconds", 0.0)  # rl-trainers 0.3 had none
             self.episodes.load_state_dict(run["episodes"])
             self._log.next, self._eval.next, self._checkpoint.next = run["schedules"]
-            load_rng_state(run["rng"])
+            if "rng" in run:  # of rl-trainers 0.4
+                load_rng_state(run["rng"])
             self._restore_best(run["best"])
         except (RLError, RuntimeError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{self.folder.last} does not fit this run: its part {name!r} raised {_first_line(error)}; was the"
-                " environment changed? Train again into a new folder"
+                f"{self.folder.last} does not fit this run: its part 'run' raised {first_line(error)}; train again into"
+                " a new folder"
             ) from error
         write = config_yaml(self.recipe.reference, self.config)
         if self.folder.config.read_text(encoding="utf-8") != write:
@@ -597,7 +583,3 @@ def _check_threads(threads: int) -> None:
         raise ArgumentError(
             f"threads={threads}, but this machine has {processors} processors; set threads to at most that"
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
