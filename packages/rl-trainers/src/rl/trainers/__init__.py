@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from rl.trainers.callbacks import Callback, StopAtReturn, train
     from rl.trainers.checkpoint import Checkpoint, LoadReport, load_checkpoint, save_checkpoint
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
+    from rl.trainers.display import Display, make_display
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
     from rl.trainers.export import export_policy
@@ -90,6 +91,7 @@ __all__ = [
     "DeterministicConfig",
     "DiffusionBCConfig",
     "DiscreteSACConfig",
+    "Display",
     "DreamerConfig",
     "DreamerV3Config",
     "EnsembleFields",
@@ -149,6 +151,7 @@ __all__ = [
     "load_checkpoint",
     "load_policy",
     "load_run",
+    "make_display",
     "make_env",
     "one_of",
     "probability_of_improvement",

@@ -22,10 +22,10 @@ from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
 from rl.trainers._presets import Preset, preset_for
-from rl.trainers._report import DisplayMode
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names, warn_old_names, with_new_names
+from rl.trainers.display import DisplayMode
 
 
 class UsageError(RLError, ValueError):

@@ -19,10 +19,10 @@ from rl.trainers._arguments import OneLineParser, UsageError, find_recipe, parse
 from rl.trainers._benchmark import choose_cases, read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import describe_preset, presets_page
-from rl.trainers._report import DisplayMode
 from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
+from rl.trainers.display import DisplayMode
 
 __all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train"]
 

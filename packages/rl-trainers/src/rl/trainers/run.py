@@ -31,7 +31,7 @@ from rl.trainers._device import (
 from rl.trainers._named import trust_options, unimportable
 from rl.trainers._preprocessing import statistics_of
 from rl.trainers._progress import EpisodeStats, Every
-from rl.trainers._report import DisplayMode, make_display, plot_learning_curve
+from rl.trainers._report import plot_learning_curve
 from rl.trainers._signals import SavedInterrupt, StopSignals
 from rl.trainers._storage import (
     RunFolder,
@@ -47,6 +47,7 @@ from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.callbacks import Callback, CallbackSet, StopAtReturn
 from rl.trainers.checkpoint import Checkpoint, Stateful, load_checkpoint, save_checkpoint
 from rl.trainers.config import RunConfig
+from rl.trainers.display import DisplayMode, make_display
 from rl.trainers.envs import env_options, make_collector, make_env
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.loggers import CSVLogger, LoggerSet
