@@ -66,7 +66,9 @@ class Evaluator:
         self._envs: dict[int, Env] = {}
 
     def run(self, episodes: int, *, seed: int) -> Tensor:
-        """Play `episodes` episodes, and return their returns, ``[episodes]`` float64. Seeds the global generators.
+        """Play `episodes` episodes, and return their returns, ``[episodes]`` float64.
+
+        The global generators are seeded for it, and are afterwards as before.
 
         Args:
             episodes: Number of episodes, played in parallel.
@@ -75,6 +77,10 @@ class Evaluator:
         Raises:
             RLError: If an episode does not end.
         """
+        with preserved_rng():
+            return self._play(episodes, seed)
+
+    def _play(self, episodes: int, seed: int) -> Tensor:
         from rl.core import ExplorationType
 
         env = self._envs.get(episodes) or self._envs.setdefault(episodes, self._make(episodes, seed))
@@ -344,7 +350,7 @@ def evaluate(
     trained = run if isinstance(run, TrainedRun) else load_run(run, trust=trust)
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation
-    with torch_threads(trained.config.threads), preserved_rng():
+    with torch_threads(trained.config.threads):
         evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
         returns = evaluator.run(episodes, seed=seed)
         evaluator.close()

@@ -588,6 +588,14 @@ class LoggerSet:
         for logger in self._loggers:
             logger.log_scalars(values if isinstance(logger, CSVLogger) else renamed, step)
 
+    def log_scalar(self, name: str, value: float, step: int) -> None:
+        """Record one value everywhere, beside the rows."""
+        for logger in self._loggers:
+            if isinstance(logger, Logger):
+                logger.log_scalar(name, value, step)
+            else:  # of a plugin, which takes rows alone
+                logger.log_scalars({name: value}, step)
+
     def close(self) -> None:
         """Close all. May be called twice."""
         for logger in self._loggers:

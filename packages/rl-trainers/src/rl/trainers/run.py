@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -23,7 +24,6 @@ from rl.trainers._checks import check_batch, has_bad_weight
 from rl.trainers._device import (
     check_device,
     load_rng_state,
-    preserved_rng,
     seed_everything,
     seeds_of,
     torch_threads,
@@ -227,6 +227,20 @@ class Run:
             self._logged.add(text)
             self._display.note(text)
 
+    def log_scalar(self, name: str, value: float) -> None:
+        """Record a number at the present frames, in all loggers, beside the metrics of the recipe.
+
+        Args:
+            name: Name of the metric, as in ``validation/return_mean``; a file ``scalars/NAME.csv`` of `CSVLogger`.
+            value: Number to record.
+        """
+        self._loggers.log_scalar(name, float(value), self.frames)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        """What the checkpoint holds, by name: ``policy``, ``collector``, and the recipe's optimizers and buffers."""
+        return MappingProxyType(self._parts)
+
     def note_origin(self, origin: str, dataset: str) -> None:
         """Say so if a data set was recorded on an environment of another name; the shapes fit then."""
         env = self.config.env.removeprefix("gym/")
@@ -414,8 +428,7 @@ class Run:
 
     def _final_returns(self, statistics: Sequence[Any]) -> Tensor:
         self._evaluator.statistics = statistics
-        with preserved_rng():
-            return self._evaluator.run(self.config.final_eval_episodes, seed=self.seeds.final_evaluation)
+        return self._evaluator.run(self.config.final_eval_episodes, seed=self.seeds.final_evaluation)
 
     def _summary(self, best_frames: int, returns: Tensor, last_returns: Tensor, seconds: float) -> dict[str, Any]:
         return {
@@ -486,7 +499,7 @@ class Run:
     def _evaluate(self) -> float:
         assert self.folder is not None
         self._evaluator.statistics = statistics = statistics_of(self._env)
-        with self.timed("evaluate"), preserved_rng():
+        with self.timed("evaluate"):
             returns = self._evaluator.run(self.config.eval_episodes, seed=self.seeds.evaluation)
         mean = float(returns.mean())
         if math.isnan(mean):
