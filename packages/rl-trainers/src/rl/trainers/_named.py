@@ -66,7 +66,7 @@ def is_argument(item: tuple[Any, Any]) -> bool:
 def _bad_arguments(kind: str, text: str) -> str:
     return (
         f"the arguments of the {kind} {text!r} are no mapping; write NAME:{{key: value}}, with a space after the colon"
-        " of each key"
+        " of each key, or on a command line NAME:key=value"
     )
 
 

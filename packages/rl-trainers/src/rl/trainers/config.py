@@ -318,11 +318,11 @@ class RunConfig(metaclass=_ConfigType):
             Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
             searched in the current folder. In Python also a class, a function, or what gymnasium.make returns;
             arguments of the latter, and of a functools.partial, become env_kwargs.
-        env_kwargs: Arguments for the environment, as in '{frame_skip: 4}'.
-        wrapper: A Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
-            be repeated, the first one is innermost.
-        transform: A transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
-            in order.
+        env_kwargs: Arguments for the environment, as in frame_skip=4,size=5 or '{frame_skip: 4, size: 5}'.
+        wrapper: A Gymnasium wrapper for each environment, as module:callable, also with arguments, as in
+            my_envs:Wrapper:size=5 or 'my_envs:Wrapper:{size: 5}'; may be repeated, the first one is innermost.
+        transform: A transform of the environment, as NAME or module:callable, also with arguments, as in
+            step-counter:max_steps=200 or 'step-counter:{max_steps: 200}'; may be repeated, in order.
         normalize_observation: Whether to normalize the vectors of floats that the policy reads with their running mean
             and standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not
             change them; checkpoints contain them.
@@ -371,8 +371,8 @@ class RunConfig(metaclass=_ConfigType):
             larger networks. Results are those without it up to rounding.
         precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
             optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
-        loggers: Loggers that get every row of metrics, as in csv,tensorboard or 'csv,wandb:{project: maze}'; names of
-            components or module:NAME.
+        loggers: Loggers that get every row of metrics, as in csv,wandb:project=maze or 'csv,wandb:{project: maze}';
+            names of components or module:NAME.
         metric_names: Names that metrics have in loggers other than csv: rl, or those of sb3 or cleanrl, for
             dashboards that were created for these.
 
