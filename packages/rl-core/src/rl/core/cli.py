@@ -247,6 +247,7 @@ def _migrate(arguments: list[str]) -> int:
 
 
 _ELSEWHERE = {
+    "completion": "rl-trainers",
     "eval": "rl-trainers",
     "new/algorithm": "rl-trainers",
     "new/recipe": "rl-trainers",

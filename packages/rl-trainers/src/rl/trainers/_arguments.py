@@ -58,7 +58,7 @@ class TrainArguments:
     jobs: int = 1
 
 
-_CONTROL = (
+CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
     ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
     ConfigField(
@@ -127,12 +127,12 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     recipe = find_recipe(name)
     given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
     parser = _parser(recipe)
-    fields = [*_CONTROL, *config_fields(recipe.config)]
+    fields = [*CONTROL, *config_fields(recipe.config)]
     given = _collect_repeated(given, {field.name for field in fields if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
     preset, values = _parse(parser, recipe, given)
-    control = {field.name: values.pop(field.name) for field in _CONTROL}
+    control = {field.name: values.pop(field.name) for field in CONTROL}
     if control["resume"] and control["out"]:
         raise UsageError("--resume continues in the folder that it names: remove --out")
     seeds = _seeds(control["seeds"], given)
@@ -313,7 +313,7 @@ def _parser(recipe: Algorithm) -> ArgumentParser:
     )
     run, algorithm = parser.add_argument_group("run"), parser.add_argument_group(f"settings of {recipe.name}")
     common = {field.name for field in dataclasses.fields(RunConfig)}
-    for field in _CONTROL:
+    for field in CONTROL:
         _add(run, field)
     for field in config_fields(recipe.config):
         group = run if field.name in common else algorithm

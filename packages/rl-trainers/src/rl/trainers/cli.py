@@ -24,7 +24,19 @@ from rl.trainers._storage import RunFolder, package_versions, runs_in, this_proc
 from rl.trainers.config import OldNameWarning
 from rl.trainers.display import DisplayMode
 
-__all__ = ["benchmark", "compare", "dataset", "evaluate", "export", "new", "plot", "presets", "runs", "train"]
+__all__ = [
+    "benchmark",
+    "compare",
+    "completion",
+    "dataset",
+    "evaluate",
+    "export",
+    "new",
+    "plot",
+    "presets",
+    "runs",
+    "train",
+]
 
 
 def _notes(command: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
@@ -267,6 +279,34 @@ def presets(argv: Sequence[str]) -> int:
         return 2
     recipes = [load("recipe", component.name) for component in components("recipe")] if named is None else [named]
     sys.stdout.write(presets_page(recipes, settings=named is not None))
+    return 0
+
+
+def completion(argv: Sequence[str]) -> int:
+    """Run ``rl completion SHELL``, or ``rl completion words INDEX WORDS``, which the scripts of shells call.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+    """
+    from rl.trainers import _completion
+
+    if argv[:1] == ["words"] and len(argv) > 1 and argv[1].isdecimal():
+        _search_current_folder()
+        sys.stdout.writelines(f"{word}\n" for word in _completion.complete(argv[1:]))
+        return 0
+    parser = OneLineParser(
+        "rl completion",
+        description="Print the script with which a shell completes the commands and options of rl.",
+        epilog=_completion.INSTALL,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=sorted(_completion.SCRIPTS))
+    try:
+        options = parser.parse_args(list(argv))
+    except UsageError as error:
+        sys.stderr.write(f"rl completion: {error}\n")
+        return 2
+    sys.stdout.write(_completion.SCRIPTS[options.shell])
     return 0
 
 

@@ -53,11 +53,13 @@ class Rule:
         accepts: Function that returns whether a value is good; called with the value, and with the config if `related`.
         wanted: Words after "must be"; of a related rule with fields of the config in braces, or made from the config.
         related: Whether the rule is about other fields, too; these have been checked by themselves before.
+        names: Values that are good, where these are a few names.
     """
 
     accepts: Callable[..., Any]
     wanted: str | Callable[[Any], str]
     related: bool = False
+    names: tuple[str, ...] = ()
 
     def broken(self, config: Any, value: Any) -> str:
         """Return the words for what was wanted if `value` breaks the rule, else an empty string."""
@@ -135,7 +137,7 @@ def in_range(low: float, high: float, default: Any, *rules: Rule) -> Any:
 def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
     """Define a field whose values are among `names`."""
     names = tuple(names)
-    return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
+    return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}", names=names), *rules)
 
 
 def widths(default: tuple[int, ...], *rules: Rule) -> Any:
@@ -173,13 +175,23 @@ def check_fields(config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class ConfigField:
-    """One field of a config: name, type, default, its sentence in the class's docstring, and if it may be repeated."""
+    """One field of a config.
+
+    Args:
+        name: Name of the field.
+        type: Type of its values.
+        default: Value without a setting.
+        doc: Sentence of the class's docstring.
+        repeated: Whether its option may be repeated.
+        choices: Values, where these are a few names.
+    """
 
     name: str
     type: Any
     default: Any
     doc: str
     repeated: bool = False
+    choices: tuple[str, ...] = ()
 
 
 def config_fields(config: type) -> list[ConfigField]:
@@ -193,9 +205,16 @@ def config_fields(config: type) -> list[ConfigField]:
     docs: dict[str, str] = {}
     for cls in reversed(config.__mro__):
         docs.update(_args_section(cls.__doc__ or ""))
-    hints = get_type_hints(config)
+    hints, rules = get_type_hints(config), _rules_of(config)
     return [
-        ConfigField(f.name, hints[f.name], _default_of(f), docs.get(f.name, ""), f.metadata.get("repeated", False))
+        ConfigField(
+            f.name,
+            hints[f.name],
+            _default_of(f),
+            docs.get(f.name, ""),
+            f.metadata.get("repeated", False),
+            next((rule.names for rule in rules[f.name] if rule.names), ()),
+        )
         for f in dataclasses.fields(config)
     ]
 
