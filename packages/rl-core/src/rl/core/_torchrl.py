@@ -111,7 +111,7 @@ _INSTEAD = {
     f"use `rl eval RUN --video FILE`, or video_key= of rl.collectors.Evaluator; see {_HOWTO}training.md": (
         "VideoRecorder PixelRenderTransform TensorDictRecorder render_policy"
     ),
-    f"write the loop as lines of your own, or a rl.trainers.Callback; see {_HOWTO}own-loop.md": (
+    f"write the loop as lines of your own; see {_HOWTO}own-loop.md": (
         "Trainer TrainerHookBase BatchSubSampler ClearCudaCache CountFramesLog DefaultOptimizationStepper"
         " EarlyStopping LRSchedulerHook LogScalar LogTiming LogValidationReward OptimizationStepper"
         " OptimizerHook ReplayBufferTrainer RewardNormalizer SelectKeys TargetNetUpdaterHook UTDRHook"
