@@ -232,7 +232,7 @@ def test_what_has_no_counterpart_stays_below_a_comment():
         class Mine(rl.envs.EnvBase):
             def f(self):
                 if Thing(1):
-                    # rl migrate: Trainer: a recipe is one function, without hooks; see docs/howto/training.md
+                    # rl migrate: Trainer: write the loop as lines of your own; see docs/howto/own-loop.md
                     return torchrl.trainers.Trainer()
     """).replace("PAGE", "docs/coming-from-torchrl.md").replace("ENV", "docs/howto/environment.md")
 

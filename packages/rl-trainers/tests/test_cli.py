@@ -12,6 +12,7 @@ import pytest
 
 from rl.core.cli import main
 from rl.core.component import Component
+from rl.core.errors import RLError
 from rl.core.registry import Registry, default, load
 from rl.trainers import Algorithm, PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
 
@@ -83,7 +84,9 @@ def test_another_runs_config_is_accepted(tmp_path):
     [
         pytest.param(["ppoo"], "no recipe 'ppoo'; did you mean 'ppo'?", id="recipe"),
         pytest.param(["CartPole-v1"], "to train on an environment: rl train --env CartPole-v1", id="env-as-recipe"),
-        pytest.param(["--env-kwargs", "[1]"], "--env-kwargs must be a mapping in quotes with a space", id="no-mapping"),
+        pytest.param(["--env-kwargs", "[1]"], "--env-kwargs must be arguments, like frame_skip=4 or", id="no-mapping"),
+        pytest.param(["--env-kwargs", "size:2"], "like frame_skip=4 or '{frame_skip: 4}'", id="colon"),
+        pytest.param(["--env-kwargs", "size=2", "big=1"], "cannot understand 'big=1'", id="two-arguments"),
         pytest.param(["--env-kwargs", "{size:2}"], "a space after each colon", id="no-space"),
         pytest.param(["--transform"], "--transform needs a value", id="no-value"),
         pytest.param(["--config", "out.yaml"], "out.yaml sets 'out', which a config file cannot", id="out-in-file"),
@@ -142,6 +145,57 @@ def test_what_cannot_be_understood_is_reported_with_status_2(words, message, cap
     assert main(["train", *words]) == 2
     assert message in capsys.readouterr().err
     assert {p.name for p in tmp_path.iterdir()} == {name.split("/")[0] for name in files}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        pytest.param("--env-kwargs size=5", "env_kwargs", {"size": 5}, id="argument"),
+        pytest.param(
+            "--env-kwargs=size=5,color=red,at=[1,2],on=true",
+            "env_kwargs",
+            {"size": 5, "color": "red", "at": [1, 2], "on": True},
+            id="arguments",
+        ),
+        pytest.param('--env-kwargs {"size":5,"low":-1e-3}', "env_kwargs", {"size": 5, "low": -1e-3}, id="json"),
+        pytest.param("--env-kwargs text=a=b", "env_kwargs", {"text": "a=b"}, id="sign-in-value"),
+        pytest.param(
+            "--transform step-counter:max_steps=4 --transform reward-sum",
+            "transform",
+            ("step-counter:{max_steps: 4}", "reward-sum"),
+            id="transforms",
+        ),
+        pytest.param("--wrapper my_env:Wrap:size=5", "wrapper", ("my_env:Wrap:{size: 5}",), id="wrapper"),
+        pytest.param("--wrapper my_env:Wrap", "wrapper", ("my_env:Wrap",), id="no-arguments"),
+        pytest.param(
+            "--loggers csv,wandb:project=maze,entity=me,tensorboard",
+            "loggers",
+            ("csv", "wandb:{project: maze, entity: me}", "tensorboard"),
+            id="loggers",
+        ),
+        pytest.param(
+            "--loggers=csv,wandb:{project:_maze,_entity:_me}",
+            "loggers",
+            ("csv", "wandb:{project: maze, entity: me}"),
+            id="logger-braces",
+        ),
+    ],
+)
+def test_arguments_of_what_is_named_are_typed_as_pairs_or_as_a_mapping(words, name, value):
+    given = [word.replace("_", " ") if "{project" in word else word for word in words.split()]
+    assert getattr(parse_train(["ppo", *given]).config, name) == value
+
+
+def test_a_sampler_is_named_with_pairs():
+    config = parse_train(["dqn", "--sampler", "prioritized:alpha=0.6,beta=0.4"]).config
+    assert config.sampler == "prioritized:{alpha: 0.6, beta: 0.4}"
+
+
+def test_pairs_in_arguments_name_no_code_by_themselves(tmp_path):
+    """They stand in the run folder as a mapping, whose values are looked at as ever."""
+    (tmp_path / "config.yaml").write_text("recipe: ppo\ntransform: ['step-counter:{at: os:getcwd}']\n")
+    with pytest.raises(RLError, match="names code of the module os"):
+        parse_train(["--config", "config.yaml"])
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 import io
 import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from rl.core.errors import ArgumentError
+from rl.trainers import train
 
 # displays write into a stream of the test, or into a terminal that is pretended
-from rl.trainers._report import PlainDisplay, QuietDisplay, RichDisplay, make_display
+from rl.trainers.display import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
 VALUES = {"rollout/return_mean": 21.5, "train/loss_actor": -0.0123, "eval/return_mean": math.nan}
 TIMES = {"collect": 3.0, "update": 1.0}
@@ -83,3 +86,64 @@ def test_the_panel_says_what_happens_before_there_are_metrics():
     display.stop()
     assert "first batch" in out.getvalue()
     assert "0 of 1000" in out.getvalue()
+
+
+class Notebook:
+    """What of IPython in a notebook is used: a shell with a kernel, and outputs that can be updated."""
+
+    version_info = (9, 0)  # matplotlib asks
+
+    def __init__(self, kernel):
+        self.shown = []
+        self.display = SimpleNamespace(display=self.show)
+        self.shell = SimpleNamespace(kernel=kernel)
+
+    def get_ipython(self):
+        return self.shell
+
+    def show(self, data, *, raw, display_id):
+        assert raw
+        assert display_id
+        self.update(data, raw=raw)
+        return self
+
+    def update(self, data, *, raw):
+        assert raw
+        self.shown.append(data)
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    made = Notebook(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", made)
+    monkeypatch.setitem(sys.modules, "IPython.display", made.display)
+    return made
+
+
+def test_a_notebook_shows_one_panel_that_is_redrawn(notebook, capsys):
+    run(make_display())
+    first, *_, last = notebook.shown
+    assert "<b>ppo on X, seed 0: runs/x</b>" in first["text/html"]
+    assert '<progress max="1000" value="0"' in first["text/html"]
+    assert '<progress max="1000" value="1000"' in last["text/html"]
+    assert "<td>rollout return mean</td><td>21.5</td>" in last["text/html"]
+    assert "rollout return mean 21.5" in last["text/plain"].splitlines()
+    assert capsys.readouterr().out == "a note\n"
+
+
+def test_titles_are_no_markup_of_a_notebook(notebook):
+    make_display().start("<b>&", 10, 0)
+    assert "<b>&lt;b&gt;&amp;</b>" in notebook.shown[0]["text/html"]
+
+
+def test_training_in_a_notebook_shows_the_panel_and_the_curve(notebook, capsys):
+    result = train("ppo", total_frames=128, frames_per_batch=64, minibatch_size=32, epochs=1, eval_episodes=1,
+                   final_eval_episodes=1, preset="none", out="run", max_episode_steps=20, loggers=("csv",))  # fmt: skip
+    assert "128 of 128" in notebook.shown[-1]["text/html"]
+    assert "run folder: run" in capsys.readouterr().out
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_ipython_on_a_terminal_is_no_notebook(notebook):
+    notebook.shell.kernel = None
+    assert type(make_display()) is PlainDisplay

@@ -241,6 +241,7 @@ def _new_plugin(arguments: list[str]) -> int:
 
 
 _ELSEWHERE = {
+    "completion": "rl-trainers",
     "eval": "rl-trainers",
     "migrate": "rl-torchrl",
     "new/algorithm": "rl-trainers",

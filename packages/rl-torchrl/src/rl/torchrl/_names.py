@@ -229,14 +229,14 @@ _INSTEAD = {
     f"use `rl eval RUN --video FILE`, or video_key= of rl.collectors.Evaluator; see {_HOWTO}training.md": (
         "render_policy"
     ),
-    f"a recipe is one function, without hooks; see {_HOWTO}training.md": (
+    f"write the loop as lines of your own; see {_HOWTO}own-loop.md": (
         "Trainer TrainerHookBase BatchSubSampler ClearCudaCache CountFramesLog DefaultOptimizationStepper"
         " EarlyStopping LRSchedulerHook LogScalar LogTiming LogValidationReward OptimizationStepper"
         " OptimizerHook ReplayBufferTrainer RewardNormalizer SelectKeys TargetNetUpdaterHook UTDRHook"
         " UpdateWeights ValueEstimatorHook"
     ),
     "use `rl train --precision bf16`": "MixedPrecisionOptimizationStepper",
-    f"use rl.trainers.save_checkpoint and load_checkpoint; see {_HOWTO}training.md": "Checkpoint",
+    f"use rl.trainers.Checkpoint; see {_HOWTO}own-loop.md": "Checkpoint",
     f"put a frozen network into a function, which is a transform; see {_HOWTO}transforms.md": (
         "R3MTransform VIPTransform VIPRewardTransform VC1Transform"
     ),

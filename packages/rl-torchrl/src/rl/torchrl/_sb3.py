@@ -94,7 +94,7 @@ NEEDLESS = frozenset(
 
 REMEDIES = {
     "action_noise": "use exploration_noise= and noise=, in half widths of the bounds",
-    "callback": "use eval_every= and checkpoint_every= of the settings, or should_stop= of train",
+    "callback": "use eval_every= and checkpoint_every= of the settings, or callbacks= of train",
     "exploration_fraction": "use annealing_num_steps=, a number of frames",
     "gradient_steps": "use utd_ratio=, gradient steps for each frame",
     "optimize_memory_usage": "use a storage of rl.replay in a recipe of your own",
@@ -110,7 +110,7 @@ REMEDIES = {
 
 METHODS = {
     "load": "use rl.trainers.load_run, with the folder of the run",
-    "predict": "use rl.trainers.load_policy, a module on TensorDicts, or `rl eval RUN`",
+    "predict": "use rl.trainers.load_policy, whose predict() is called in the same way, or `rl eval RUN`",
     "save": "the checkpoints are in the run folder, RESULT.folder",
 }
 """What to use in place of methods of an algorithm."""
@@ -123,7 +123,7 @@ NAMES = {
     "VecNormalize": "use normalize_observation= and normalize_reward= of the settings",
     "VecFrameStack": "use frame_stack= of the settings",
     "EvalCallback": "use eval_every= of the settings",
-    "CheckpointCallback": "use checkpoint_every= of the settings",
+    "CheckpointCallback": "use checkpoint_every= and keep_checkpoints= of the settings",
     "check_env": "use rl.envs.check_env(GymWrapper(env))",
     "Monitor": "unused: returns are recorded by the recipes",
     "HerReplayBuffer": "use rl.replay.HERReplayBuffer; see docs/howto/her.md",

@@ -79,4 +79,5 @@ def rl_commands() -> Iterator[Command]:
     yield Command(name="new", target="rl.trainers.cli:new", summary="`rl new recipe FILE`: copy a recipe to change it.")
     yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
     yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; write a table.")
+    yield Command(name="completion", target="rl.trainers.cli:completion", summary="Print a script for Tab in a shell.")
     yield Command(name="dataset", target="rl.trainers.cli:dataset", summary="Record or describe a data set.")

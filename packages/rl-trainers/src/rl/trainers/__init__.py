@@ -6,7 +6,6 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.trainers.__about__ import __version__
-    from rl.trainers._storage import load_checkpoint, save_checkpoint
     from rl.trainers.algorithm import Algorithm, Recipe, TrainResult
     from rl.trainers.algorithms.a2c import A2CConfig, train_a2c
     from rl.trainers.algorithms.act import ACTConfig, train_act
@@ -52,7 +51,9 @@ if TYPE_CHECKING:
     from rl.trainers.algorithms.td3_bc import TD3BCConfig, train_td3_bc
     from rl.trainers.algorithms.tdmpc2 import TDMPC2Config, train_tdmpc2
     from rl.trainers.callbacks import Callback, StopAtReturn, train
+    from rl.trainers.checkpoint import Checkpoint, LoadReport, load_checkpoint, save_checkpoint
     from rl.trainers.config import RunConfig, above, at_least, checked, in_range, one_of, where
+    from rl.trainers.display import Display, make_display
     from rl.trainers.envs import make_env
     from rl.trainers.evaluation import Evaluator, TrainedRun, evaluate, load_policy, load_run
     from rl.trainers.export import export_policy
@@ -82,6 +83,7 @@ __all__ = [
     "CQLConfig",
     "CSVLogger",
     "Callback",
+    "Checkpoint",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -89,6 +91,7 @@ __all__ = [
     "DeterministicConfig",
     "DiffusionBCConfig",
     "DiscreteSACConfig",
+    "Display",
     "DreamerConfig",
     "DreamerV3Config",
     "EnsembleFields",
@@ -98,6 +101,7 @@ __all__ = [
     "IQLConfig",
     "IQLMAConfig",
     "ImpalaConfig",
+    "LoadReport",
     "Logger",
     "MADDPGConfig",
     "MAPPOConfig",
@@ -147,6 +151,7 @@ __all__ = [
     "load_checkpoint",
     "load_policy",
     "load_run",
+    "make_display",
     "make_env",
     "one_of",
     "probability_of_improvement",

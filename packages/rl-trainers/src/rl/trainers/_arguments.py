@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,11 +22,11 @@ from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
 from rl.trainers._presets import Preset, preset_for, read_preset_file
-from rl.trainers._report import DisplayMode
 from rl.trainers._schedules import Annealing
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names, warn_old_names, with_new_names
+from rl.trainers.display import DisplayMode
 
 
 class UsageError(RLError, ValueError):
@@ -59,7 +59,7 @@ class TrainArguments:
     jobs: int = 1
 
 
-_CONTROL = (
+CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
     ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
     ConfigField(
@@ -129,12 +129,12 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     recipe = find_recipe(name)
     given = _plain_words(_with_new_options(given, recipe.config), config_fields(recipe.config))
     parser = _parser(recipe)
-    fields = [*_CONTROL, *config_fields(recipe.config)]
+    fields = [*CONTROL, *config_fields(recipe.config)]
     given = _collect_repeated(given, {field.name for field in fields if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
     preset, values = _parse(parser, recipe, given)
-    control = {field.name: values.pop(field.name) for field in _CONTROL}
+    control = {field.name: values.pop(field.name) for field in CONTROL}
     if control["resume"] and control["out"]:
         raise UsageError("--resume continues in the folder that it names: remove --out")
     seeds = _seeds(control["seeds"], given)
@@ -315,7 +315,7 @@ def _parser(recipe: Algorithm) -> ArgumentParser:
     )
     run, algorithm = parser.add_argument_group("run"), parser.add_argument_group(f"settings of {recipe.name}")
     common = {field.name for field in dataclasses.fields(RunConfig)}
-    for field in _CONTROL:
+    for field in CONTROL:
         _add(run, field)
     for field in config_fields(recipe.config):
         group = run if field.name in common else algorithm
@@ -335,30 +335,82 @@ def _with_new_options(words: Sequence[str], config: type[RunConfig]) -> list[str
 
 
 def _plain_words(words: Sequence[str], fields: Sequence[ConfigField]) -> list[str]:
-    """Words with ``true`` after a switch alone, and lists in brackets: ``--atari``, ``--num-cells 64,64``."""
-    kinds = {field.name: field.type for field in fields if not field.repeated}
+    """Words as YAML has them: ``true`` after a switch alone, lists in brackets, ``key=value`` in braces."""
+    kinds = {field.name: field.type for field in fields}
+    repeated = {field.name for field in fields if field.repeated}
     out: list[str] = []
     for before, word, after in zip(["", *words], words, [*words[1:], "--"], strict=False):
         option, sign, value = word.partition("=")
         if not word.startswith("--"):
-            out.append(_in_brackets(word, kinds.get(before.removeprefix("--")) if before.startswith("--") else None))
+            name = before.removeprefix("--") if before.startswith("--") and "=" not in before else ""
+            out.append(_plain(word, name, kinds.get(name), repeated))
         elif sign:
-            out.append(f"{option}={_in_brackets(value, kinds.get(option[2:]))}")
+            out.append(f"{option}={_plain(value, option[2:], kinds.get(option[2:]), repeated)}")
         else:
             alone = kinds.get(option[2:]) in (bool, Annealing) and after.startswith("--")
             out.append(f"{word}=true" if alone else word)
     return out
 
 
-def _in_brackets(text: str, kind: Any) -> str:
-    """Put brackets around a list that is typed without them, and write infinity as YAML does."""
+#: options whose values name a component and its arguments, as in ``step-counter:max_steps=200``
+_CALLS = ("wrapper", "transform", "sampler", "loggers")
+_WITH_PAIRS = re.compile(r"(?P<name>.+?):(?P<pairs>[A-Za-z_]\w*=.*)", re.DOTALL)
+
+
+def _plain(text: str, name: str, kind: Any, repeated: Set[str]) -> str:
     if kind is float and text in ("inf", "-inf"):
         return text.replace("inf", ".inf")
-    if get_origin(kind) is not tuple or text.startswith("["):
+    if get_origin(kind) is Mapping:
+        return _mapping(text)
+    if get_origin(kind) is tuple and name not in repeated:
+        if text.startswith("["):
+            return text
+        if get_args(kind)[0] is not str:
+            return f"[{text}]"
+        parts = _parts(text)
+        return json.dumps([_call(part) for part in _joined(parts)] if name in _CALLS else parts)
+    return _call(text) if name in _CALLS else text
+
+
+def _call(text: str) -> str:
+    """Return ``NAME:{key: value}`` for ``NAME:key=value``."""
+    match = _WITH_PAIRS.fullmatch(text)
+    return f"{match['name']}:{_mapping(match['pairs'])}" if match else text
+
+
+def _joined(parts: Sequence[str]) -> list[str]:
+    """Return calls, from what commas separate: ``wandb:project=maze``, ``entity=me`` are one."""
+    calls: list[str] = []
+    for part in parts:
+        if calls and _WITH_PAIRS.fullmatch(calls[-1]) and re.match(r"[A-Za-z_]\w*=", part):
+            calls[-1] += f",{part}"
+        else:
+            calls.append(part)
+    return calls
+
+
+def _mapping(text: str) -> str:
+    """Return ``{key: value, ...}`` for ``key=value,...``; anything else as it is."""
+    pairs = [part.partition("=") for part in _parts(text)]
+    if text.startswith("{") or not all(sign and key.strip().isidentifier() for key, sign, _ in pairs):
         return text
-    if get_args(kind)[0] is not str:
-        return f"[{text}]"
-    return json.dumps([part.strip() for part in text.split(",") if part.strip()])
+    try:
+        values = {key.strip(): yaml.safe_load(value) for key, _, value in pairs}
+    except yaml.YAMLError:
+        return text
+    return yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=2**31).strip()
+
+
+def _parts(text: str) -> list[str]:
+    """Return what commas separate, outside of brackets and braces; without empty parts."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _collect_repeated(words: Sequence[str], repeated: set[str]) -> list[str]:
@@ -662,7 +714,7 @@ _WANTED = {
     "float": "a number",
     "bool": "true or false",
     "tuple": "a list, like 64,64 or csv",
-    "dict": "a mapping in quotes with a space after each colon, like '{frame_skip: 4}'",
+    "dict": "arguments, like frame_skip=4 or '{frame_skip: 4}', in quotes and with a space after each colon",
 }
 
 

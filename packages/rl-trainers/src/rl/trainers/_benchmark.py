@@ -18,7 +18,7 @@ from typing import Any
 from rl.core.errors import RLError
 from rl.trainers._arguments import UsageError, find_recipe, parse_train, read_yaml
 from rl.trainers._named import check_trusted
-from rl.trainers._report import DisplayMode, make_display, plot_seeds
+from rl.trainers._report import plot_seeds
 from rl.trainers._storage import (
     RunFolder,
     check_name,
@@ -30,6 +30,7 @@ from rl.trainers._storage import (
 )
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.config import RunConfig, config_fields, with_new_names
+from rl.trainers.display import DisplayMode, make_display
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from rl.core.mdp import step_mdp
 from rl.core.recurrent import states_of
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers._device import preserved_rng, seed_everything
-from rl.trainers._storage import RunFolder, load_checkpoint
+from rl.trainers._storage import RunFolder
 from rl.trainers.actions import mask_key
+from rl.trainers.checkpoint import load_checkpoint
 from rl.trainers.datasets import ENVIRONMENT
 from rl.trainers.evaluation import load_run
 from rl.trainers.networks import MASK, observations_of

@@ -17,7 +17,8 @@ import yaml
 from rl.core.errors import ArgumentError, CheckpointError, MissingExtraError, RLError
 from rl.trainers._arguments import OneLineParser
 from rl.trainers._named import modules_of, trust_options
-from rl.trainers._storage import RunFolder, load_checkpoint, runs_in, save_checkpoint, write_atomic
+from rl.trainers._storage import RunFolder, runs_in, write_atomic
+from rl.trainers.checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers.loggers import read_metrics
 
 #: what is shared of a run; with these names the folder is a run folder again. Nothing else is sent, or taken

@@ -66,7 +66,7 @@ def is_argument(item: tuple[Any, Any]) -> bool:
 def _bad_arguments(kind: str, text: str) -> str:
     return (
         f"the arguments of the {kind} {text!r} are no mapping; write NAME:{{key: value}}, with a space after the colon"
-        " of each key"
+        " of each key, or on a command line NAME:key=value"
     )
 
 
@@ -275,7 +275,7 @@ def _not_named(what: str) -> ArgumentError:
 
 _CODE = frozenset({"recipe", "env", "wrapper", "transform", "sampler", "loggers"})
 """Settings whose values name components or ``module:attribute``; a colon in them is nothing else."""
-_KINDS = {"recipe": "recipe", "env": "env", "transform": "transform", "sampler": "sampler", "loggers": "logger"}
+SETTING_KINDS = {"recipe": "recipe", "env": "env", "transform": "transform", "sampler": "sampler", "loggers": "logger"}
 """Kinds of the components that these settings name."""
 _NO_CODE = frozenset({"dataset", "device", "init"})
 """Settings that may look like it: ``minari:pendulum``, ``runs/a:b``."""
@@ -376,7 +376,7 @@ def _texts_of(setting: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _is_offered(setting: str, name: str) -> bool:
     """Whether ``distribution:name``, in an environment also ``distribution:name/ID``, is an installed component."""
-    kind = _KINDS.get(setting)
+    kind = SETTING_KINDS.get(setting)
     if kind is None or name.count(":") != 1:
         return False
     prefix = name.partition("/")[0]

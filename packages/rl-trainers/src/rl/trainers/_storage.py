@@ -27,44 +27,14 @@ from rl.trainers.algorithm import Algorithm
 from rl.trainers.config import RunConfig, with_new_names
 
 
-def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Write `state` to `path`: all of it, or nothing and the old file stays.
-
-    Args:
-        path: A file, which is replaced in one step; its folder is created.
-        state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
-
-    Raises:
-        CheckpointError: If the state holds something else, or the file cannot be written.
+def kept_path(folder: str | Path, frames: int) -> Path:
+    """Return the path of a checkpoint that `Checkpoint` keeps beside the last one.
 
     Example:
-        >>> import tempfile, torch
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_checkpoint(Path(folder) / "x.safetensors", {"step": 3, "w": torch.ones(2)})
-        ...     load_checkpoint(Path(folder) / "x.safetensors")
-        {'step': 3, 'w': tensor([1., 1.])}
+        >>> kept_path("checkpoints", 2048).name
+        'frames-2048.safetensors'
     """
-    from rl.core import state as states  # imports torch
-
-    states.save(path, state)
-
-
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Load the state that `save_checkpoint` wrote, with its tensors on the CPU.
-
-    Raises:
-        CheckpointError: If the file is missing, damaged, or was not written by `save_checkpoint`.
-    """
-    from rl.core import state as states  # imports torch
-
-    try:
-        return states.load(path, mapped=False)  # users copy checkpoints over each other
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{str(error).removesuffix('. Load another checkpoint; nothing was changed')}; use another checkpoint of"
-            f" {Path(path).parent}, or train again into a new folder"
-        ) from error
+    return Path(folder) / f"frames-{frames}.safetensors"
 
 
 @contextmanager
@@ -222,8 +192,6 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-_KEPT = re.compile(r"frames-(\d+)\.safetensors")
-
 #: ten times as fast where PyYAML has libyaml
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -279,23 +247,6 @@ class RunFolder:
             yield
         finally:
             lock.release()
-
-    def checkpoint_at(self, frames: int) -> Path:
-        """Path of a last checkpoint that is kept."""
-        return self.last.with_name(f"frames-{frames}.safetensors")
-
-    def keep_last(self, frames: int, count: int) -> None:
-        """Keep the last checkpoint under the name of its frames, and the newest `count` of such files."""
-        path = self.checkpoint_at(frames)
-        path.unlink(missing_ok=True)
-        try:
-            os.link(self.last, path)  # the next last checkpoint is another file
-        except OSError:  # a file system without links
-            write_atomic(path, lambda to: shutil.copyfile(self.last, to))
-        kept = {int(name[1]): one for one in path.parent.iterdir() if (name := _KEPT.fullmatch(one.name))}
-        newest = sorted(step for step in kept if step <= frames)[-count:]
-        for step in kept.keys() - set(newest):  # also those of frames that are trained again
-            kept[step].unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Delete the folder of a run that has not begun."""
@@ -656,3 +607,13 @@ def _has_result(folder: RunFolder, frames: int) -> bool:
         return done >= frames
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def first_line(error: BaseException) -> str:
+    """Return kind and text of an error, in one line.
+
+    Example:
+        >>> first_line(KeyError("a"))
+        "KeyError: 'a'"
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

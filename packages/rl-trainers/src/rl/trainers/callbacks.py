@@ -20,7 +20,9 @@ class Callback:
     """Base of callbacks: every method may be overridden, and does nothing here.
 
     `run` is a `rl.trainers.Run`. ``run.stop()`` ends it early, with its final evaluation; `run.frames`, `run.config`,
-    `run.folder` and `run.note` are there in all of them.
+    `run.folder`, `run.parts`, `run.note` and `run.log_scalar` are there in all of them.
+
+    A loop of one's own calls the methods where they fit, with an object that has what its callbacks use.
 
     Example:
         >>> class Printed(Callback):

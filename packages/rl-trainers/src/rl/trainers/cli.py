@@ -28,14 +28,15 @@ from rl.trainers._arguments import (
 from rl.trainers._benchmark import choose_cases, read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import describe_preset, presets_page
-from rl.trainers._report import DisplayMode
 from rl.trainers._signals import SavedInterrupt
 from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
+from rl.trainers.display import DisplayMode
 
 __all__ = [
     "benchmark",
     "compare",
+    "completion",
     "dataset",
     "evaluate",
     "export",
@@ -336,6 +337,34 @@ def presets(argv: Sequence[str]) -> int:
         return 2
     recipes = [load("recipe", component.name) for component in components("recipe")] if named is None else [named]
     sys.stdout.write(presets_page(recipes, settings=named is not None))
+    return 0
+
+
+def completion(argv: Sequence[str]) -> int:
+    """Run ``rl completion SHELL``, or ``rl completion words INDEX WORDS``, which the scripts of shells call.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+    """
+    from rl.trainers import _completion
+
+    if argv[:1] == ["words"] and len(argv) > 1 and argv[1].isdecimal():
+        _search_current_folder()
+        sys.stdout.writelines(f"{word}\n" for word in _completion.complete(argv[1:]))
+        return 0
+    parser = OneLineParser(
+        "rl completion",
+        description="Print the script with which a shell completes the commands and options of rl.",
+        epilog=_completion.INSTALL,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=sorted(_completion.SCRIPTS))
+    try:
+        options = parser.parse_args(list(argv))
+    except UsageError as error:
+        sys.stderr.write(f"rl completion: {error}\n")
+        return 2
+    sys.stdout.write(_completion.SCRIPTS[options.shell])
     return 0
 
 

@@ -57,11 +57,13 @@ class Rule:
         accepts: Function that returns whether a value is good; called with the value, and with the config if `related`.
         wanted: Words after "must be"; of a related rule with fields of the config in braces, or made from the config.
         related: Whether the rule is about other fields, too; these have been checked by themselves before.
+        names: Values that are good, where these are a few names.
     """
 
     accepts: Callable[..., Any]
     wanted: str | Callable[[Any], str]
     related: bool = False
+    names: tuple[str, ...] = ()
 
     def broken(self, config: Any, value: Any) -> str:
         """Return the words for what was wanted if `value` breaks the rule, else an empty string."""
@@ -142,7 +144,7 @@ def in_range(low: float, high: float, default: Any, *rules: Rule, search: str = 
 def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
     """Define a field whose values are among `names`."""
     names = tuple(names)
-    return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}"), *rules)
+    return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}", names=names), *rules)
 
 
 def annealed(*rules: Rule, default: Annealing) -> Any:
@@ -185,7 +187,17 @@ def check_fields(config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class ConfigField:
-    """One field of a config: name, type, default, sentence in the class's docstring, if it may be repeated, range."""
+    """One field of a config.
+
+    Args:
+        name: Name of the field.
+        type: Type of its values.
+        default: Value without a setting.
+        doc: Sentence of the class's docstring.
+        repeated: Whether its option may be repeated.
+        search: Range that `rl tune` searches; none if empty.
+        choices: Values, where these are a few names.
+    """
 
     name: str
     type: Any
@@ -193,6 +205,7 @@ class ConfigField:
     doc: str
     repeated: bool = False
     search: str = ""
+    choices: tuple[str, ...] = ()
 
 
 def config_fields(config: type) -> list[ConfigField]:
@@ -209,7 +222,7 @@ def config_fields(config: type) -> list[ConfigField]:
         docs.update(_args_section(cls.__doc__ or ""))
         own = getattr(cls, "__dataclass_fields__", {})
         ranges |= {name: one.metadata["search"] for name, one in own.items() if one.metadata.get("search")}
-    hints = get_type_hints(config)
+    hints, rules = get_type_hints(config), _rules_of(config)
     return [
         ConfigField(
             f.name,
@@ -218,6 +231,7 @@ def config_fields(config: type) -> list[ConfigField]:
             docs.get(f.name, ""),
             f.metadata.get("repeated", False),
             ranges.get(f.name, ""),
+            next((rule.names for rule in rules[f.name] if rule.names), ()),
         )
         for f in dataclasses.fields(config)
     ]
@@ -341,11 +355,11 @@ class RunConfig(metaclass=_ConfigType):
             Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
             searched in the current folder. In Python also a class, a function, or what gymnasium.make returns;
             arguments of the latter, and of a functools.partial, become env_kwargs.
-        env_kwargs: Arguments for the environment, as in '{frame_skip: 4}'.
-        wrapper: A Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
-            be repeated, the first one is innermost.
-        transform: A transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
-            in order.
+        env_kwargs: Arguments for the environment, as in frame_skip=4,size=5 or '{frame_skip: 4, size: 5}'.
+        wrapper: A Gymnasium wrapper for each environment, as module:callable, also with arguments, as in
+            my_envs:Wrapper:size=5 or 'my_envs:Wrapper:{size: 5}'; may be repeated, the first one is innermost.
+        transform: A transform of the environment, as NAME or module:callable, also with arguments, as in
+            step-counter:max_steps=200 or 'step-counter:{max_steps: 200}'; may be repeated, in order.
         normalize_observation: Whether to normalize the vectors of floats that the policy reads with their running mean
             and standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not
             change them; checkpoints contain them.
@@ -399,8 +413,8 @@ class RunConfig(metaclass=_ConfigType):
             torch: other random numbers, and values up to rounding. A policy that it cannot compute runs in torch.
         precision: Precision: fp32, or bf16 for losses whose matrix products are of bfloat16 (torch.autocast); weights,
             optimizers and the actions that are collected stay float32. Worth it for large networks on a GPU.
-        loggers: Loggers that get every row of metrics, as in csv,tensorboard or 'csv,wandb:{project: maze}'; names of
-            components or module:NAME.
+        loggers: Loggers that get every row of metrics, as in csv,wandb:project=maze or 'csv,wandb:{project: maze}';
+            names of components or module:NAME.
         metric_names: Names that metrics have in loggers other than csv: rl, or those of sb3 or cleanrl, for
             dashboards that were created for these.
 

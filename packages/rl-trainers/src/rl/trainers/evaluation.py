@@ -20,8 +20,9 @@ from rl.core.keys import DONE, NEXT, REWARD, leaf_keys
 from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
 from rl.trainers._named import check_trusted, find
 from rl.trainers._preprocessing import set_statistics
-from rl.trainers._storage import RunFolder, load_checkpoint
+from rl.trainers._storage import RunFolder, kept_path
 from rl.trainers.algorithm import Algorithm
+from rl.trainers.checkpoint import load_checkpoint
 from rl.trainers.config import RunConfig
 from rl.trainers.envs import env_options, make_env
 from rl.trainers.networks import SUCCESS
@@ -75,7 +76,9 @@ class Evaluator:
         self._backend = None if name == "torch" else name
 
     def run(self, episodes: int, *, seed: int, watch: Callable[[TensorDictBase], object] | None = None) -> Tensor:
-        """Play `episodes` episodes, and return their returns, ``[episodes]`` float64. Seeds the global generators.
+        """Play `episodes` episodes, and return their returns, ``[episodes]`` float64.
+
+        The global generators are seeded for it, and are afterwards as before.
 
         Args:
             episodes: Number of episodes, played in parallel.
@@ -86,6 +89,10 @@ class Evaluator:
         Raises:
             RLError: If an episode does not end.
         """
+        with preserved_rng():
+            return self._play(episodes, seed, watch)
+
+    def _play(self, episodes: int, seed: int, watch: Callable[[TensorDictBase], object] | None) -> Tensor:
         from rl.core import ExplorationType
 
         env = self._envs.get(episodes) or self._envs.setdefault(episodes, self._make(episodes, seed))
@@ -265,7 +272,7 @@ def load_run(
     if checkpoint == "best" and not folder.best.is_file():
         checkpoint = "last"
     files = {"best": folder.best, "last": folder.last}
-    path = folder.checkpoint_at(checkpoint) if isinstance(checkpoint, int) else files[checkpoint]
+    path = kept_path(folder.last.parent, checkpoint) if isinstance(checkpoint, int) else files[checkpoint]
     state = load_checkpoint(path)
     with preserved_rng():
         env = _evaluation_env(config, 1, 0)
@@ -370,7 +377,7 @@ def play_fresh(
     """Play episodes as `evaluate` does, and return their returns and successes, see `Evaluator`."""
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation
-    with torch_threads(trained.config.threads), preserved_rng():
+    with torch_threads(trained.config.threads):
         evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
         evaluator.use_backend(trained.config.policy_backend)
         returns = evaluator.run(episodes, seed=seed)

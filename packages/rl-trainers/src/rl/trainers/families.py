@@ -140,7 +140,7 @@ class OffPolicyConfig(ScheduleFields):
         batch_size: Number of transitions of one gradient step.
         buffer_size: Number of transitions that the replay buffer keeps.
         sampler: Sampler of the replay buffer, as for dqn; for example
-            'prioritized:{alpha: 0.6, beta: 0.4}'.
+            prioritized:alpha=0.6,beta=0.4.
         n_steps: Number of steps whose rewards are added up in the target.
         learning_starts: Number of frames before the first update, with random actions, or those of the policy of
             `init`.
@@ -298,8 +298,8 @@ class QLearningConfig(ScheduleFields):
         n_steps: Number of steps whose rewards a target adds up before it takes the value of a state.
         batch_size: Number of transitions of one gradient step.
         buffer_size: Number of transitions that the replay buffer keeps.
-        sampler: Sampler of the replay buffer: NAME, 'NAME:{key: value}' or module:callable, for example
-            'prioritized:{alpha: 0.6, beta: 0.4}'.
+        sampler: Sampler of the replay buffer: NAME or module:callable, also with arguments, for example
+            prioritized:alpha=0.6,beta=0.4 or 'prioritized:{alpha: 0.6, beta: 0.4}'.
         learning_starts: Number of frames before the first update.
         learning_rate: Learning rate of Adam.
         double_dqn: Whether the online network chooses the next action (double Q-learning).

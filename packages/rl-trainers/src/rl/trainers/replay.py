@@ -20,8 +20,9 @@ from rl.replay import (
 )
 from rl.trainers._checks import check_rows
 from rl.trainers._named import find_call
-from rl.trainers._storage import RunFolder, load_checkpoint
+from rl.trainers._storage import RunFolder
 from rl.trainers.actions import choices, masked_rows
+from rl.trainers.checkpoint import load_checkpoint
 from rl.trainers.datasets import check_entries, open_dataset
 from rl.trainers.families import OffPolicyConfig
 from rl.trainers.networks import action_of

@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -24,7 +25,6 @@ from rl.trainers._device import (
     check_device,
     load_rng_state,
     preserved_rng,
-    rng_state,
     seed_everything,
     seeds_of,
     torch_threads,
@@ -33,23 +33,24 @@ from rl.trainers._named import trust_options, unimportable
 from rl.trainers._play import drawn_env, record_video
 from rl.trainers._preprocessing import statistics_of
 from rl.trainers._progress import EpisodeStats, Every
-from rl.trainers._report import DisplayMode, make_display, plot_learning_curve
+from rl.trainers._report import plot_learning_curve
 from rl.trainers._signals import SavedInterrupt, StopSignals
 from rl.trainers._storage import (
     RunFolder,
     check_name,
     check_resume,
     config_yaml,
-    load_checkpoint,
+    first_line,
     package_versions,
-    save_checkpoint,
     settings_of,
     video_library,
 )
 from rl.trainers.actions import check_mask
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.callbacks import Callback, CallbackSet, StopAtReturn
+from rl.trainers.checkpoint import Checkpoint, Stateful, load_checkpoint, save_checkpoint
 from rl.trainers.config import RunConfig
+from rl.trainers.display import DisplayMode, make_display
 from rl.trainers.envs import env_options, make_collector, make_env
 from rl.trainers.evaluation import Evaluator, TrainedRun
 from rl.trainers.loggers import CSVLogger, LoggerSet
@@ -63,13 +64,6 @@ ROLLOUT = ("rollout/return_mean", "rollout/length_mean", "rollout/episodes")
 
 #: steps of each environment without the end of an episode before a note reports it
 ENDLESS_STEPS = 10_000
-
-
-class Stateful(Protocol):
-    """Anything whose state a checkpoint holds."""
-
-    def state_dict(self) -> Mapping[str, Any]: ...
-    def load_state_dict(self, state: Any, /) -> Any: ...
 
 
 class Run:
@@ -177,6 +171,7 @@ class Run:
             if not resumed:
                 stack.push(self._leave_no_failed_start)
             stack.enter_context(folder.locked())
+            self._files = Checkpoint(folder.last.parent, parts, keep_last=self.config.keep_checkpoints)
             resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._report_checkpoint)
             stack.enter_context(torch_threads(self.config.threads))
@@ -241,6 +236,20 @@ class Run:
         if text not in self._logged:
             self._logged.add(text)
             self._display.note(text)
+
+    def log_scalar(self, name: str, value: float) -> None:
+        """Record a number at the present frames, in all loggers, beside the metrics of the recipe.
+
+        Args:
+            name: Name of the metric, as in ``validation/return_mean``; a file ``scalars/NAME.csv`` of `CSVLogger`.
+            value: Number to record.
+        """
+        self._loggers.log_scalar(name, float(value), self.frames)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        """What the checkpoint holds, by name: ``policy``, ``collector``, and the recipe's optimizers and buffers."""
+        return MappingProxyType(self._parts)
 
     def note_origin(self, origin: str, dataset: str) -> None:
         """Say so if a data set was recorded on an environment of another name; the shapes fit then."""
@@ -432,8 +441,7 @@ class Run:
 
     def _final_returns(self, statistics: Sequence[Any]) -> Tensor:
         self._evaluator.statistics = statistics
-        with preserved_rng():
-            return self._evaluator.run(self.config.final_eval_episodes, seed=self.seeds.final_evaluation)
+        return self._evaluator.run(self.config.final_eval_episodes, seed=self.seeds.final_evaluation)
 
     def _summary(self, best_frames: int, returns: Tensor, last_returns: Tensor, seconds: float) -> dict[str, Any]:
         return {
@@ -506,7 +514,7 @@ class Run:
     def _evaluate(self) -> float:
         assert self.folder is not None
         self._evaluator.statistics = statistics = statistics_of(self._env)
-        with self.timed("evaluate"), preserved_rng():
+        with self.timed("evaluate"):
             returns = self._evaluator.run(self.config.eval_episodes, seed=self.seeds.evaluation)
         mean = float(returns.mean())
         if math.isnan(mean):
@@ -547,10 +555,13 @@ class Run:
         self._finite_metrics()  # never save a run that cannot be resumed
         with warnings.catch_warnings(record=True) as caught:  # parts that cannot be restored exactly, reported once
             warnings.simplefilter("always")
-            state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
+            self._files.save(self.frames, run=self._own_state())
         for warning in caught:
             self.note(f"note: {warning.message}")
-        state["run"] = {
+        self._saved_at = self.frames
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
             "config": settings_of(self.recipe.reference, self.config),
             "frames": self.frames,
             "seconds": self._elapsed(),
@@ -560,12 +571,7 @@ class Run:
             "statistics": statistics_of(self._env),
             "episodes": self.episodes.state_dict(),
             "schedules": [self._log.next, self._eval.next, self._checkpoint.next],
-            "rng": rng_state(),
         }
-        save_checkpoint(self.folder.last, state)
-        self._saved_at = self.frames
-        if self.config.keep_checkpoints:
-            self.folder.keep_last(self.frames, self.config.keep_checkpoints)
 
     def _restore(self, saved: Mapping[str, Any]) -> int:
         """Put the saved state into every part; returns the frames at which it was saved.
@@ -574,27 +580,22 @@ class Run:
             CheckpointError: If the checkpoint does not fit.
         """
         assert self.folder is not None
-        missing = {"run", *self._parts} - saved.keys()
-        if missing:
-            raise CheckpointError(f"{self.folder.last} lacks {sorted(missing)}; it was written by another recipe")
-        name = "run"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            run = self._files.load(state=saved).values["run"]
+        self._inexact = [f"note: {warning.message}" for warning in caught]
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", UserWarning)
-                for name, part in self._parts.items():
-                    part.load_state_dict(saved[name])
-            self._inexact = [f"note: {warning.message}" for warning in caught]
-            name, run = "run", saved["run"]
             self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
             self._cpu_seconds = run.get("cpu_seconds", 0.0)  # rl-trainers 0.3 had none
             self.episodes.load_state_dict(run["episodes"])
             self._log.next, self._eval.next, self._checkpoint.next = run["schedules"]
-            load_rng_state(run["rng"])
+            if "rng" in run:  # of rl-trainers 0.4
+                load_rng_state(run["rng"])
             self._restore_best(run["best"])
         except (RLError, RuntimeError, LookupError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{self.folder.last} does not fit this run: its part {name!r} raised {_first_line(error)}; was the"
-                " environment changed? Train again into a new folder"
+                f"{self.folder.last} does not fit this run: its part 'run' raised {first_line(error)}; train again into"
+                " a new folder"
             ) from error
         write = config_yaml(self.recipe.reference, self.config)
         if self.folder.config.read_text(encoding="utf-8") != write:
@@ -631,7 +632,3 @@ def _check_machine(config: RunConfig) -> None:
         )
     if config.video_every:
         video_library()
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -13,6 +13,7 @@ from rl.core.interfaces import Env
 from rl.core.keys import DONE, IS_INIT, NEXT, REWARD, TERMINATED, NestedKey, as_tuple
 from rl.replay import LazyTensorStorage, ReplayBuffer, RoundRobinWriter, SliceSampler
 from rl.trainers._checks import check_no_clash
+from rl.trainers._device import preserved_rng
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import WorldModelConfig
@@ -100,7 +101,8 @@ class _DrawingEvaluator(Evaluator):
             return returns
         self._drawn = self._run.frames
         rows, imagine = self._update.newest, getattr(self._update.loss, "imagined_images", None)
-        found = None if rows is None or imagine is None else imagine(rows[:DRAWN], SEEN)
+        with preserved_rng():
+            found = None if rows is None or imagine is None else imagine(rows[:DRAWN], SEEN)
         if found is not None and self._run.folder is not None:
             path = self._run.folder.path / "imagination" / f"{self._run.frames}.png"
             real, imagined = found
