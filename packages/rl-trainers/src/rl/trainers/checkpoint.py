@@ -177,9 +177,9 @@ class Checkpoint:
         taken = values.keys() & {*self.parts, _OWN, _RNG}
         if taken:
             raise ArgumentError(f"a value of a checkpoint is called {min(taken)!r}, as a part is; rename it")
-        score = values.get(self._metric)
-        better = score is not None and self._is_better(float(score))
-        best = {"frames": frames, "value": float(score)} if better else self._best
+        score = float(values.get(self._metric, math.nan))
+        better = self._is_better(score)
+        best = {"frames": frames, "value": score} if better else self._best
         state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts.items()}
         state |= {name: states.pack(value, f"the value {name!r}") for name, value in values.items()}
         # the generators are last: a part may draw while its state is taken

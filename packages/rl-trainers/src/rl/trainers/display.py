@@ -203,7 +203,7 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def start(self, title: str, total: int, done: int) -> None:
-        from IPython.display import display
+        from IPython.display import display  # pyright: ignore[reportMissingImports]  # of the notebook
 
         self._pace, self._title = _Pace(total, done), title
         self._handle = display(self._contents(done, {}, {}), raw=True, display_id=True)

@@ -276,7 +276,7 @@ class TensorBoardLogger(Logger):
 
     def log_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write a row as one event, in a sixth of the time of an event for each number; NaN is left out."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
         row = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if not math.isnan(value)]
         self._writer._get_file_writer().add_summary(Summary(value=row), step)  # noqa: SLF001  opened again after close
