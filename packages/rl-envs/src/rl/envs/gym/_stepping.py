@@ -303,13 +303,14 @@ class Simulator:
     def step(self, action: Any) -> Outcome:
         """Step the environment and record the action."""
         outcome = self._step(action)
-        if len(outcome) != 5:
+        if not isinstance(outcome, tuple | list) or len(outcome) != 5:
             raise SpecError(
                 f"step of {self._name()} returned {_form(outcome)}: Gymnasium needs the 5 values (observation, reward,"
                 " terminated, truncated, info). Return terminated and truncated in place of done"
             )
         self.observed, reward, terminated, truncated, self.info = outcome
-        if reward is None or terminated is None or truncated is None:
+        usual = type(reward) in _NUMBERS and type(terminated) in _FLAGS and type(truncated) in _FLAGS
+        if not usual and not (_is_number(reward) and _is_number(terminated, 1) and _is_number(truncated, 1)):
             raise SpecError(
                 f"step of {self._name()} returned reward={reward!r:.40}, terminated={terminated!r:.40},"
                 f" truncated={truncated!r:.40}: return a number and two booleans"
@@ -329,6 +330,19 @@ class Simulator:
         self.observed, self.info = self._begin(record.seed, record.options)
         for action in record.actions:
             self.observed, *_, self.info = self._step(action)
+
+
+_NUMBERS = frozenset({float, int, np.float32, np.float64})
+_FLAGS = frozenset({bool, np.bool_})
+
+
+def _is_number(value: Any, size: int | None = None) -> bool:
+    """Return whether a reward or a flag is a real number or an array of them, of `size` ones if given; no text."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors of another device
+        return isinstance(value, torch.Tensor) and size in (None, value.numel())
+    return array.dtype.kind in "biuf" and size in (None, array.size)
 
 
 def _form(result: Any) -> str:
