@@ -316,7 +316,7 @@ class Simulator:
                 f" truncated={truncated!r:.40}: return a number and two booleans"
             )
         self.record.actions.append(action)
-        return outcome
+        return outcome  # pyright: ignore[reportReturnType]
 
     def hold(self) -> Outcome:
         """Return the outcome of an environment that is not stepped."""
