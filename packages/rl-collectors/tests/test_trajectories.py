@@ -10,7 +10,7 @@ from rl.collectors import split_trajectories
 
 # any pattern of done flags is numbered, which an environment would have to play first
 from rl.collectors._trajectories import number_trajectories
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 
 patterns = st.tuples(st.integers(1, 4), st.integers(1, 8)).flatmap(
     lambda shape: st.lists(
@@ -102,3 +102,8 @@ def test_trajectories_as_nested_tensors(layout):
         assert torch.equal(part, row[keep])
     with pytest.raises(ArgumentError, match="got both"):
         split_trajectories(data, as_nested=True, padded=False)
+
+
+def test_a_single_step_is_not_split():
+    with pytest.raises(ShapeError, match="got a single step without batch"):
+        split_trajectories(TensorDict(x=torch.zeros(2)))

@@ -109,6 +109,36 @@ def test_a_missing_reward_or_flag_is_refused(outcome, form):
 
 
 @pytest.mark.parametrize("form", ["one", "list"])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"reward": "1"},
+        {"reward": 1j},
+        {"reward": {"team": 1.0}},
+        {"reward": [[1.0], [1.0, 2.0]]},
+        {"ends": ("False", False)},
+        {"ends": (False, np.array([False, True]))},
+        {"ends": ([], False)},
+    ],
+    ids=["text", "complex", "dict", "ragged", "text-as-flag", "two-flags", "no-flag"],
+)
+def test_a_reward_or_flag_that_is_no_number_is_refused(outcome, form):
+    sim = Sim(S.Box(-1, 1, (2,)), np.zeros(2, np.float32), **outcome)
+    env = GymWrapper([sim] if form == "list" else sim)
+    with pytest.raises(SpecError, match=r"step of Sim returned .*return a number and two booleans"):
+        env.step(env.rand_action(env.reset()))
+
+
+@pytest.mark.parametrize("outcome", [None, 3, "abcde", np.zeros(5)])
+def test_a_step_that_returns_no_five_values_is_named(outcome):
+    sim = Sim(S.Box(-1, 1, (2,)), np.zeros(2, np.float32))
+    sim.step = lambda action: outcome
+    env = GymWrapper(sim)
+    with pytest.raises(SpecError, match=f"step of Sim returned one {type(outcome).__name__}: Gymnasium needs"):
+        env.step(env.rand_action(env.reset()))
+
+
+@pytest.mark.parametrize("form", ["one", "list"])
 def test_flags_and_rewards_that_are_arrays_of_one(form):
     ends = np.array([True]), np.array([False])
     sim = Sim(S.Box(-1, 1, (2,)), np.zeros(2, np.float32), reward=np.array([2.0]), ends=ends)

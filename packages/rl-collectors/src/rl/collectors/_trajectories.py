@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import foreign_arguments
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.mdp import FLAGS
 
@@ -79,6 +79,7 @@ def split_trajectories(
 
     Raises:
         ContractError: If neither entry is there.
+        ShapeError: If the batch has no dimension of time.
         ArgumentError: If `as_nested` is combined with ``padded=False``.
 
     Example:
@@ -93,6 +94,8 @@ def split_trajectories(
     if as_nested and not padded:
         raise ArgumentError("split_trajectories takes as_nested or padded=False, got both")
     under = as_tuple("collector" if prefix is None else prefix)
+    if not batch.ndim:
+        raise ShapeError("split_trajectories reads a batch [*B, T] in time order, got a single step without batch")
     steps = batch.batch_size[-1]
     ids = (*under, "traj_ids") if trajectory_key is None else trajectory_key
     flag = as_tuple(done_key)

@@ -152,7 +152,6 @@ class MCAdvantage:
 
     @property
     def contract(self) -> Contract:
-        """Keys that are read and written."""
         reads = [Key(self.rewards_key, ("R",), "rewards of the response", remedy="Score the responses before.")]
         if self.prompt_key is not None:
             reads.append(Key(self.prompt_key, (1,), "number of the prompt", dtype=torch.int64))
@@ -168,10 +167,7 @@ class MCAdvantage:
         return torch.arange(size, device=device) // group
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the advantage into the batch.
-
-        Args:
-            tensordict: Batch of complete groups, ``[B]``.
+        """Write the advantage into a batch of complete groups, ``[B]``.
 
         Raises:
             ContractError: If a key that is read is absent.

@@ -56,7 +56,6 @@ class Dialogue:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
         return self.terminated or self.truncated
 
     @property
@@ -116,12 +115,10 @@ class Group:
 
     @property
     def done(self) -> bool:
-        """Whether all dialogues have ended."""
         return all(one.done for one in self.dialogues)
 
     @property
     def rewards(self) -> list[float]:
-        """Reward of each dialogue."""
         return [one.reward for one in self.dialogues]
 
     @property

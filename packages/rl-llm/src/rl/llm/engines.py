@@ -73,6 +73,7 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """Version of the weights."""
+        ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """Return a response to each prompt, in order.
@@ -81,6 +82,7 @@ class Engine(Protocol):
             prompts: Tokens so far of each dialogue.
             sampling: How responses are sampled.
         """
+        ...
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Return the log-probability of each token given those before it, ``[N]``; 0 for the first one.
@@ -88,6 +90,7 @@ class Engine(Protocol):
         Args:
             rollouts: Tokens.
         """
+        ...
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Replace the weights.

@@ -298,10 +298,7 @@ class ChatEnv:
         return [one[-1].content for one in ones], [bool(one[-1].is_complete) for one in ones]
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Read responses, write rewards, flags and the next prompts under ``next``, and return the batch.
-
-        Args:
-            tensordict: Batch, ``[B]``.
+        """Read responses, write rewards, flags and the next prompts under ``next``, and return the batch, ``[B]``.
 
         Raises:
             ContractError: If the responses are absent.

@@ -311,10 +311,7 @@ class TokenScorer(nn.Module):
         return self.contract.out_keys
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write log-probabilities and entropies of the tokens of a batch.
-
-        Args:
-            tensordict: Batch, ``[*B]``.
+        """Write log-probabilities and entropies of the tokens of a batch, ``[*B]``.
 
         Raises:
             ContractError: If the tokens are absent.

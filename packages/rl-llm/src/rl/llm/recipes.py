@@ -116,7 +116,7 @@ def _run(
     """Train as `train_llm` does, in a run folder with ``config.yaml``."""
     from rl.llm import _processes as processes  # imports torch
     from rl.llm.training import train_llm
-    from rl.trainers.run import StopSignals
+    from rl.trainers.run import StopSignals  # pyright: ignore[reportPrivateImportUsage]
 
     del policy
     folder = Path(resume or out or _next_folder(f"{algorithm.name}-{config.env.replace(':', '-')}-{config.seed}"))

@@ -29,6 +29,7 @@ class RewardParser(Protocol):
             record: Record of the data set.
             text: Text of the answer.
         """
+        ...
 
 
 def _after_thought(text: str) -> str:

@@ -137,6 +137,7 @@ class CallParser(Protocol):
 
     def __call__(self, text: str) -> list[ToolCall]:
         """Return the calls of a text, in order."""
+        ...
 
 
 @final

@@ -122,7 +122,7 @@ def _sampler(model: nn.Module, tokenizer: Any, seed: int, chat_template: str) ->
             text = Path(chat_template).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"train_llm: chat_template must be raw or a text file, got {error}") from error
-        if not isinstance(tokenizer, CharTokenizer):
+        if not hasattr(tokenizer, "alphabet"):
             tokenizer.chat_template = text  # which is saved with the model
     template = ChatTemplate(tokenizer, template=text)
     pad = getattr(tokenizer, "pad_token_id", None)
@@ -247,7 +247,8 @@ class _Run:
         if not isinstance(self.tokenizer, CharTokenizer):  # whose template is one
             pairs = isinstance(method, DPO) and method.dataset
             self.template.check(given=bool(isinstance(method, SFT) or pairs), turns=self.task.max_turns > 1)
-        for task in {self.task, self.eval_task}:
+        tasks: Any = {self.task, self.eval_task}
+        for task in tasks:
             for number, record in enumerate(task.records if isinstance(task, DatasetTask) else (), start=1):
                 try:
                     self.template.prompt(task.problem(record).messages)

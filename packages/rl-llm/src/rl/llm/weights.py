@@ -46,9 +46,11 @@ class WeightStore(Protocol):
     @property
     def version(self) -> int:
         """Version of the current weights."""
+        ...
 
     def acquire(self, weights: Mapping[str, Tensor], reader: int, known: int = 0) -> int:
         """Copy the current weights into `weights` unless they are of version `known`; return their version."""
+        ...
 
 
 _NEXT = {"new": ("init",), "ready": ("start",), "updating": ("update", "finish")}

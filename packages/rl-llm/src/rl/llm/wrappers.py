@@ -108,10 +108,7 @@ class LLMWrapperBase(nn.Module):
         return [template.encode(one)[0] for one in histories]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write responses, or the log-probabilities of given tokens.
-
-        Args:
-            tensordict: Batch, ``[B]``.
+        """Write responses, or the log-probabilities of given tokens, into a batch ``[B]``.
 
         Raises:
             ContractError: If the input is absent.

@@ -317,15 +317,16 @@ class Simulator:
         """Reject what is no outcome of a step.
 
         Raises:
-            SpecError: If there are not five values, or one of them is absent.
+            SpecError: If there are not five values, or reward or flags are no numbers.
         """
-        if len(outcome) != 5:
+        if not isinstance(outcome, tuple | list) or len(outcome) != 5:
             raise SpecError(
                 f"step of {self._name()} returned {_form(outcome)}: Gymnasium needs the 5 values (observation, reward,"
                 " terminated, truncated, info). Return terminated and truncated in place of done"
             )
         _, reward, terminated, truncated, _ = outcome
-        if reward is None or terminated is None or truncated is None:
+        usual = type(reward) in _NUMBERS and type(terminated) in _FLAGS and type(truncated) in _FLAGS
+        if not usual and not (_is_number(reward) and _is_number(terminated, 1) and _is_number(truncated, 1)):
             raise SpecError(
                 f"step of {self._name()} returned reward={reward!r:.40}, terminated={terminated!r:.40},"
                 f" truncated={truncated!r:.40}: return a number and two booleans"
@@ -350,7 +351,13 @@ def _step_all(simulators: Sequence[Simulator], actions: Sequence[Any]) -> list[O
     outcomes = []
     for simulator, action in zip(simulators, actions, strict=True):
         outcome = simulator._step(action)  # noqa: SLF001  as `Simulator.step`
-        if len(outcome) != 5 or outcome[1] is None or outcome[2] is None or outcome[3] is None:
+        if (
+            type(outcome) is not tuple
+            or len(outcome) != 5
+            or type(outcome[1]) not in _NUMBERS
+            or type(outcome[2]) not in _FLAGS
+            or type(outcome[3]) not in _FLAGS
+        ):
             simulator.check(outcome)
         simulator.observed, simulator.info = outcome[0], outcome[4]
         simulator.record.actions.append(action)
@@ -361,6 +368,19 @@ def _step_all(simulators: Sequence[Simulator], actions: Sequence[Any]) -> list[O
 def _are_false(flags: Sequence[Any]) -> bool:
     """Whether each flag is False itself, not a number or an array that equals it."""
     return all([one is False for one in flags])  # noqa: C419  a generator takes twice the time
+
+
+_NUMBERS = frozenset({float, int, np.float32, np.float64})
+_FLAGS = frozenset({bool, np.bool_})
+
+
+def _is_number(value: Any, size: int | None = None) -> bool:
+    """Return whether a reward or a flag is a real number or an array of them, of `size` ones if given; no text."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors of another device
+        return isinstance(value, torch.Tensor) and size in (None, value.numel())
+    return array.dtype.kind in "biuf" and size in (None, array.size)
 
 
 def _form(result: Any) -> str:

@@ -68,11 +68,12 @@ def make_norm(
     Raises:
         ArgumentError: if more than one required argument is left out.
     """
-    if not callable(norm_class):
-        raise ArgumentError(f"{owner}: norm_class must be a class of modules, got {norm_class!r:.100}")
     given = dict(kwargs or {})
     named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(norm_class).parameters.values()
+    try:
+        parameters = inspect.signature(norm_class).parameters.values()
+    except TypeError as error:
+        raise ArgumentError(f"{owner}: norm_class must be a class of modules, got {norm_class!r:.100}") from error
     needed = [p for p in parameters if p.default is p.empty and p.kind not in named and p.name not in given]
     if len(needed) > 1:
         name = getattr(norm_class, "__name__", norm_class)
