@@ -27,6 +27,7 @@ EXTRA_MODULES = {
         "rl.core.hookspecs",
         "rl.core.keys",
         "rl.core.mdp",
+        "rl.core.policy_program",
         "rl.core.tensor_functions",
         "rl.core.arguments",
         "rl.core.settings",

@@ -79,6 +79,12 @@ def test_random_networks_equal_torch(rows, seed):
     assert near(found, wanted.float())
 
 
+def test_a_layer_that_is_used_twice_is_computed_twice():
+    act, same = nn.Tanh(), nn.Linear(5, 5)
+    net, x = nn.Sequential(same, act, same, act), torch.randn(6, 5)
+    assert near(step_of(net)(x)[0], net(x))
+
+
 def test_each_instruction_set_returns_the_same_bits():
     torch.manual_seed(0)
     net = nn.Sequential(

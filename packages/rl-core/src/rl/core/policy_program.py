@@ -171,7 +171,8 @@ class ProgramBuilder:
         if kind.__dict__.get("forward", kind.forward if isinstance(module, nn.Module) else None) is None:
             self.reject(f"{getattr(module, '__name__', kind.__name__)} is a function")
         if getattr(kind, "forward", None) is nn.Sequential.forward:
-            for layer in module:
+            layers: Any = module  # not its children, which lack the second of two equal layers
+            for layer in layers:
                 inputs = self.network(layer, *inputs)
             return inputs
         if len(inputs) == 1 and kind in _LAYERS:

@@ -185,7 +185,7 @@ def _split(builder: ProgramBuilder, both: Register, **settings: float) -> tuple[
     """Describe a mean, and a scale from its logarithm."""
     mean, raw, scale = (Register((both.width or 0) // 2) for _ in range(3))
     builder.add("split", [both], [mean, raw])
-    builder.add("scale", [raw], [scale], mapping="exp", **settings)
+    builder.add("scale", [raw], [scale], (), mapping="exp", **settings)
     return mean, scale
 
 

@@ -144,7 +144,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         kind, settings = self.distribution_class, dict(self.distribution_kwargs)
         names = [as_tuple(key)[-1] for key in key_list(list(self.dist_keys))]
         score = Register(0) if self.return_log_prob else None
-        how = {"how": self.default_interaction_type}
+        how: dict[str, Any] = {"how": self.default_interaction_type}
         known = dict(zip(names, params, strict=True))
         mask = known.pop("mask", None)
         settings = {key: value for key, value in settings.items() if (key, value) != ("neg_inf", -torch.inf)}
