@@ -68,7 +68,7 @@ class Shell:
     def run(self, command: str) -> str:
         """Run a command that must succeed; `rl train` with few frames. Its output."""
         self.lines += 1
-        command = command.replace("pip install -e ", "pip install ")  # which needs `editables` of an index
+        command = command.replace('install -e "', 'install "./')  # an editable one needs `editables` of an index
         if found := re.search(r"\brl train (\w+)", command):
             few = FEW.format(number=self.lines)
             command = command.replace("   #", f" {few} {PER_RECIPE[found[1]]} #") if "#" in command else command

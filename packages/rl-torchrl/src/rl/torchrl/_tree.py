@@ -78,7 +78,7 @@ def look_up(module: str, below: str, name: str) -> Any:
     """Return a name of a module of TorchRL.
 
     Args:
-        module: Full name of the module that is asked.
+        module: Full name of the module that has the attribute.
         below: Its path below `torchrl`; empty for the root.
         name: Name in the module.
 
