@@ -90,7 +90,7 @@ class Tree:
             parts.append(tree.rollout)  # pyright: ignore[reportArgumentType] - only the root has none
         if not parts:
             raise ArgumentError("Tree.rollout_from_path: an empty path has no steps")
-        return torch.cat(parts)  # pyright: ignore[reportCallIssue, reportArgumentType] - TensorDicts are not typed there
+        return TensorDict.cat(parts, 0)
 
 
 @dataclass(eq=False)
@@ -237,7 +237,7 @@ class MCTSForest:
             (branch,) = self._states[name].values()
             steps.append(branch.step)
             name = branch.after
-        rollout = torch.stack(steps)  # pyright: ignore[reportCallIssue, reportArgumentType] - TensorDicts are not typed there
+        rollout = TensorDict.stack(steps, 0)
         data = rollout[-1].get(NEXT).select(*self.observation_keys)
         return Tree(data, rollout, first.visits, first.win_count, self._below(name, frozenset(passed)))
 
