@@ -31,11 +31,12 @@ WIDTH = 88  # columns of a code block that the page shows without scrolling
 
 def code_lines(path: Path) -> list[tuple[int, str]]:
     """The lines of the code blocks of a page, with their numbers."""
-    inside, found = False, []
+    inside, formula, found = False, False, []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if line.startswith("```"):
-            inside = not inside
-        elif inside:
+            inside = not (inside or formula)
+            formula = line == "```{math}"  # not shown as it is written
+        elif inside and not formula:
             found.append((number, line))
     return found
 
