@@ -38,7 +38,7 @@ copybutton_line_continuation_character = "\\"
 html_theme = "furo"
 html_title = "rl"
 html_favicon = "_static/favicon.svg"
-html_static_path = ["_static"]
+html_static_path = ["_static", "images/agents"]
 html_extra_path = ["reference/extra"]
 html_css_files = ["site.css"]
 html_copy_source = False
@@ -65,6 +65,7 @@ def _mathjax() -> str:
 
 html_static_path.append(_mathjax())
 mathjax_path = "tex-svg.js"
+mathjax3_config = {"svg": {"displayAlign": "left", "displayIndent": "0"}}
 
 
 SCRIPT = re.compile(r"(?:packages/)?(rl-[\w-]+/benchmarks/\w+)\.py")
