@@ -58,13 +58,30 @@ def make(folder: Path) -> None:
     for kind in KINDS:
         tasks = by_task([case for case in cases if kind_of(case) == kind])
         if tasks:
-            lines += [f"## {kind}", "", *table(tasks), "", ":::{container} curves", ""]
+            lines += [
+                f"## {kind}",
+                "",
+                ":::{container} numbers",
+                "",
+                *table(tasks),
+                "",
+                ":::",
+                "",
+            ]
+            lines += [":::{container} curves", ""]
             for task, ours in tasks.items():
                 picture = folder / "curves" / f"{slug(task)}.svg"
                 draw(task, ours, folder, picture)
                 names = ", ".join(case["recipe"] for case in ours)
                 lines.append(f"![Returns of {names} on {task}](curves/{picture.name})")
             lines += ["", ":::", ""]
+    chosen = [
+        case
+        for case in cases
+        if case["env"] == "CartPole-v1" and case["recipe"].endswith("ppo")
+    ]
+    if chosen:
+        draw("CartPole-v1", chosen, folder, folder / "curves" / "landing.svg")
     (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -154,6 +171,10 @@ def draw(task: str, cases: list[dict[str, Any]], folder: Path, path: Path) -> No
     axes = figure.subplots()
     axes.set_title(task.rpartition(":")[2], color=GRAY)
     axes.set_xlabel("frames", color=GRAY)
+    if len(cases) > 1:
+        axes.set_xscale(
+            "log"
+        )  # some algorithms take a hundred times the frames of others
     axes.set_ylabel("return", color=GRAY)
     axes.tick_params(colors=GRAY)
     axes.grid(visible=True, alpha=0.25, color=GRAY)
