@@ -240,14 +240,11 @@ class Writer:
             if isinstance(part, str):
                 parts.append(part)
             else:
-                path = _canonical(part)
-                root = ".".join(
-                    path.split(".")[:2]
-                )  # a class may repeat a name of its package
-                known = self.documented.get(path) or self.documented.get(
-                    f"{root}.{part.name}"
-                )
-                parts.append(known or part.name)
+                # A class may repeat a name of its package, as `DTConfig = DTConfig`.
+                scope = getattr(part.parent, "path", "")
+                again = ".".join([*scope.split(".")[:2], part.name])
+                known = self.documented.get(_canonical(part), again)
+                parts.append(self.documented.get(known, part.name))
         return "".join(parts)
 
 

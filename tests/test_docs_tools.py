@@ -57,3 +57,13 @@ def test_broken_links_of_a_site_are_found(tmp_path):
     (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#no">2</a><img src="no.png">')
     (tmp_path / "b.html").write_text('<p id="here"><a href="https://x.org/">3</a><a href="#here">4</a></p>')
     assert list(check_links.broken(tmp_path)) == ["a.html: b.html#no", "a.html: no.png"]
+
+
+PAGES = [page for page in sorted((ROOT / "docs" / "algorithms").glob("*.md")) if page.stem != "index"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_page_of_an_algorithm_has_its_formula_and_its_options(page):
+    text = page.read_text()
+    assert "```{math}\n" in text
+    assert f"```{{include}} options/{page.stem}.md\n" in text
