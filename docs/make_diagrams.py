@@ -163,7 +163,7 @@ def frame() -> Diagram:
     drawing.box("estimator", (600, 60), "estimator", "advantage", wide=140)
     drawing.box("buffer", (600, 170), "replay buffer", "rows [N], index", wide=150)
     drawing.box("loss", (600, 275), "loss", "loss_*, diagnostics", wide=160, hot=True)
-    drawing.box("optimizer", (370, 275), "optimizer, targets", wide=150)
+    drawing.box("optimizer", (355, 275), "optimizer, targets", wide=150)
     drawing.arrow("env", "policy", "root")
     drawing.path(((205, 170), (245, 170), (245, 60), (282, 60)))
     drawing.text((252, 120), "step", "small left")
@@ -175,7 +175,7 @@ def frame() -> Diagram:
     drawing.path(((670, 60), (770, 60), (770, 275), (683, 275)))
     drawing.arrow("buffer", "loss", "samples [n]")
     drawing.arrow("loss", "optimizer", "gradients")
-    drawing.path(((295, 275), (110, 275), (110, 196)))
+    drawing.path(((280, 275), (110, 275), (110, 196)))
     drawing.text((200, 268), "weights")
     drawing.path(((370, 37), (370, 16), (110, 16), (110, 34)))
     drawing.text((240, 12), "step_mdp: next becomes root")
@@ -228,17 +228,17 @@ def recurrent() -> Diagram:
             (x, 70),
             f"policy, step {name}",
             "hidden, is_init",
-            wide=170,
+            wide=146,
             hot=number == 0,
         )
         drawing.box(
-            f"r{number}", (x, 170), f"row {name}", "hidden, next.hidden", wide=170
+            f"r{number}", (x, 170), f"row {name}", "hidden, next.hidden", wide=146
         )
         drawing.arrow(f"p{number}", f"r{number}", "stored")
         if number:
             drawing.arrow(f"p{number - 1}", f"p{number}", "step_mdp")
-    drawing.path(((20, 70), (62, 70)))
-    drawing.text((40, 60), "zeros")
+    drawing.path(((30, 70), (74, 70)))
+    drawing.text((50, 60), "zeros")
     drawing.text(
         (610, 30), "is_init: an episode began, so zeros in place of what was carried"
     )

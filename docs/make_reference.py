@@ -66,13 +66,20 @@ class Package:
         """Functions and values, which share a page."""
         return [one for one in self.entries if one[2] is None or not one[2].is_class]
 
+    def documented(self, entry: Entry) -> str:
+        """The path of an entry of a module, which may be that of the same object at the root."""
+        _, path, target = entry
+        own = (p for _, p, one in self.entries if one is not None and one is target)
+        return path if target is None else next(own, path)
+
     def paths(self) -> Iterator[tuple[str, str]]:
         """Each path under which an object may be imported, with the documented one."""
         extra = [one for _, entries in self.extra.values() for one in entries]
-        for _, path, target in [*extra, *self.entries]:
-            yield path, path
+        for one in [*extra, *self.entries]:
+            _, path, target = one
+            yield path, self.documented(one)
             if target is not None:
-                yield target.path, path
+                yield target.path, self.documented(one)
 
 
 def load(name: str, package: Path) -> griffe.Module:
@@ -103,6 +110,33 @@ def exported(module: Any, prefix: str | None = None) -> Iterator[Entry]:
             yield name, f"{prefix}.{name}", target
 
 
+def formulas() -> dict[str, list[str]]:
+    """The formula of each loss, from the first page of an algorithm that has it, and those of the estimators."""
+    docs = ROOT / "docs"
+    math = re.compile(r"^```\{math\}\n.*?^```$", re.DOTALL | re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[([^]]+)\]\(([\w-]+)\.md\) \|(.*)",
+        (docs / "algorithms" / "index.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    found: dict[str, list[str]] = {}
+    for title, page, rest in rows:
+        text = (docs / "algorithms" / f"{page}.md").read_text(encoding="utf-8")
+        parts = [part for part in text.split("\n## ") if math.search(part)]
+        for name in re.findall(r"`(\w+Loss)`", rest):
+            part = next((one for one in parts[1:] if f"`{name}`" in one), parts[0])
+            link = f"As on the page of [{title}](../../../algorithms/{page}.md):"
+            found.setdefault(name, [link, "", *math.findall(part), ""])
+    text = (docs / "howto" / "losses.md").read_text(encoding="utf-8")
+    text = text.partition("## Estimators")[2]
+    names = re.findall(r"^\| `(\w+)\(", text.partition("```")[0], re.MULTILINE)
+    link = "Formulas, with the value `v`, `d` for `done`, `e` for `terminated`: "
+    link += "[estimators](../../../howto/losses.md#estimators)."
+    for name in names:
+        found[name] = [link, "", *math.findall(text)[:1], ""]
+    return found
+
+
 class Writer:
     """Writes pages; knows the documented path of every object, for links in signatures."""
 
@@ -111,6 +145,7 @@ class Writer:
             path: name for package in packages for path, name in package.paths()
         }
         self.sources: dict[Path, Path] = {}
+        self.formulas = formulas()
 
     def package(self, package: Package) -> None:
         """Write all pages of a package."""
@@ -130,8 +165,12 @@ class Writer:
             top = [f"[Reference](../index.md) / [{package.root}](index.md)", ""]
             page = ["---", "orphan: true", "---", "", f"# {name}", "", *top]
             page += [text_of(module), ""]
-            lines = self.entries(entries)
-            write(folder / f"{name}.md", [*page, *lines])
+            here = [one for one in entries if package.documented(one) == one[1]]
+            again = [one for one in entries if package.documented(one) != one[1]]
+            if again:
+                rows = [(package.documented(one), one[0], one[2]) for one in again]
+                page += ["## Also at the root of the package", "", *table(rows)]
+            write(folder / f"{name}.md", [*page, *self.entries(here)])
 
     def overview(self, package: Package) -> list[str]:
         """The page with the tables of a package."""
@@ -169,7 +208,8 @@ class Writer:
         if target is None:
             return block("py:data", path, ["Re-exported from a third-party package."])
         if target.is_class:
-            body = [*self.about(target), *docstring(target), *self.methods(target)]
+            said = [*docstring(target), *self.formulas.get(target.name, [])]
+            body = [*self.about(target), *said, *self.methods(target)]
             return block("py:class", path + self.signature(target), body)
         body = [*self.about(target), *docstring(target)]
         kind = "py:function" if target.is_function else "py:data"
