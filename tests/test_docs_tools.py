@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from fresh_env import ROOT
 sys.path.insert(0, str(ROOT / "docs"))
 import check_links
 import make_options
+import make_reference
 import make_results
 
 
@@ -67,3 +69,45 @@ def test_the_page_of_an_algorithm_has_its_formula_and_its_options(page):
     text = page.read_text()
     assert "```{math}\n" in text
     assert f"```{{include}} options/{page.stem}.md\n" in text
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Pages of rl-replay and rl-core."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make_reference, "OUT", tmp_path_factory.mktemp("reference"))
+        packages = [make_reference.Package(ROOT / "packages" / name) for name in ("rl-core", "rl-replay")]
+        writer = make_reference.Writer(packages)
+        for package in packages:
+            writer.package(package)
+        yield make_reference.OUT
+
+
+def test_each_public_name_has_an_entry_of_the_reference(reference):
+    import rl.replay
+
+    listed = (reference / "rl-replay" / "index.md").read_text()
+    for name in set(rl.replay.__all__) - {"__version__"}:
+        assert f"`{name}`" in listed or f"`{name} <rl.replay.{name}>`" in listed, name
+    pages = "".join(page.read_text() for page in (reference / "rl-replay").glob("*.md"))
+    entries = set(re.findall(r"{py:(?:class|function|data)} rl\.replay\.(\w+)", pages))
+    assert entries == set(rl.replay.__all__) - {"__version__"}
+
+
+def test_signatures_have_types_under_the_names_of_the_reference(reference):
+    page = (reference / "rl-replay" / "ReplayBuffer.md").read_text()
+    assert "storage: rl.core.interfaces.Storage | None = None" in page
+    assert re.search(r"{py:method} sample\(.*\) -> ", page)
+
+
+def test_an_entry_links_to_the_line_of_its_source(reference):
+    page = (reference / "rl-core" / "Contract.md").read_text()
+    link = 'href="../../../source/rl/core/contract.html#L-'
+    line = int(page.partition(link)[2].partition('"')[0])
+    source = (ROOT / "packages/rl-core/src/rl/core/contract.py").read_text().splitlines()
+    assert "class Contract" in "\n".join(source[line - 1 : line + 2])
+
+
+@pytest.mark.parametrize("name", ["SACLoss", "KLPENPPOLoss", "GAE", "VTrace"])
+def test_losses_and_estimators_have_formulas(name):
+    assert "```{math}" in "\n".join(make_reference.formulas()[name])
