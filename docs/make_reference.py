@@ -280,10 +280,11 @@ class Writer:
             if isinstance(part, str):
                 parts.append(part)
             else:
-                # A class may repeat a name of its package, as `DTConfig = DTConfig`.
-                scope = getattr(part.parent, "path", "")
-                again = ".".join([*scope.split(".")[:2], part.name])
-                known = self.documented.get(_canonical(part), again)
+                # From a folder of a package, or repeated in a class: known at the package's root.
+                path, scope = _canonical(part), getattr(part.parent, "path", "")
+                roots = [".".join(one.split(".")[:2]) for one in (path, scope)]
+                tried = [path, *(f"{root}.{part.name}" for root in roots)]
+                known = next((one for one in tried if one in self.documented), "")
                 parts.append(self.documented.get(known, part.name))
         return "".join(parts)
 
