@@ -145,6 +145,7 @@ class Writer:
             path: name for package in packages for path, name in package.paths()
         }
         self.sources: dict[Path, Path] = {}
+        self.names = {path.rpartition(".")[2] for path in self.documented.values()}
         self.formulas = formulas()
 
     def package(self, package: Package) -> None:
@@ -285,7 +286,9 @@ class Writer:
                 roots = [".".join(one.split(".")[:2]) for one in (path, scope)]
                 tried = [path, *(f"{root}.{part.name}" for root in roots)]
                 known = next((one for one in tried if one in self.documented), "")
-                parts.append(self.documented.get(known, part.name))
+                # Sphinx would take another package's `Sequence` for ours of that name.
+                other = path if part.name in self.names else part.name
+                parts.append(self.documented.get(known, other))
         return "".join(parts)
 
 
