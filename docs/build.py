@@ -58,10 +58,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     options, more = parser.parse_known_args(arguments)
     if options.html is None:
-        steps = ["make_reference.py", "make_results.py"]
-        commands = [[sys.executable, str(DOCS / step)] for step in steps]
+        steps = ["reference", "options", "diagrams", "results"]
+        commands = [[sys.executable, str(DOCS / f"make_{step}.py")] for step in steps]
+        html = str(BUILD / "html")
         sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"]
-        commands.append([*sphinx, "-b", "html", str(DOCS), str(BUILD / "html"), *more])
+        sphinx += ["-j", "auto", "-d", str(BUILD / "doctrees"), "-b", "html"]
+        commands.append([*sphinx, str(DOCS), html, *more])
+        commands.append([sys.executable, str(DOCS / "check_links.py"), html])
         for command in commands:
             if status := subprocess.call(command, cwd=DOCS.parent):
                 return status
