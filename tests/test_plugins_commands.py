@@ -17,10 +17,7 @@ from test_plugins_page import FILE, PAGE
 
 BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 NEEDS = (*TRAINER_NEEDS, "hatchling", "pytest")
-FEW = (
-    "--display none --total-frames 128 --eval-episodes 1 --final-eval-episodes 1 --num-envs 2 --out run-{number}"
-    " --overwrite"
-)
+FEW = "--display none --total-frames 128 --eval-episodes 1 --final-eval-episodes 1 --num-envs 2 --out run-{number}"
 PER_RECIPE = {"ppo": "--frames-per-batch 64 --minibatch-size 32 --epochs 1", "dqn": "--learning-starts 32"}
 
 
