@@ -11,7 +11,7 @@ from torch import Tensor
 from rl.core.arguments import as_integer
 from rl.core.errors import ArgumentError
 from rl.core.interfaces import Leaves
-from rl.core.specs import Binary, Bounded, Categorical, Composite
+from rl.core.specs import Binary, Bounded, Categorical, Composite, TensorSpec
 from rl.envs.native._base import NativeEnv, action_index, discrete_action
 from rl.envs.native._games import MOVES, transitions
 
@@ -35,6 +35,13 @@ def choose(candidates: Tensor, number: Tensor) -> Tensor:
     rank = (number * order[..., -1]).to(torch.int16).unsqueeze(-1)
     found = torch.searchsorted(order, rank, right=True).squeeze(-1)
     return found.clamp_max(candidates.shape[-1] - 1)
+
+
+def _observed(observation: TensorSpec, state: Composite) -> Composite:
+    """Return the spec of what is written: the observation, and the state."""
+    written = Composite(observation=observation)
+    written.update(state)
+    return written
 
 
 class _Board(NativeEnv):
@@ -135,7 +142,7 @@ class SnakeEnv(_Board):
             food=cell.clone(),
             heading=Categorical(4),
         )
-        self.observation_spec = Composite(observation=Binary(4 * self.cells, dtype=torch.bool), **dict(state.items()))
+        self.observation_spec = _observed(Binary(4 * self.cells, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -236,7 +243,7 @@ class BreakoutEnv(_Board):
             velocity=Bounded(-1, 1, shape=(2,), dtype=torch.int64),
             paddle=Categorical(columns),
         )
-        self.observation_spec = Composite(observation=Binary(4 * self.cells, dtype=torch.bool), **dict(state.items()))
+        self.observation_spec = _observed(Binary(4 * self.cells, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -506,8 +513,7 @@ class DoorKeyEnv(_Board):
             heading=Categorical(4),
             carries=Binary(1, dtype=torch.bool),
         )
-        observation = Binary(6 * view * view + 1, dtype=torch.bool)
-        self.observation_spec = Composite(observation=observation, **dict(state.items()))
+        self.observation_spec = _observed(Binary(6 * view * view + 1, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:

@@ -248,9 +248,8 @@ class PixelRenderTransform(Transform):
         pass_tensordict: bool = False,  # noqa: FBT001, FBT002  as TorchRL has it
         **options: Any,
     ) -> None:
-        super().__init__(
-            [], ["pixels"] if out_keys is None else [out_keys] if isinstance(out_keys, tuple) else out_keys
-        )
+        keys: Any = ["pixels"] if out_keys is None else [out_keys] if isinstance(out_keys, tuple) else out_keys
+        super().__init__([], keys)
         if len(self.out_keys) != 1:
             raise ArgumentError(f"PixelRenderTransform writes one entry, got out_keys={self.out_keys}")
         self.preproc, self.as_non_tensor, self.render_method = preproc, as_non_tensor, render_method

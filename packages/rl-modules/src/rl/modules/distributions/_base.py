@@ -199,8 +199,8 @@ class NormalParamExtractor(nn.Module):
         builder.add("split", [first], [loc, raw])
         low = self.scale_lb
         if isinstance(self._mapping, partial):
-            settings = {"mapping": "softplus", "shift": self._mapping.keywords["shift"]}
-            builder.add("scale", [raw], [scale], plus=self._mapping.keywords["least"], low=low, **settings)
+            shift, least = (self._mapping.keywords[name] for name in ("shift", "least"))
+            builder.add("scale", [raw], [scale], plus=least, low=low, mapping="softplus", shift=shift)
         elif self._mapping is torch.exp:
             builder.add("scale", [raw], [scale], mapping="exp", low=math.log(low) if low else -math.inf)
         elif self._mapping in (softplus, torch.relu):
