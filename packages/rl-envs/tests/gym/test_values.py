@@ -122,7 +122,7 @@ def test_a_missing_reward_or_flag_is_refused(outcome, form):
     ],
     ids=["text", "complex", "dict", "ragged", "text-as-flag", "two-flags", "no-flag"],
 )
-def test_a_reward_or_flag_that_is_no_number_is_refused(outcome, form):
+def test_a_reward_or_flag_without_a_number_is_rejected(outcome, form):
     sim = Sim(S.Box(-1, 1, (2,)), np.zeros(2, np.float32), **outcome)
     env = GymWrapper([sim] if form == "list" else sim)
     with pytest.raises(SpecError, match=r"step of Sim returned .*return a number and two booleans"):

@@ -183,7 +183,7 @@ class BreakoutEnv(_Board):
     """Breakout on a small board: return the ball with the paddle, and clear the bricks.
 
     The ball moves one cell diagonally in a step and turns at the sides, the ceiling and at bricks, which it removes;
-    when the last is gone, three new rows appear. The paddle is three cells of the last row. A ball that it meets goes
+    after the last one three new rows appear. The paddle is three cells of the last row. A ball that it meets goes
     up; if the paddle moved in this step, the ball leaves in the paddle's direction.
 
     Reads ``action`` (stay, left, right: one-hot ``[*B, 3]``, or int64 ``[*B]``), and the state: ``bricks`` (bool
