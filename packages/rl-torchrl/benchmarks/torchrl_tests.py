@@ -6,7 +6,8 @@ Run it with a checkout of https://github.com/pytorch/rl, and the files to run (a
 One set of parameters of each test function is run, the first. Mocks come from `torchrl.testing` of the checkout,
 and so do the helpers of `torchrl._utils`. Left out are tests that TorchRL skips on this machine, those that read a
 private attribute of another object or replace attributes of modules, and those that use a private name of TorchRL.
-A name that has no counterpart fails the tests that use it.
+A test that fails because it uses a name that has no counterpart is counted apart, as absent; it is one that tests
+public behaviour too, so that two ratios are printed. TorchRL's switch of its warnings, ``RL_WARNINGS``, is off.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ CHECKOUT = "TORCHRL_TESTS_CHECKOUT"
 class _Absent(type):
     """A name that has no counterpart: it may be imported, and raises where a test uses it."""
 
-    running = False
+    running = used = False
     why = ""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") or _Absent.running:
+            _Absent.used |= not name.startswith("__")
             raise AttributeError(cls.why)
         return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if _Absent.running:
+            _Absent.used = True
             raise ImportError(cls.why)
         return cls
 
@@ -88,6 +91,10 @@ class _Checkout:
         return getattr(self._utils, name, None)
 
 
+def _exists(module: Path) -> bool:
+    return module.is_dir() or module.with_suffix(".py").exists()
+
+
 def _stand_in(checkout: Path) -> None:
     """Install `torchrl`, with names that may be imported though they have no counterpart."""
     from rl import torchrl
@@ -109,7 +116,7 @@ def _stand_in(checkout: Path) -> None:
 
     def any_module(self: Any, fullname: str, path: Any, target: Any = None) -> Any:
         spec = find(self, fullname, path, target)
-        named = fullname.startswith("torchrl.") and (checkout / fullname.replace(".", "/")).with_suffix(".py").exists()
+        named = fullname.startswith("torchrl.") and _exists(checkout / fullname.replace(".", "/"))
         return ModuleSpec(fullname, self, is_package=True) if spec is None and named else spec
 
     _tree.look_up, _tree.Finder.find_spec = tolerant, any_module
@@ -150,16 +157,22 @@ if CHECKOUT in os.environ:  # this file is a plugin of pytest, in the process of
     _results: dict[str, tuple[str, str]] = {}
     _stand_in(Path(os.environ[CHECKOUT]))
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(metafunc: Any) -> None:
+        """Keep the first set of parameters of each test."""
+        parametrize = metafunc.parametrize
+
+        def first(names: Any, values: Any, *more: Any, ids: Any = None, **options: Any) -> None:
+            parametrize(names, [*values][:1], *more, ids=[*ids][:1] if isinstance(ids, (list, tuple)) else ids, **options)
+
+        metafunc.parametrize = first
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(items: list[Any]) -> None:
-        """Keep the first set of parameters of each test, and of those that do not test private behaviour."""
-        first: dict[str, Any] = {}
-        for item in items:
-            first.setdefault(item.nodeid.partition("[")[0], item)
-        for name, item in first.items():
-            if _private(item):
-                _results[name] = ("left out", "private")
-        items[:] = [item for name, item in first.items() if name not in _results]
+        """Leave tests of private behaviour out."""
+        left_out = [item for item in items if _private(item)]
+        _results.update({item.nodeid.partition("[")[0]: ("left out", "private") for item in left_out})
+        items[:] = [item for item in items if item not in left_out]
 
     def _stop(*args: Any) -> None:
         raise TimeoutError(f"longer than {SECONDS_OF_A_TEST} s")
@@ -169,7 +182,7 @@ if CHECKOUT in os.environ:  # this file is a plugin of pytest, in the process of
         """Run a test with a time limit; names without a counterpart raise."""
         signal.signal(signal.SIGALRM, _stop)
         signal.alarm(SECONDS_OF_A_TEST)
-        _Absent.running = True
+        _Absent.running, _Absent.used = True, False
         try:
             return (yield)
         finally:
@@ -184,7 +197,8 @@ if CHECKOUT in os.environ:  # this file is a plugin of pytest, in the process of
             _results[name] = ("left out", "skipped")
         elif report.failed:
             lines = str(report.longrepr).strip().splitlines()
-            _results[name] = ("failed", next((line[1:].strip() for line in lines if re.match(r"E\s", line)), lines[-1]))
+            outcome = "absent" if _Absent.used else "failed"
+            _results[name] = (outcome, next((line[1:].strip() for line in lines if re.match(r"E\s", line)), lines[-1]))
         elif report.when == "call":
             _results.setdefault(name, ("passed", ""))
 
@@ -206,7 +220,7 @@ def run(checkout: Path, file: str) -> dict[str, tuple[str, str]]:
         subprocess.run(
             [*command, "-W", "ignore", "--tb=short", file],
             cwd=checkout / "test",
-            env={**os.environ, "PYTHONPATH": path, REPORT: str(report), CHECKOUT: str(checkout.resolve())},
+            env={**os.environ, "RL_WARNINGS": "False", "PYTHONPATH": path, REPORT: str(report), CHECKOUT: str(checkout.resolve())},
             timeout=SECONDS_OF_A_FILE,
             capture_output="-v" not in sys.argv,
             check=False,
@@ -228,15 +242,19 @@ def main() -> None:
         results = run(checkout, file)
         counts = Counter(outcome for outcome, _ in results.values())
         total += counts
-        reasons += Counter(re.sub(r"0x\w+", "0x", why)[:160] for outcome, why in results.values() if outcome == "failed")
-        sys.stdout.write(f"{file:45}" + "".join(f"{counts[of]:6} {of}" for of in ("passed", "failed", "left out")) + "\n")
+        reasons += Counter(re.sub(r"0x\w+", "0x", why)[:160] for outcome, why in results.values() if outcome in {"failed", "absent"})
+        sys.stdout.write(f"{file:45}" + "".join(f"{counts[of]:6} {of}" for of in ("passed", "failed", "absent", "left out")) + "\n")
         sys.stdout.flush()
         if "TORCHRL_TESTS_KEEP" in os.environ:
             Path(os.environ["TORCHRL_TESTS_KEEP"], file.replace("/", "_") + ".json").write_text(json.dumps(results, indent=1))
     for why, number in reasons.most_common(40):
         sys.stdout.write(f"{number:5}  {why}\n")
-    tried = total["passed"] + total["failed"]
-    sys.stdout.write(f"{total['passed']} of {tried} pass, {total['passed'] / max(tried, 1):.0%}; left out {total['left out']}\n")
+    passed, tried = total["passed"], total["passed"] + total["failed"]
+    public = tried + total["absent"]
+    sys.stdout.write(
+        f"{passed} of {public} pass, {passed / max(public, 1):.0%}; {passed / max(tried, 1):.0%} of the {tried} whose names"
+        f" are here; left out {total['left out']}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ _SPELLED = {
     "EnvBase": "rl.torchrl._envs",
     "ObservationTransform": "rl.torchrl._envs",
     "Transform": "rl.torchrl._envs",
+    "gym_backend": "rl.torchrl._envs",
+    "set_gym_backend": "rl.torchrl._envs",
 }
 """Modules of names that are not those of the other packages: they accept TorchRL's spellings."""
 
