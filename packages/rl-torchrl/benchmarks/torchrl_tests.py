@@ -8,6 +8,7 @@ and so do the helpers of `torchrl._utils`. Left out are tests that TorchRL skips
 private attribute of another object or replace attributes of modules, and those that use a private name of TorchRL.
 A test that fails because it uses a name that has no counterpart is counted apart, as absent; it is one that tests
 public behaviour too, so that two ratios are printed. TorchRL's switch of its warnings, ``RL_WARNINGS``, is off.
+A file that takes too long counts with the tests that ended.
 """
 
 from __future__ import annotations
@@ -26,25 +27,61 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-FILES = """
-test_specs.py test_distributions.py test_exploration.py test_postprocs.py
-envs/test_step_mdp.py envs/test_env_base.py envs/test_nested.py envs/test_special.py
-modules/test_actor.py modules/test_mlp_conv.py modules/test_multiagent_models.py modules/test_qvalue_actor.py
-modules/test_rnn.py modules/test_td_module.py modules/test_value_transforms.py
-objectives/test_a2c.py objectives/test_bc.py objectives/test_cql.py objectives/test_ddpg.py objectives/test_dqn.py
-objectives/test_iql.py objectives/test_loss_module.py objectives/test_ppo.py objectives/test_sac.py
-objectives/test_tqc.py objectives/test_values.py
-rb/test_composable.py rb/test_ensemble.py rb/test_her.py rb/test_prioritized.py rb/test_rb_core.py
-rb/test_rb_transforms.py rb/test_samplers.py rb/test_storages.py rb/test_writers.py
-transforms/test_action_transforms.py transforms/test_clip_transform.py transforms/test_compose_and_env.py
-transforms/test_device_transforms.py transforms/test_env_transforms.py transforms/test_key_transforms.py
-transforms/test_module_transforms.py transforms/test_normalization.py transforms/test_observation_transforms.py
-transforms/test_reward_transforms.py transforms/test_tensor_transforms.py transforms/test_timer_video.py
-""".split()
+FILES = [
+    "test_specs.py",
+    "test_distributions.py",
+    "test_exploration.py",
+    "test_postprocs.py",
+    "envs/test_step_mdp.py",
+    "envs/test_env_base.py",
+    "envs/test_nested.py",
+    "envs/test_special.py",
+    "modules/test_actor.py",
+    "modules/test_mlp_conv.py",
+    "modules/test_multiagent_models.py",
+    "modules/test_qvalue_actor.py",
+    "modules/test_rnn.py",
+    "modules/test_td_module.py",
+    "modules/test_value_transforms.py",
+    "objectives/test_a2c.py",
+    "objectives/test_bc.py",
+    "objectives/test_cql.py",
+    "objectives/test_ddpg.py",
+    "objectives/test_dqn.py",
+    "objectives/test_iql.py",
+    "objectives/test_loss_module.py",
+    "objectives/test_ppo.py",
+    "objectives/test_sac.py",
+    "objectives/test_tqc.py",
+    "objectives/test_values.py",
+    "rb/test_composable.py",
+    "rb/test_ensemble.py",
+    "rb/test_her.py",
+    "rb/test_prioritized.py",
+    "rb/test_rb_core.py",
+    "rb/test_rb_transforms.py",
+    "rb/test_samplers.py",
+    "rb/test_storages.py",
+    "rb/test_writers.py",
+    "transforms/test_action_transforms.py",
+    "transforms/test_clip_transform.py",
+    "transforms/test_compose_and_env.py",
+    "transforms/test_device_transforms.py",
+    "transforms/test_env_transforms.py",
+    "transforms/test_key_transforms.py",
+    "transforms/test_module_transforms.py",
+    "transforms/test_normalization.py",
+    "transforms/test_observation_transforms.py",
+    "transforms/test_reward_transforms.py",
+    "transforms/test_tensor_transforms.py",
+    "transforms/test_timer_video.py",
+]
 SECONDS_OF_A_FILE = 240
 SECONDS_OF_A_TEST = 20
 REPORT = "TORCHRL_TESTS_REPORT"
 CHECKOUT = "TORCHRL_TESTS_CHECKOUT"
+KEEP = "TORCHRL_TESTS_KEEP"
+"""Variable that names a folder for the outcome and its reason by test, one JSON file each."""
 
 
 class _Absent(type):
@@ -60,6 +97,7 @@ class _Absent(type):
         return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        del args, kwargs
         if _Absent.running:
             _Absent.used = True
             raise ImportError(cls.why)
@@ -143,9 +181,9 @@ def _private(item: Any) -> bool:
                 return True
         if isinstance(node, ast.Name) and (node.id in names or node.id in ("mock", "patch")):
             return True
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchrl"):
-            if any(alias.name.startswith("_") for alias in node.names):
-                return True
+        of_torchrl = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchrl")
+        if of_torchrl and any(alias.name.startswith("_") for alias in node.names):
+            return True
     return False
 
 
@@ -163,7 +201,9 @@ if CHECKOUT in os.environ:  # this file is a plugin of pytest, in the process of
         parametrize = metafunc.parametrize
 
         def first(names: Any, values: Any, *more: Any, ids: Any = None, **options: Any) -> None:
-            parametrize(names, [*values][:1], *more, ids=[*ids][:1] if isinstance(ids, (list, tuple)) else ids, **options)
+            parametrize(
+                names, [*values][:1], *more, ids=[*ids][:1] if isinstance(ids, (list, tuple)) else ids, **options
+            )
 
         metafunc.parametrize = first
 
@@ -175,6 +215,7 @@ if CHECKOUT in os.environ:  # this file is a plugin of pytest, in the process of
         items[:] = [item for item in items if item not in left_out]
 
     def _stop(*args: Any) -> None:
+        del args
         raise TimeoutError(f"longer than {SECONDS_OF_A_TEST} s")
 
     @pytest.hookimpl(wrapper=True)
@@ -220,7 +261,13 @@ def run(checkout: Path, file: str) -> dict[str, tuple[str, str]]:
         subprocess.run(
             [*command, "-W", "ignore", "--tb=short", file],
             cwd=checkout / "test",
-            env={**os.environ, "RL_WARNINGS": "False", "PYTHONPATH": path, REPORT: str(report), CHECKOUT: str(checkout.resolve())},
+            env={
+                **os.environ,
+                "RL_WARNINGS": "False",
+                "PYTHONPATH": path,
+                REPORT: str(report),
+                CHECKOUT: str(checkout.resolve()),
+            },
             timeout=SECONDS_OF_A_FILE,
             capture_output="-v" not in sys.argv,
             check=False,
@@ -242,18 +289,23 @@ def main() -> None:
         results = run(checkout, file)
         counts = Counter(outcome for outcome, _ in results.values())
         total += counts
-        reasons += Counter(re.sub(r"0x\w+", "0x", why)[:160] for outcome, why in results.values() if outcome in {"failed", "absent"})
-        sys.stdout.write(f"{file:45}" + "".join(f"{counts[of]:6} {of}" for of in ("passed", "failed", "absent", "left out")) + "\n")
+        reasons += Counter(
+            re.sub(r"0x\w+", "0x", why)[:160] for outcome, why in results.values() if outcome in {"failed", "absent"}
+        )
+        sys.stdout.write(
+            f"{file:45}" + "".join(f"{counts[of]:6} {of}" for of in ("passed", "failed", "absent", "left out")) + "\n"
+        )
         sys.stdout.flush()
-        if "TORCHRL_TESTS_KEEP" in os.environ:
-            Path(os.environ["TORCHRL_TESTS_KEEP"], file.replace("/", "_") + ".json").write_text(json.dumps(results, indent=1))
+        if KEEP in os.environ:
+            kept = Path(os.environ[KEEP], f"{file.replace('/', '_')}.json")
+            kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
     for why, number in reasons.most_common(40):
         sys.stdout.write(f"{number:5}  {why}\n")
     passed, tried = total["passed"], total["passed"] + total["failed"]
     public = tried + total["absent"]
     sys.stdout.write(
-        f"{passed} of {public} pass, {passed / max(public, 1):.0%}; {passed / max(tried, 1):.0%} of the {tried} whose names"
-        f" are here; left out {total['left out']}\n"
+        f"{passed} of {public} pass, {passed / max(public, 1):.0%}; {passed / max(tried, 1):.0%} of the {tried}"
+        f" whose names are here; left out {total['left out']}\n"
     )
 
 

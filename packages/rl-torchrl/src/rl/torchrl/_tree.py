@@ -15,6 +15,8 @@ from rl.torchrl._names import ANOTHER_MEANING, MODULES, RENAMED, TREE, is_module
 
 _SPELLED = {
     "EnvBase": "rl.torchrl._envs",
+    "MaskedCategorical": "rl.torchrl._distributions",
+    "MaskedOneHotCategorical": "rl.torchrl._distributions",
     "ObservationTransform": "rl.torchrl._envs",
     "Transform": "rl.torchrl._envs",
     "gym_backend": "rl.torchrl._envs",
