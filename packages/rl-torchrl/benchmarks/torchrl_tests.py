@@ -5,7 +5,8 @@ Run it with a checkout of https://github.com/pytorch/rl, and the files to run (a
 
 One set of parameters of each test function is run, the first. Mocks come from `torchrl.testing` of the checkout,
 and so do the helpers of `torchrl._utils`. Left out are tests that TorchRL skips on this machine, those that read a
-private attribute of another object or replace attributes of modules, and those that use a private name of TorchRL.
+private attribute of another object or replace attributes of modules, and those that use a private name of TorchRL,
+also by a subclass in the test.
 A test that fails because it uses a name that has no counterpart is counted apart, as absent; it is one that tests
 public behaviour too, so that two ratios are printed. TorchRL's switch of its warnings, ``RL_WARNINGS``, is off.
 A file that takes too long counts with the tests that ended.
@@ -238,8 +239,9 @@ if CHECKOUT in os.environ:  # this file is a plugin of pytest, in the process of
             _results[name] = ("left out", "skipped")
         elif report.failed:
             lines = str(report.longrepr).strip().splitlines()
-            outcome = "absent" if _Absent.used else "failed"
-            _results[name] = (outcome, next((line[1:].strip() for line in lines if re.match(r"E\s", line)), lines[-1]))
+            why = next((line[1:].strip() for line in lines if re.match(r"E\s", line)), lines[-1])
+            private = re.search(r"has no attribute '_[a-z]", why)
+            _results[name] = ("left out" if private else "absent" if _Absent.used else "failed", why)
         elif report.when == "call":
             _results.setdefault(name, ("passed", ""))
 
