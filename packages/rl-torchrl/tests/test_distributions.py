@@ -21,6 +21,9 @@ def test_indices_allow_what_they_name(name):
     for cls in (MaskedCategorical, MaskedOneHotCategorical):
         dist = cls(**{name: parameters}, indices=indices, padding_value=-1, neg_inf=-10.0)
         torch.testing.assert_close(dist.probs, ours.probs)
+        value = torch.tensor([1, 3])
+        value = value if cls is MaskedCategorical else torch.nn.functional.one_hot(value, 4)
+        assert dist.log_prob(value).tolist() == [-10.0, -10.0]
 
 
 def test_a_mask_or_indices_are_given():

@@ -18,7 +18,8 @@ class _Indexed:
         logits: Unnormalized log-probabilities, ``[*B, n]``.
         probs: Unnormalized probabilities instead, ``[*B, n]``.
         mask: Mask of the actions that are allowed, bool ``[*B, n]``.
-        indices: Actions that are allowed instead, ``[*B, k]``; all others have the probability 0.
+        indices: Actions that are allowed instead, ``[*B, k]``; all others have the probability 0, and `neg_inf` is what
+            `log_prob` returns for them.
         padding_value: Value of `indices` that stands for no action.
         neg_inf: Log-probability of an action that the mask forbids, before normalization.
         use_cross_entropy: Ignored: log-probabilities are computed in one way.
@@ -46,9 +47,16 @@ class _Indexed:
         parameters = probs if logits is None else logits
         if (mask is None) == (indices is None):
             raise ArgumentError(f"{type(self).__name__}: a mask or some indices must be provided, but not both")
+        self._log_prob_of_others = -torch.inf
         if indices is not None and parameters is not None:
-            mask, neg_inf = _mask_of(indices, parameters, padding_value), -torch.inf
+            self._log_prob_of_others, neg_inf = neg_inf, -torch.inf
+            mask = _mask_of(indices, parameters, padding_value)
         super().__init__(logits, probs, mask=mask, neg_inf=neg_inf, **options)  # pyright: ignore[reportCallIssue]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-probability of actions."""
+        found: Tensor = super().log_prob(value)  # pyright: ignore[reportAttributeAccessIssue]
+        return found.masked_fill(found == -torch.inf, self._log_prob_of_others)
 
 
 def _mask_of(indices: Tensor, parameters: Tensor, padding_value: int | None) -> Tensor:
