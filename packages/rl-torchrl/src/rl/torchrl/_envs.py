@@ -54,6 +54,8 @@ class EnvBase(UnbatchedEnvBase, nn.Module):  # pyright: ignore[reportIncompatibl
         (torch.Size([3, 4]), torch.Size([3, 1]))
     """
 
+    _given_specs: dict[str, Any]
+
     def __new__(cls, *args: Any, _batch_locked: bool = True, **kwargs: Any) -> Self:
         """Create an environment from the arguments of its constructor, which TorchRL passes here too."""
         del args, kwargs
