@@ -113,3 +113,41 @@ def test_a_transform_that_is_for_no_observations_does_not_map_a_reset():
     rollout = TransformedEnv(Walk(), Negate(in_keys=["observation"])).rollout(1)
     assert rollout["observation"].item() == 0
     assert rollout["next", "observation"].item() < 0.0
+
+
+class Early(EnvBase):
+    """Specs at the class from `__new__`, and specs before the constructor of the base class."""
+
+    def __new__(cls, *args, width=2, **kwargs):
+        cls._output_spec = Composite(
+            full_observation_spec=Composite(observation=Unbounded((3, width)), shape=(3,)), shape=(3,)
+        )
+        return super().__new__(cls, *args, _batch_locked=False, **kwargs)
+
+    def __init__(self, width=2) -> None:
+        self.action_spec = Bounded(-1, 1, shape=(3, width))
+        super().__init__(batch_size=[3])
+        self.is_closed = False
+        self.reward_spec_unbatched = Unbounded((4,))
+
+
+def test_specs_may_be_given_before_the_constructor_of_the_base_class():
+    env = Early(width=5)
+    assert env.observation_spec["observation"].shape == env.action_spec.shape == (3, 5)
+    assert env.reward_spec.shape == (3, 4)
+    assert not env.batch_locked
+    assert not env.is_closed
+    env.close()
+    assert env.is_closed
+
+
+def test_the_only_back_end_may_be_set():
+    gymnasium = pytest.importorskip("gymnasium")
+    from rl.torchrl.envs import gym_backend, set_gym_backend
+
+    set_gym_backend(gymnasium).set()
+    with set_gym_backend("gymnasium"):
+        assert gym_backend() is gymnasium
+        assert gym_backend("wrappers") is gymnasium.wrappers
+    with pytest.raises(ValueError, match="set_gym_backend: backend must be 'gymnasium', got 'gym'"):
+        set_gym_backend("gym")

@@ -39,7 +39,7 @@ def test_a_module_that_torchrl_does_not_have_is_not_there():
 
 
 def test_a_name_without_counterpart_says_what_to_use():
-    with pytest.raises(ImportError, match=r"^rl\.torchrl\.trainers: Trainer: a recipe is one function"):
+    with pytest.raises(ImportError, match=r"^rl\.torchrl\.trainers: Trainer: write the loop as lines of your own"):
         from rl.torchrl.trainers import Trainer  # noqa: F401
     with pytest.raises(AttributeError, match=r"rl\.torchrl\.envs: SipHash: it is not available; docs/coming-from"):
         _ = rl.torchrl.envs.SipHash

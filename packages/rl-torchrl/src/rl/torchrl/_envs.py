@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ContextDecorator
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
+from rl.core.arguments import one_of
 from rl.core.specs import Composite, TensorSpec
 from rl.envs import EnvBase as UnbatchedEnvBase
 from rl.envs import Transform as RenamedTransform
@@ -23,6 +27,7 @@ class EnvBase(UnbatchedEnvBase, nn.Module):  # pyright: ignore[reportIncompatibl
     """Base class of environments that are written for TorchRL: `rl.envs.EnvBase`, and a `torch.nn.Module`.
 
     A spec that begins with the batch of the environment is assigned without it; one that does not is for one element.
+    Specs may be assigned before ``super().__init__()``.
     Networks and parameters that are assigned are registered, moved by `to`, and shown by `parameters`.
     ``state_dict`` is that of the environment, without parameters.
 
@@ -49,14 +54,47 @@ class EnvBase(UnbatchedEnvBase, nn.Module):  # pyright: ignore[reportIncompatibl
         (torch.Size([3, 4]), torch.Size([3, 1]))
     """
 
-    def __init__(self, *, device: torch.device | str | int | None = None, batch_size: Any = (), **options: Any) -> None:
-        nn.Module.__init__(self)
-        UnbatchedEnvBase.__init__(self, device=device, batch_size=batch_size, **options)
+    _given_specs: dict[str, Any]
+
+    def __new__(cls, *args: Any, _batch_locked: bool = True, **kwargs: Any) -> Self:
+        """Create an environment from the arguments of its constructor, which TorchRL passes here too."""
+        del args, kwargs
+        self = super().__new__(cls)
+        nn.Module.__init__(self)  # parameters and specs may be assigned before `__init__`
+        if not _batch_locked:
+            object.__setattr__(self, "batch_locked", False)
+        given: dict[str, Any] = {}
+        for name in ("_output_spec", "_input_spec"):  # of the class, by a `__new__` of a subclass
+            given |= dict(getattr(cls, name, {}).items())
+        object.__setattr__(self, "_given_specs", {name: spec.clone() for name, spec in given.items()})
+        return self
+
+    def __init__(
+        self, *, device: torch.device | str | int | None = None, batch_size: Any = None, **options: Any
+    ) -> None:
+        UnbatchedEnvBase.__init__(self, device=device, batch_size=() if batch_size is None else batch_size, **options)
+        for name, spec in self._given_specs.items():
+            setattr(self, name, spec)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _SPECS and isinstance(value, TensorSpec) and "batch_size" in vars(self):
+        if name.endswith("_spec_unbatched"):
+            super().__setattr__(name.removesuffix("_unbatched"), value)
+            return
+        if name in _SPECS and "_rl" not in vars(self):
+            self._given_specs[name] = value
+            return
+        if name in _SPECS and isinstance(value, TensorSpec):
             value = _one_element(value, self.batch_size)
         super().__setattr__(name, value)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called; constructors for TorchRL assign it."""
+        return super().is_closed
+
+    @is_closed.setter
+    def is_closed(self, value: bool) -> None:
+        del value
 
     def to(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, target: torch.device | str | int | torch.dtype
@@ -64,6 +102,37 @@ class EnvBase(UnbatchedEnvBase, nn.Module):  # pyright: ignore[reportIncompatibl
         """Move the environment and its parameters; see `rl.envs.EnvBase.to`."""
         nn.Module.to(self, target)
         return super().to(target)
+
+
+def gym_backend(submodule: str | None = None) -> Any:
+    """Return Gymnasium, the only back end, or one of its modules."""
+    return import_module("gymnasium" if submodule is None else f"gymnasium.{submodule}")
+
+
+class set_gym_backend(ContextDecorator):  # noqa: N801  # TorchRL's name
+    """Accept Gymnasium as the back end of `GymEnv`, by name, as a module, or as a function that returns it.
+
+    Raises:
+        ArgumentError: If it is another one.
+
+    Example:
+        >>> with set_gym_backend("gymnasium"):
+        ...     gym_backend().__name__
+        'gymnasium'
+    """
+
+    def __init__(self, backend: Any) -> None:
+        named = backend if isinstance(backend, (str, ModuleType)) else backend()
+        one_of(getattr(named, "__name__", named), "set_gym_backend", "backend", ["gymnasium"])
+
+    def set(self) -> None:
+        """Leave Gymnasium as it is."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End a ``with`` block."""
 
 
 class _Unchecked(RenamedTransform):

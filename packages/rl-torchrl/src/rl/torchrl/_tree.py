@@ -15,8 +15,12 @@ from rl.torchrl._names import ANOTHER_MEANING, MODULES, RENAMED, TREE, is_module
 
 _SPELLED = {
     "EnvBase": "rl.torchrl._envs",
+    "MaskedCategorical": "rl.torchrl._distributions",
+    "MaskedOneHotCategorical": "rl.torchrl._distributions",
     "ObservationTransform": "rl.torchrl._envs",
     "Transform": "rl.torchrl._envs",
+    "gym_backend": "rl.torchrl._envs",
+    "set_gym_backend": "rl.torchrl._envs",
 }
 """Modules of names that are not those of the other packages: they accept TorchRL's spellings."""
 
