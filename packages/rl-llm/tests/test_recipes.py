@@ -11,7 +11,7 @@ from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import load
 from rl.llm import load_model
 from rl.llm.recipes import GRPO, GRPOConfig, SFTConfig
-from rl.trainers.cli import benchmark, evaluate, plot, presets, train
+from rl.trainers.cli import benchmark, evaluate, plot, presets, train, tune
 
 TINY = ["--task-options", "{length: 2, digits: 2}", "--eval-problems", "4", "--threads", "1"]
 FEW = [*TINY, "--display", "none"]
@@ -213,6 +213,27 @@ def test_a_run_of_another_recipe_is_not_resumed(tmp_path, capsys):
     assert "about the recipe 'sft'" in capsys.readouterr().err
     with pytest.raises(RLError, match="has done all its 1 updates"):
         train(["sft", "--resume", run, "--display", "none"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field"),
+    [("grpo", "group_size"), ("sft", "batch_size"), ("dpo", "beta"), ("distill", "batch_size"),
+     ("expert-iteration", "groups")],
+)  # fmt: skip
+def test_ranges_that_rl_tune_searches_are_declared(recipe, field, capsys):
+    assert tune([recipe, "--help"]) == 0
+    found = dict(
+        re.findall(r"^  (\w+) +(\S+)$", capsys.readouterr().out.partition("but for what is typed")[2], re.MULTILINE)
+    )
+    assert found["learning_rate"] == "1e-5..1e-2:log"
+    assert field in found
+
+
+def test_a_search_without_evaluations_in_an_environment_rejects_pruning(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert tune(["grpo", "--prune", "--trials", "1"]) == 2
+    assert "grpo has none: leave it out" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_help_explains_each_option(capsys):

@@ -223,7 +223,7 @@ def test_files_of_older_versions_are_read(tmp_path):
     case = {"recipe": "td3", "env": "pendulum", "settings": {"target_tau": 0.1, "updates_per_step": 2}}
     (tmp_path / "b.yaml").write_text(yaml.safe_dump({"cases": [case]}))
     with pytest.warns(OldNameWarning, match="--target-tau is now --tau, --updates-per-step is now --utd-ratio"):
-        (found,) = read_cases("b.yaml")
+        ((found,), _) = read_cases("b.yaml")
     assert (found.config.tau, found.config.utd_ratio) == (0.1, 2)
 
 

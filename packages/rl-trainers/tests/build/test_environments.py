@@ -108,6 +108,34 @@ def test_a_class_of_a_module_is_an_environment_with_wrappers_and_arguments(maze)
     assert make_env(f"{maze}:swing", 3, seed=0).batch_size == (3,)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_info_keys_of_a_gymnasium_class_are_those_of_its_wrapper(workers, tmp_path, monkeypatch):
+    (tmp_path / "my_hall.py").write_text(
+        textwrap.dedent("""
+        import gymnasium
+        import numpy as np
+
+        class Hall(gymnasium.Env):
+            action_space = gymnasium.spaces.Discrete(2)
+            observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,))
+
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                return np.zeros(1, np.float32), {"is_success": False}
+
+            def step(self, action):
+                return np.ones(1, np.float32), 1.0, True, False, {"is_success": bool(action == 1)}
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make_env("my_hall:Hall", 2, seed=0, env_kwargs={"info_keys": ["is_success"]}, workers=workers)
+    data = env.rollout(1)
+    assert (data["next", "is_success"].flatten() == (data["action"].flatten() == 1)).all()
+    env.close()
+    with pytest.raises(RLError, match="info_keys"):  # none of Gymnasium
+        make_env("rl_trainers_test_envs:GuessEnv", 1, seed=0, env_kwargs={"info_keys": ["is_success"]})
+
+
 def test_an_id_of_a_module_gets_the_wrappers_too(maze):
     env = make_env(f"{maze}:LocalMaze-v0", 2, seed=0, wrapper=[f"{maze}:ImageOnly"])
     assert env.observation_spec["observation"].shape == (2, 7, 7, 3)

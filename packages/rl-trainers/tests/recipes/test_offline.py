@@ -298,7 +298,7 @@ def test_what_does_not_fit_is_rejected(tmp_path):
         train("bc", config_of("bc", dataset="bare:x"), out=tmp_path / "run")
     with pytest.raises(SpecError, match="dt trains vectors of bounded floats"):
         train("dt", config_of("dt", env="test/guess"), out=tmp_path / "run")
-    with pytest.raises(ArgumentError, match="gail learns from an expert: pass --dataset"):
+    with pytest.raises(ArgumentError, match="gail learns from a data set: pass --dataset"):
         train("gail", adversarial(dataset=""), out=tmp_path / "run")
     for option in ({"with_lagrange": True}, {"actor_bc_frames": 100}):
         with pytest.raises(ArgumentError, match=f"leave {next(iter(option))} out"):

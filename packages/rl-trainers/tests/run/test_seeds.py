@@ -118,7 +118,7 @@ def test_a_benchmark_trains_what_is_missing_and_makes_a_table(tmp_path, capsys):
     cases[0]["settings"] = {**SMALL, "epochs": 2}
     write(tmp_path / "bench.yaml", {"seeds": [0, 1], "cases": cases})
     with pytest.raises(RLError, match="was trained with epochs=1, not 2"):
-        train_seeds(PPO, read_cases("bench.yaml")[0].config, (0, 1), out="bench/ppo-test-guess", display="none")
+        train_seeds(PPO, read_cases("bench.yaml")[0][0].config, (0, 1), out="bench/ppo-test-guess", display="none")
 
 
 def test_a_benchmark_trains_the_named_cases_and_keeps_the_results_of_others(tmp_path, capsys):
@@ -138,7 +138,7 @@ def test_a_benchmark_trains_the_named_cases_and_keeps_the_results_of_others(tmp_
 def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp_path):
     case = {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": SMALL}
     write(tmp_path / "bench.yaml", {"seeds": [0], "cases": [case]})
-    config = read_cases("bench.yaml")[0].config
+    config = read_cases("bench.yaml")[0][0].config
     saved = yaml.safe_load(config_yaml("ppo", config))
     del saved["clip_value"]
     (tmp_path / "all" / "seed-0").mkdir(parents=True)

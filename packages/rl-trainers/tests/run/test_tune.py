@@ -151,6 +151,17 @@ def test_an_environment_that_does_not_fit_is_rejected_before_anything_is_written
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("recipe", ["bc", "gail"])
+def test_a_recipe_without_its_data_set_is_rejected_before_anything_is_written(recipe, tmp_path, capsys):
+    pytest.importorskip("optuna")
+    words = ["tune", recipe, "--env", "Pendulum-v1", "--preset", "none", "--trials", "1"]
+    assert main(words) == 1
+    assert f"{recipe} learns from a data set: pass --dataset" in capsys.readouterr().err
+    assert main([*words, "--dataset", "nowhere:nothing"]) == 1
+    assert "trial" not in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_without_optuna_the_extra_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["tune", "ppo", *WORDS]) == 1
@@ -417,6 +428,7 @@ def test_the_command_trains_and_writes_a_preset_that_rl_train_reads(tmp_path, ca
     assert main([*words, "--trials", "2", "--study", "mine.journal", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     best = found["trials"][found["best"]]
+    assert f"return {best['value']:.4g}, the best" in out
     assert best["value"] == median(best["returns"].values())
     summaries = [json.loads((tmp_path / best["folder"] / f"seed-{n}" / "summary.json").read_text()) for n in (0, 2)]
     assert [*best["returns"].values()] == [summary["best/return_mean"] for summary in summaries]

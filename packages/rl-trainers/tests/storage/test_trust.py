@@ -100,6 +100,17 @@ COMMANDS = {
 }
 
 
+def test_a_case_of_a_benchmark_needs_no_trust_for_the_others(evil, tmp_path):
+    own = {"recipe": "ppo", "env": "pendulum", "name": "own", "seeds": [0]}
+    own["settings"] = {name: [*value] if isinstance(value, tuple) else value for name, value in SMALL.items()}
+    own["settings"]["max_episode_steps"] = 20
+    others = [{"recipe": "ppo", "env": "evil:attack"}, {"recipe": "evil:attack", "env": "pendulum"}]
+    Path("cases.yaml").write_text(yaml.safe_dump({"cases": [*others, own]}))
+    assert main(["benchmark", "cases.yaml", "--case", "own", "--out", "new", "--display", "none"]) == 0
+    assert [one["name"] for one in json.loads(Path("new/results.json").read_text())["cases"]] == ["own"]
+    assert main(["benchmark", "cases.yaml", "--case", "ppo-evil-attack", "--out", "new"]) == 1
+
+
 @pytest.mark.parametrize("case", NAMING)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_runs_what_a_file_names(command, case, hostile, capsys):

@@ -15,6 +15,11 @@ from rl.core.errors import ArgumentError
 __all__ = ["DPO", "GRPO", "SFT", "Distillation", "ExpertIteration", "LLMSettings"]
 
 
+def _searched(default: Any, search: str) -> Any:
+    """Define a field with the range that ``rl tune`` searches, as `rl.trainers.checked` does; without rl-trainers."""
+    return field(default=default, metadata={"search": search})
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharedSettings:
     """Settings that methods and recipes share, which name the task and the length of a run differently.
@@ -46,8 +51,8 @@ class SharedSettings:
     chat_template: str = ""
     task_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     eval_dataset: str = ""
-    learning_rate: float = 1e-3
-    max_grad_norm: float = 1.0
+    learning_rate: float = _searched(1e-3, "1e-5..1e-2:log")
+    max_grad_norm: float = _searched(1.0, "0.3..5:log")
     micro_batch: int = 0
     precision: str = "fp32"
     checkpoint_activations: bool = False
@@ -147,9 +152,9 @@ class Groups(Records):
         epochs: Number of optimizer steps on a batch.
     """
 
-    groups: int = 16
-    group_size: int = 16
-    epochs: int = 2
+    groups: int = _searched(16, "8,16,32")
+    group_size: int = _searched(16, "4,8,16")
+    epochs: int = _searched(2, "1..4")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,7 +228,7 @@ class SFT:
     """
 
     recipe: ClassVar[str] = "sft"
-    batch_size: int = 64
+    batch_size: int = _searched(64, "16,32,64,128")
     dataset: str = ""
 
     def __post_init__(self) -> None:
@@ -244,9 +249,9 @@ class DPO:
     """
 
     recipe: ClassVar[str] = "dpo"
-    pairs: int = 16
+    pairs: int = _searched(16, "8,16,32")
     group_size: int = 8
-    beta: float = 0.1
+    beta: float = _searched(0.1, "0.01..1:log")
     dataset: str = ""
 
     def __post_init__(self) -> None:
@@ -266,7 +271,7 @@ class Distillation(Records):
 
     recipe: ClassVar[str] = "distill"
     teacher: str = ""
-    batch_size: int = 64
+    batch_size: int = _searched(64, "16,32,64,128")
 
     def __post_init__(self) -> None:
         super().__post_init__()

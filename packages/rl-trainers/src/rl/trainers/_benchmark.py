@@ -57,7 +57,7 @@ class Case:
 _KEYS = ("name", "recipe", "env", "frames", "seeds", "preset", "settings", "reference", "source")
 
 
-def read_cases(path: str, trust: Sequence[str] = ()) -> list[Case]:
+def read_cases(path: str, trust: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[list[Case], list[str]]:
     """Read the cases of a file.
 
     Args:
@@ -65,9 +65,13 @@ def read_cases(path: str, trust: Sequence[str] = ()) -> list[Case]:
             ``preset``, ``settings`` (options of the recipe), ``reference``, ``source`` and ``name``
             (``RECIPE-ENV`` if absent), and ``seeds`` for cases without their own, ``[0, 1, 2]`` if absent.
         trust: Modules that the cases may name.
+        names: Names of the cases to read; all of them without names. The others may name any module.
+
+    Returns:
+        The cases in the order of the file, and the names of the others.
 
     Raises:
-        UsageError: If the file cannot be read, or a case is wrong.
+        UsageError: If the file cannot be read, a case is wrong, or there is no case of a name.
         RLError: If it names a module that is not trusted.
     """
     values = read_yaml(path)
@@ -75,23 +79,35 @@ def read_cases(path: str, trust: Sequence[str] = ()) -> list[Case]:
     if set(values) - {"seeds", "cases"} or not isinstance(given, list) or not given:
         raise UsageError(f"{path} has {', '.join(values) or 'nothing'}; write seeds: [0, 1, 2] and cases: [...]")
     cases: list[Case] = []
+    known: list[str] = []
     for number, entry in enumerate(given, start=1):
         try:
+            known.append(_name(entry))
+            if names and known[-1] not in names:
+                continue
             case = _case(entry, values.get("seeds", [0, 1, 2]), trust, path)
             check_trusted(settings_of(case.recipe.reference, case.config), trust, path)
             cases.append(case)
         except (UsageError, TypeError, ValueError) as error:
             raise UsageError(f"{path}, case {number}: {error}") from error
-    names = [case.name for case in cases]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted({name for name in known if known.count(name) > 1})
     if twice:
         raise UsageError(f"{path} has several cases {', '.join(twice)}: give each a name")
-    return cases
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, n=1) or known
+            raise UsageError(f"there is no case {name}; did you mean {', '.join(close)}?")
+    chosen = {case.name for case in cases}
+    return cases, [name for name in known if name not in chosen]
 
 
-def _case(entry: Any, seeds: Sequence[int], trust: Sequence[str], path: str) -> Case:
+def _name(entry: Any) -> str:
     if not isinstance(entry, Mapping) or not {"recipe", "env"} <= entry.keys() or entry.keys() - {*_KEYS}:
         raise UsageError(f"a case has recipe and env, and may have {', '.join(_KEYS)}; got {entry}")
+    return file_name(str(entry.get("name", f"{entry['recipe']}-{entry['env']}")))
+
+
+def _case(entry: Mapping[str, Any], seeds: Sequence[int], trust: Sequence[str], path: str) -> Case:
     check_trusted({"recipe": entry["recipe"]}, trust, path)
     words = [str(entry["recipe"]), *map(str, entry.get("settings") or {})]
     other = sorted({"config", "display", "out", "resume", "seed", "seeds", "trust"} & {*words[1:]})
@@ -107,7 +123,7 @@ def _case(entry: Any, seeds: Sequence[int], trust: Sequence[str], path: str) -> 
     assert not isinstance(arguments, str)
     reference = entry.get("reference")
     return Case(
-        file_name(str(entry.get("name", f"{entry['recipe']}-{entry['env']}"))),
+        _name(entry),
         arguments.recipe,
         arguments.config,
         arguments.seeds,
@@ -286,20 +302,6 @@ def _summary(
 
 def _count(seeds: Sequence[int]) -> str:
     return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-
-
-def choose_cases(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
-    """Return the cases with the given names, in the order of the file; all of them without names.
-
-    Raises:
-        UsageError: if there is no case of a name.
-    """
-    known = [case.name for case in cases]
-    for name in names:
-        if name not in known:
-            close = get_close_matches(name, known, n=1) or known
-            raise UsageError(f"there is no case {name}; did you mean {', '.join(close)}?")
-    return [case for case in cases if not names or case.name in names]
 
 
 def run_cases(cases: Sequence[Case], out: Path, *, kept: Sequence[str] = (), display: DisplayMode = "auto") -> bool:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ArgumentError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.recurrent import states_of
@@ -18,6 +18,16 @@ from rl.trainers.networks import bookkeeping_names, yaml_key
 
 _OF_ENVIRONMENTS = frozenset({"action_mask", "done", "is_init", "mask", "terminated", "truncated"})
 """Entries that environments write for losses."""
+
+
+def check_dataset_named(recipe: str, name: str) -> None:
+    """Raise if a recipe that learns from a data set has the name of none.
+
+    Raises:
+        ArgumentError: If so.
+    """
+    if not name:
+        raise ArgumentError(f"{recipe} learns from a data set: pass --dataset SOURCE:NAME, such as minari:NAME")
 
 
 def check_no_clash(recipe: str, env: Env, parts: Sequence[Any], more: Sequence[NestedKey] = ()) -> None:

@@ -39,6 +39,8 @@ def run_tune(argv: Sequence[str]) -> int:
         raise UsageError(f"--trials must be above 0, got {options.trials}")
     arguments = _parse(name, options, rest)
     recipe, config = arguments.recipe, arguments.config
+    if options.prune and recipe.evaluate is not None:
+        raise UsageError(f"--prune compares evaluations in an environment, and {recipe.name} has none: leave it out")
     typed = [word.partition("=")[0].removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")]
     typed = [old_names(type(config)).get(one, one) for one in typed]
     space = space_of(config, options.space, only=options.only, typed=typed)
@@ -135,17 +137,24 @@ def _check_environment(arguments: TrainArguments) -> None:
     """Raise if no trial can begin, before anything is written.
 
     Raises:
-        RLError: If there is no such device or environment, or the recipe does not train its actions.
+        RLError: If there is no such device, environment or data set, or the recipe does not train its actions.
     """
+    from rl.trainers._checks import check_dataset_named
     from rl.trainers._device import check_device
+    from rl.trainers.datasets import open_dataset
     from rl.trainers.envs import env_options, make_env
 
     recipe, config = arguments.recipe, arguments.config
     check_device(config.device)
     if recipe.evaluate is None:
+        name: str | None = getattr(config, "dataset", None)  # of recipes that learn from one
+        if name is not None:
+            check_dataset_named(recipe.name, name)
         env = make_env(config.env, config.num_envs, seed=0, device=config.device, **env_options(config))
         try:
             recipe.make_policy(config, env)
+            if name is not None:
+                open_dataset(name, env, 1, config.env)
         finally:
             env.close()
 
@@ -155,7 +164,7 @@ def _report(study: Study, trial: Any) -> None:
     state = trial.state.name
     if state == "COMPLETE":
         best = study.complete[0]
-        how = f"return {trial.value:.1f}" + (", the best" if best.number == trial.number else "")
+        how = f"return {trial.value:.4g}" + (", the best" if best.number == trial.number else "")
     elif state == "PRUNED":
         how = f"pruned in seed {trial.user_attrs['pruned_at']}"
     else:
@@ -205,8 +214,8 @@ def _show(study: Study, preset: Path) -> None:
     for one in study.complete[:SHOWN]:
         settings = study.settings(one)
         returns = dict(one.user_attrs["returns"])
-        row = {"trial": str(one.number), "return": f"{one.value:.1f}"}
-        row["seeds"] = " ".join(f"{returns[seed]:.1f}" for seed in study.seeds)
+        row = {"trial": str(one.number), "return": f"{one.value:.4g}"}
+        row["seeds"] = " ".join(f"{returns[seed]:.4g}" for seed in study.seeds)
         rows.append(row | {name: _text(settings[name]) for name in names})
     print_table(rows, fit=True)
     if importance:

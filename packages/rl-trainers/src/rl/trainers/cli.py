@@ -25,7 +25,7 @@ from rl.trainers._arguments import (
     parse_train,
     unknown,
 )
-from rl.trainers._benchmark import choose_cases, read_cases
+from rl.trainers._benchmark import read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import describe_preset, presets_page
 from rl.trainers._signals import SavedInterrupt
@@ -422,8 +422,7 @@ def benchmark(argv: Sequence[str]) -> int:
     add_trust(parser)
     try:
         options = parser.parse_args(list(argv))
-        cases = read_cases(options.file, options.trust)
-        chosen = choose_cases(cases, options.case)
+        cases, others = read_cases(options.file, options.trust, options.case)
     except UsageError as error:
         sys.stderr.write(f"rl benchmark: {error}\n")
         return 2
@@ -431,8 +430,7 @@ def benchmark(argv: Sequence[str]) -> int:
     from rl.trainers._benchmark import run_cases
 
     out = Path(options.file).with_suffix("").name if options.out is None else options.out
-    kept = [case.name for case in cases if case not in chosen]
-    return 0 if run_cases(chosen, Path(out), kept=kept, display=options.display) else 130
+    return 0 if run_cases(cases, Path(out), kept=others, display=options.display) else 130
 
 
 @_notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
@@ -472,11 +472,12 @@ def _create_batch(
         return _check_no_wrappers(_create(make, arguments, {**options, "num_envs": num_envs}, seed), wrappers)
     if "batch_size" in names:
         return _check_no_wrappers(_create(make, arguments, {**options, "batch_size": [num_envs]}, seed), wrappers)
+    options, info_keys = _without_info_keys(names, options)
     first = _create(make, arguments, options, seed)
     if isinstance(first, gymnasium.Env):
         envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
-        return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs], seed)
-    first = _check_no_wrappers(first, wrappers)
+        return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs], seed, info_keys)
+    first = _check_no_wrappers(first, wrappers, info_keys)
     if not hasattr(first, "batch_size"):
         raise RLError(
             f"{getattr(make, '__name__', make)} returned a {type(first).__name__}, which is neither an environment of"
@@ -519,10 +520,11 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
     if "wrappers" in names:
         options |= {"wrappers": wrappers} if wrappers else {}
         wrappers = []
+    options, info_keys = _without_info_keys(names, options)
     made = _create(make, arguments, options, seed)
     if isinstance(made, gymnasium.Env):
-        return _gym_wrapper(reduce(_apply, wrappers, made), seed)
-    made = _check_no_wrappers(made, wrappers)
+        return _gym_wrapper(reduce(_apply, wrappers, made), seed, info_keys)
+    made = _check_no_wrappers(made, wrappers, info_keys)
     if getattr(made, "batch_size", None) != ():
         _reject_workers(make, "creates a batch or no environment of ours")
     return made
@@ -535,7 +537,18 @@ def _reject_workers(make: Make, why: str) -> NoReturn:
     )
 
 
-def _check_no_wrappers(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
+def _without_info_keys(
+    names: Mapping[str, inspect.Parameter], options: dict[str, Any]
+) -> tuple[dict[str, Any], Iterable[str] | None]:
+    """Split off ``info_keys`` where what creates the environment does not take it: `GymWrapper` does."""
+    if "info_keys" in names or any(one.kind is one.VAR_KEYWORD for one in names.values()):
+        return options, None
+    return {name: value for name, value in options.items() if name != "info_keys"}, options.get("info_keys")
+
+
+def _check_no_wrappers(env: Any, wrappers: list[Callable[[Any], Any]], info_keys: Iterable[str] | None = None) -> Any:
+    if info_keys is not None:
+        raise ArgumentError(f"info_keys is for Gymnasium environments, and {type(env).__name__} is none: leave it out")
     if wrappers:
         raise ArgumentError(
             f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform"
@@ -562,10 +575,10 @@ def _create(make: Make, arguments: tuple[str, ...], options: dict[str, Any], see
     return make(*arguments, **options, info_keys=found)
 
 
-def _gym_wrapper(env: Any, seed: int) -> Any:
+def _gym_wrapper(env: Any, seed: int, info_keys: Iterable[str] | None) -> Any:
     """One environment of Gymnasium, or several, with the mask of legal actions if it is in ``info``."""
-    made = GymWrapper(env, categorical_action_encoding=True)
-    found = mask_in_info(made, seed)
+    made = GymWrapper(env, categorical_action_encoding=True, info_keys=info_keys)
+    found = mask_in_info(made, seed) if info_keys is None else {}
     return GymWrapper(env, categorical_action_encoding=True, info_keys=found) if found else made
 
 

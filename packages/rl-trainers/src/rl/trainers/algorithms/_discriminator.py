@@ -11,14 +11,14 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from rl.core.errors import ArgumentError, SpecError
+from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, NEXT, OBSERVATION, REWARD, NestedKey
 from rl.core.specs import Bounded, Categorical
 from rl.modules import MLP
 from rl.objectives import ClipPPOLoss, GAILLoss
 from rl.objectives.value import GAE
-from rl.trainers._checks import check_rows
+from rl.trainers._checks import check_dataset_named, check_rows
 from rl.trainers._device import float_outputs
 from rl.trainers.actions import is_choice
 from rl.trainers.actors import vector_of
@@ -80,8 +80,7 @@ class GAILUpdater(MinibatchUpdater):
     """
 
     def __init__(self, config: Any, env: Env, actor: Any, critic: Any) -> None:
-        if not config.dataset:
-            raise ArgumentError("gail learns from an expert: pass --dataset SOURCE:NAME, such as minari:NAME")
+        check_dataset_named("gail", config.dataset)
         super().__init__(
             config,
             partial(ClipPPOLoss, actor, critic, **config.loss_settings),

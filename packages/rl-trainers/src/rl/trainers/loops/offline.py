@@ -8,11 +8,10 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ArgumentError
 from rl.core.interfaces import Env
 from rl.core.keys import leaf_keys
 from rl.objectives import SoftUpdate
-from rl.trainers._checks import check_no_clash, first_bad_row
+from rl.trainers._checks import check_dataset_named, check_no_clash, first_bad_row
 from rl.trainers.actions import choices, masked_rows
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.datasets import check_entries, open_dataset, origin_of
@@ -62,8 +61,7 @@ def train(
         ContractError: If its rows lack what the loss reads.
     """
     name = algorithm.name
-    if not config.dataset:
-        raise ArgumentError(f"{name} learns from a data set: pass --dataset SOURCE:NAME, such as minari:NAME")
+    check_dataset_named(name, config.dataset)
     run = Run(algorithm, config, **options)
     env = run.make_env(1)
     actor = policy(config, env).eval()  # dropout is for gradient steps alone
