@@ -12,6 +12,8 @@ from typing import Any
 import on_device
 import pytest
 
+collect_ignore = ["docs/conf.py"]  # needs Sphinx, which the docs environment has
+
 SIMULATORS = {
     "brax": "brax",
     "gymnax": "gymnax",

@@ -41,7 +41,7 @@ def test_the_page_of_plugins_has_every_plugin_with_its_names(monkeypatch):
     pytest.importorskip("griffe")
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     projects = [path.parent for path in sorted((ROOT / "packages").glob("*/pyproject.toml"))]
-    page = load("make_reference").plugins_page([*projects, ROOT / "template" / "rl-plugin-example"])
+    page = "\n".join(load("make_reference").plugins_page([*projects, ROOT / "template" / "rl-plugin-example"]))
     plugins = [path.name for path in projects if any(Path(path, "src/rl/plugins").glob("*.py"))]
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [*plugins, "rl-plugin-example"]
     assert re.search(r"^\| loss \|.*`sac`", page, re.MULTILINE)

@@ -44,11 +44,17 @@ def _case(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
         del one["seed"]
     if any(one != settings[0] for one in settings):
         sys.exit(f"the runs of {folder} have different settings: train them again")
-    runs = [_read(path / "summary.json") | {"history": _read(path / "history.json")} for path in paths]
+    runs = [_read(path / "summary.json") | {"history": _history(path / "history.json")} for path in paths]
     for run in runs:
         for name in ("recipe", "env", "frames"):  # those of the case
             del run[name]
     return result | {"settings": settings[0], "runs": runs}
+
+
+def _history(path: Path) -> list[dict[str, Any]]:
+    """Return what repeats each part of a run; its machine is nobody's business."""
+    kept = ("frames", "started", "command", "git_commit")
+    return [{name: part[name] for name in kept if name in part} for part in _read(path)]
 
 
 def _write_table(path: Path, metrics: dict[int, Path]) -> None:

@@ -177,7 +177,7 @@ FILES = {
         ("grpo --out empty.jsonl/run", "the run folder cannot be created"),
         ("grpo --shard", "Start them with torchrun"),
         ("grpo --task sorting", "'sort', got 'sorting'"),
-        ("grpo --task-options {size:3}", "must be a mapping"),
+        ("grpo --task-options {size:3}", "--task-options must be arguments"),
         ("grpo --task-options={\"size\":3}", "options must be arguments of sort"),
         ("grpo --task-options={\"digits\":11}", "digits must be at most 10, got 11"),
         ("grpo --task countdown --task-options={\"operators\":\"^\"}", "operators must be of"),
