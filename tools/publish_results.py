@@ -52,7 +52,7 @@ def _case(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _history(path: Path) -> list[dict[str, Any]]:
-    """Return what repeats each part of a run; its machine is nobody's business."""
+    """Return what repeats each part of a run; without host and folders."""
     kept = ("frames", "started", "command", "git_commit")
     return [{name: part[name] for name in kept if name in part} for part in _read(path)]
 
