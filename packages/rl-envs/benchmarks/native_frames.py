@@ -1,7 +1,8 @@
-"""Claim: 4,096 copies of an environment in torch take millions of steps a second on one CPU core.
+"""Claim: a step of 4,096 copies of an environment in torch costs less than the small policy that acts in them.
 
-Each environment takes 30 steps of random actions in its leaf form, as collectors step it, interleaved over all
-environments. Prints medians in million frames a second of CPU time, without resets.
+Each environment takes 30 steps of random actions in its leaf form, as collectors step it, without resets; the other
+side is a network of 2 x 64 units on as many observations. Both are interleaved, on one CPU core. Prints medians of CPU
+time as million frames a second of each side, and the ratio of a step to the policy.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import statistics
 import time
 
 import torch
+from torch import nn
 
 from rl import envs
 
@@ -29,20 +31,26 @@ NAMES = (
 
 def main() -> None:
     torch.set_num_threads(1)
-    leaves = {}
     for name in NAMES:
         env = getattr(envs, name)([COPIES], seed=0)
-        leaves[name] = env.lowered(), env.reset().to_dict(), env.action_spec.rand((STEPS,))
-    times: dict[str, list[float]] = {name: [] for name in NAMES}
-    for _ in range(ROUNDS):
-        for name, (leaf, root, actions) in leaves.items():
+        leaf, root, actions = env.lowered(), env.reset().to_dict(), env.action_spec.rand((STEPS,))
+        observation = root["observation"].float()
+        policy = nn.Sequential(nn.Linear(observation.shape[-1], 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+        ours: list[float] = []
+        theirs: list[float] = []
+        for _ in range(ROUNDS):
             state = root
             begin = time.process_time()
             for action in actions:
                 state = leaf.step_leaves({**state, "action": action})
-            times[name].append(time.process_time() - begin)
-    for name, seconds in times.items():
-        print(f"{name}: {STEPS * COPIES / statistics.median(seconds) / 1e6:.1f} million frames a second")
+            middle = time.process_time()
+            with torch.inference_mode():
+                for _ in actions:
+                    policy(observation)
+            ours.append((middle - begin) / STEPS)
+            theirs.append((time.process_time() - middle) / STEPS)
+        a, b = statistics.median(ours), statistics.median(theirs)
+        print(f"{name}: {COPIES / a / 1e6:.1f} M frames/s, policy {COPIES / b / 1e6:.1f}, ratio {a / b:.2f}")
 
 
 if __name__ == "__main__":

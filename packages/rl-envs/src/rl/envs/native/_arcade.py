@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def choose(candidates: Tensor, number: Tensor) -> Tensor:
     return found.clamp_max(candidates.shape[-1] - 1)
 
 
-def _observed(observation: TensorSpec, state: Composite) -> Composite:
+def _written_spec(observation: TensorSpec, state: Composite) -> Composite:
     """Return the spec of what is written: the observation, and the state."""
     written = Composite(observation=observation)
     written.update(state)
@@ -45,32 +46,49 @@ def _observed(observation: TensorSpec, state: Composite) -> Composite:
 
 
 class _Board(NativeEnv):
-    """Part of games on a board of `rows` x `columns` cells with discrete actions."""
+    """Part of games on a board of cells with discrete actions.
+
+    A subclass has `SIZE`, the size by default, `LEAST` rows and columns and a number of `ACTIONS`; `_build` creates its
+    tables and specs.
+
+    Args:
+        batch_size: Number of games in each batch dimension.
+        device: Device of the tensors; the CPU if None.
+        seed: Seed of chance; nondeterministic if None.
+        size: Rows and columns; those of the class if None.
+        categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
+    """
+
+    SIZE: ClassVar[tuple[int, int]]
+    LEAST: ClassVar[int]
+    ACTIONS: ClassVar[int]
 
     def __init__(
         self,
-        batch_size: Iterable[int],
-        device: torch.device | str | int | None,
-        seed: int | None,
+        batch_size: Iterable[int] = (),
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
         *,
-        size: tuple[int, int],
-        least: int,
-        actions: int,
-        categorical_action_encoding: bool,
+        size: tuple[int, int] | None = None,
+        categorical_action_encoding: bool = False,
     ) -> None:
         super().__init__(batch_size, device, seed)
-        rows, columns = size
         name = type(self).__name__
+        rows, columns = self.SIZE if size is None else size
         self.size = (
-            as_integer(rows, name, "size[0]", least=least),
-            as_integer(columns, name, "size[1]", least=least),
+            as_integer(rows, name, "size[0]", least=self.LEAST),
+            as_integer(columns, name, "size[1]", least=self.LEAST),
         )
         self.cells = rows * columns
         if self.cells > MOST_CELLS:
             raise ArgumentError(f"{name}: a board has at most {MOST_CELLS} cells, got size={size}")
         self._categorical = categorical_action_encoding
         self._numbers = torch.arange(self.cells, device=self._generator.device)
-        self.action_spec = discrete_action(actions, categorical=categorical_action_encoding)
+        self.action_spec = discrete_action(self.ACTIONS, categorical=categorical_action_encoding)
+        self._build()
+
+    def _build(self) -> None:
+        """Create the tables and specs of the game."""
 
     def _action(self, root: Leaves) -> Tensor:
         return action_index(root["action"], categorical=self._categorical)
@@ -99,7 +117,7 @@ class SnakeEnv(_Board):
         batch_size: Number of games in each batch dimension.
         device: Device of the tensors; the CPU if None.
         seed: Seed of the cells of the food; nondeterministic if None.
-        size: Rows and columns, at least 4 each.
+        size: Rows and columns, at least 4 each; 8 x 8 if None.
         categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
 
     Raises:
@@ -111,27 +129,12 @@ class SnakeEnv(_Board):
         tensor(True)
     """
 
+    SIZE, LEAST, ACTIONS = (8, 8), 4, 4
+
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 500
 
-    def __init__(
-        self,
-        batch_size: Iterable[int] = (),
-        device: torch.device | str | int | None = None,
-        seed: int | None = None,
-        *,
-        size: tuple[int, int] = (8, 8),
-        categorical_action_encoding: bool = False,
-    ) -> None:
-        super().__init__(
-            batch_size,
-            device,
-            seed,
-            size=size,
-            least=4,
-            actions=4,
-            categorical_action_encoding=categorical_action_encoding,
-        )
+    def _build(self) -> None:
         table = transitions(*self.size, set())
         # A move off the board leads to the cell of its start, which the snake's own neck or head occupies.
         self._table = torch.tensor(table, device=self._generator.device)
@@ -142,7 +145,7 @@ class SnakeEnv(_Board):
             food=cell.clone(),
             heading=Categorical(4),
         )
-        self.observation_spec = _observed(Binary(4 * self.cells, dtype=torch.bool), state)
+        self.observation_spec = _written_spec(Binary(4 * self.cells, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -197,7 +200,7 @@ class BreakoutEnv(_Board):
         batch_size: Number of games in each batch dimension.
         device: Device of the tensors; the CPU if None.
         seed: Seed of the first column and direction of the ball; nondeterministic if None.
-        size: Rows and columns, at least 7 each.
+        size: Rows and columns, at least 7 each; 10 x 10 if None.
         categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
 
     Raises:
@@ -209,27 +212,12 @@ class BreakoutEnv(_Board):
         1
     """
 
+    SIZE, LEAST, ACTIONS = (10, 10), 7, 3
+
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 500
 
-    def __init__(
-        self,
-        batch_size: Iterable[int] = (),
-        device: torch.device | str | int | None = None,
-        seed: int | None = None,
-        *,
-        size: tuple[int, int] = (10, 10),
-        categorical_action_encoding: bool = False,
-    ) -> None:
-        super().__init__(
-            batch_size,
-            device,
-            seed,
-            size=size,
-            least=7,
-            actions=3,
-            categorical_action_encoding=categorical_action_encoding,
-        )
+    def _build(self) -> None:
         rows, columns = self.size
         row = self._numbers // columns
         self._wall = (row >= 1) & (row <= 3)
@@ -243,7 +231,7 @@ class BreakoutEnv(_Board):
             velocity=Bounded(-1, 1, shape=(2,), dtype=torch.int64),
             paddle=Categorical(columns),
         )
-        self.observation_spec = _observed(Binary(4 * self.cells, dtype=torch.bool), state)
+        self.observation_spec = _written_spec(Binary(4 * self.cells, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -358,6 +346,8 @@ class Game2048Env(_Board):
         (tensor([2, 3]), tensor([12.]))
     """
 
+    SIZE, LEAST, ACTIONS = (4, 4), 4, 4
+
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 5000
 
@@ -369,15 +359,7 @@ class Game2048Env(_Board):
         *,
         categorical_action_encoding: bool = False,
     ) -> None:
-        super().__init__(
-            batch_size,
-            device,
-            seed,
-            size=(4, 4),
-            least=4,
-            actions=4,
-            categorical_action_encoding=categorical_action_encoding,
-        )
+        super().__init__(batch_size, device, seed, categorical_action_encoding=categorical_action_encoding)
         device = self._generator.device
         self._slides, self._scores = (table.to(device) for table in slides())
         board = torch.arange(16).view(4, 4)
@@ -459,7 +441,7 @@ class DoorKeyEnv(_Board):
         batch_size: Number of copies in each batch dimension.
         device: Device of the tensors; the CPU if None.
         seed: Seed of the rooms; nondeterministic if None.
-        size: Rows and columns with the walls around the rooms, at least 5 each.
+        size: Rows and columns with the walls around the rooms, at least 5 each; 6 x 6 if None.
         view: Rows and columns that the agent sees, an odd number.
         categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
 
@@ -473,6 +455,8 @@ class DoorKeyEnv(_Board):
                 [1, 0]], dtype=torch.uint8)
     """
 
+    SIZE, LEAST, ACTIONS = (6, 6), 5, 5
+
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 200
 
@@ -482,19 +466,11 @@ class DoorKeyEnv(_Board):
         device: torch.device | str | int | None = None,
         seed: int | None = None,
         *,
-        size: tuple[int, int] = (6, 6),
+        size: tuple[int, int] | None = None,
         view: int = 5,
         categorical_action_encoding: bool = False,
     ) -> None:
-        super().__init__(
-            batch_size,
-            device,
-            seed,
-            size=size,
-            least=5,
-            actions=5,
-            categorical_action_encoding=categorical_action_encoding,
-        )
+        super().__init__(batch_size, device, seed, size=size, categorical_action_encoding=categorical_action_encoding)
         self.view = as_integer(view, "DoorKeyEnv", "view", least=3)
         if view % 2 == 0:
             raise ArgumentError(f"DoorKeyEnv: view is the odd number of cells across that the agent sees, got {view}")
@@ -513,7 +489,7 @@ class DoorKeyEnv(_Board):
             heading=Categorical(4),
             carries=Binary(1, dtype=torch.bool),
         )
-        self.observation_spec = _observed(Binary(6 * view * view + 1, dtype=torch.bool), state)
+        self.observation_spec = _written_spec(Binary(6 * view * view + 1, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
