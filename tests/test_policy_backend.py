@@ -146,7 +146,7 @@ def test_tanh_normal_actions_have_the_distribution():
     u = (torch.cat([row["action"] for row in rows]) + 2) / half - 1
     z = (u.double().clamp(-1 + 1e-7, 1 - 1e-7).atanh() - rows[0]["loc"][0]) / rows[0]["scale"][0]
     assert float(z.mean(0).abs().max()) < 5 / 50_000**0.5
-    assert float((z.std(0) - 1).abs().max()) < 0.02
+    assert float((z.std(0) - 1).abs().max()) < 5 / 100_000**0.5  # five standard errors, as above
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
@@ -173,23 +173,29 @@ def test_epsilon_greedy_replaces_the_share_of_actions(one_hot, masked):
     expected = torch.where(allowed, 0.4 / int(allowed.sum()), 0.0)
     expected[best[0]] += 0.6
     counts = torch.bincount(rows, minlength=5) / len(rows)
-    assert float((counts - expected).abs().max()) < 0.01
+    assert float((counts - expected).abs().max()) < 5 * (0.25 / len(rows)) ** 0.5  # five standard errors
     explore.schedule.value.fill_(0.0)
     assert torch.equal(step(*leaves)[place].view(n, -1), as_function(policy)(*leaves)[place].view(n, -1))
 
 
 def test_noise_on_an_action_stays_within_the_bounds():
-    spec = Bounded(torch.tensor([-1.0, -0.5]), torch.tensor([1.0, 0.5]))
     actor = TensorDictModule(nn.Sequential(MLP(6, 2), nn.Tanh()), ["observation"], ["action"])
-    noise = AdditiveGaussianModule(spec, sigma_init=0.3, sigma_end=0.3, annealing_num_steps=1)
-    step = policy_step(TensorDictSequential(actor, noise), "native", CPU)
     x = torch.randn(256, 6)
-    with set_exploration_type(ExplorationType.RANDOM):
-        (action,) = step(x)
     plain = actor(TensorDict(observation=x))["action"]
-    assert bool((action.abs() <= torch.tensor([1.0, 0.5])).all())
-    inside = (action.abs() < torch.tensor([1.0, 0.5])) & (plain.abs() < 0.2)
-    assert abs(float((action - plain)[inside].std()) - 0.3) < 0.15
+
+    def act(high):
+        noise = AdditiveGaussianModule(Bounded(-high, high), sigma_init=0.3, sigma_end=0.3, annealing_num_steps=1)
+        torch.manual_seed(3)
+        with set_exploration_type(ExplorationType.RANDOM):
+            return policy_step(TensorDictSequential(actor, noise), "native", CPU)(x)[0]
+
+    high = torch.tensor([1.0, 0.5])
+    free, bounded = act(torch.tensor([9.0, 9.0])), act(high)
+    z = (free - plain) / 0.3
+    assert abs(float(z.mean())) < 5 / z.numel() ** 0.5  # five standard errors
+    assert abs(float(z.std()) - 1) < 5 / (2 * z.numel()) ** 0.5
+    assert bool((free.abs() > high).any())
+    assert torch.equal(bounded, free.clamp(-high, high))
 
 
 @pytest.mark.parametrize("rows", [1, 16])
@@ -210,7 +216,7 @@ def test_recurrent_policies_equal_torch_over_episodes(kind, layers, rows):
             wanted = dict(zip(plain.out_keys, plain(x, *theirs, begins), strict=True))
         for key, one in wanted.items():
             assert found[key].shape == one.shape
-            assert near(found[key], one, 1e-5 if key == "action_log_prob" else 2e-6), key
+            assert near(found[key], one, 1e-5 if key == "action_log_prob" else 1e-6), key
         ours = [found["next", *state.name] for state in memory.states]
         theirs = [wanted["next", *state.name] for state in memory.states]
 

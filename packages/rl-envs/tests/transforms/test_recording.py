@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
@@ -253,25 +255,18 @@ def test_members_draw_for_themselves(kind, taken):
     def make():
         return TransformedEnv(clock(), PixelRenderTransform(["drawn"]))
 
-    env = TransformedEnv(kind(2, make), VideoRecorder(taken, "walk", in_keys=["drawn"]))
-    try:
+    with closing(TransformedEnv(kind(2, make), VideoRecorder(taken, "walk", in_keys=["drawn"]))) as env:
         env.rollout(3)
         env.transform.dump()
-    finally:
-        env.close()
     assert taken.calls[0][1].shape == (1, 4, 3, 4, 12)
     assert taken.calls[0][1][0, :, 0, 0, 0].tolist() == [0, 10, 20, 30]
 
 
 def test_processes_are_drawn_from_outside(taken):
-    env = TransformedEnv(
-        ParallelEnv(2, clock), Compose(PixelRenderTransform(["drawn"]), VideoRecorder(taken, "walk", ["drawn"]))
-    )
-    try:
+    drawing = Compose(PixelRenderTransform(["drawn"]), VideoRecorder(taken, "walk", ["drawn"]))
+    with closing(TransformedEnv(ParallelEnv(2, clock), drawing)) as env:
         env.rollout(3)
         env.transform.dump()
-    finally:
-        env.close()
     assert taken.calls[0][1].shape == (1, 4, 3, 4, 12)
 
 

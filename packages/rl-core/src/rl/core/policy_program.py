@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, TensorDictSequential
@@ -145,7 +145,7 @@ class ProgramBuilder:
             self.reject(f"bounds are {tensor.dtype}")
         return (flat if tensor.ndim == 0 else flat[0]).to(torch.float32).contiguous()
 
-    def reject(self, reason: str) -> None:
+    def reject(self, reason: str) -> NoReturn:
         """Raise the reason why a policy cannot be described.
 
         Raises:
@@ -168,17 +168,16 @@ class ProgramBuilder:
             self.reject(f"{kind.__name__} has hooks, is compiled, or has a forward of its own")
         if callable(getattr(kind, "describe", None)):
             return module.describe(self, *inputs)
-        if kind.__dict__.get("forward", kind.forward if isinstance(module, nn.Module) else None) is None:
+        if not isinstance(module, nn.Module):
             self.reject(f"{getattr(module, '__name__', kind.__name__)} is a function")
-        if getattr(kind, "forward", None) is nn.Sequential.forward:
+        if kind.forward is nn.Sequential.forward:
             layers: Any = module  # not its children, which lack the second of two equal layers
             for layer in layers:
                 inputs = self.network(layer, *inputs)
             return inputs
-        if len(inputs) == 1 and kind in _LAYERS:
-            return (_LAYERS[kind](self, module, inputs[0]),)
-        self.reject(f"{kind.__name__} is no known layer")
-        raise AssertionError
+        if len(inputs) != 1 or kind not in _LAYERS:
+            self.reject(f"{kind.__name__} is no known layer")
+        return (_LAYERS[kind](self, module, inputs[0]),)
 
     def layer(
         self, name: str, x: Register, tensors: Sequence[Callable[[], Tensor | None]] = (), **settings: Any
@@ -188,37 +187,38 @@ class ProgramBuilder:
         self.add(name, [x], [y], tensors, **settings)
         return y
 
-    def keyed(self, module: Any, known: dict[NestedKey, Register]) -> None:
-        """Describe a TensorDict module.
 
-        Args:
-            module: Module with ``in_keys`` and ``out_keys``.
-            known: Registers by key, which the outputs are added to; a key that is absent is an input of the program.
+def _describe(builder: ProgramBuilder, module: Any, known: dict[NestedKey, Register]) -> None:
+    """Describe a TensorDict module.
 
-        Raises:
-            UnsupportedError: If it is not known.
-        """
-        name = type(module).__name__
-        if as_function(module) is None:
-            self.reject(f"{name} has no lowered form: it has hooks, was compiled, or has a forward of its own")
-        if callable(getattr(type(module), "describe", None)):
-            found = module.describe(self, *[_register(known, key) for key in module.in_keys])
-        elif isinstance(module, TensorDictSequential | ProbabilisticTensorDictSequential):
-            inner = module.module
-            for part in inner.values() if isinstance(inner, nn.ModuleDict) else inner:
-                self.keyed(part, known)
-            return
-        elif isinstance(module, TensorDictModule) and type(module).forward is TensorDictModule.forward:
-            if getattr(module, "_kwargs", None) is not None:
-                self.reject(f"{name} passes its inputs by name")
-            found = self.network(module.module, *[_register(known, key) for key in module.in_keys])
-        else:
-            self.reject(f"{name} is no known module")
-            raise AssertionError
-        keys = [unwrap(key) for key in module.out_keys]
-        if len(found) != len(keys):
-            self.reject(f"{name} writes {len(keys)} entries, and {len(found)} are described")
-        known.update(zip(keys, found, strict=True))
+    Args:
+        builder: Program so far.
+        module: Module with ``in_keys`` and ``out_keys``.
+        known: Registers by key, which the outputs are added to; a key that is absent is an input of the program.
+
+    Raises:
+        UnsupportedError: If it is not known.
+    """
+    name = type(module).__name__
+    if as_function(module) is None:
+        builder.reject(f"{name} has no lowered form: it has hooks, was compiled, or has a forward of its own")
+    if callable(getattr(type(module), "describe", None)):
+        found = module.describe(builder, *[_register(known, key) for key in module.in_keys])
+    elif isinstance(module, TensorDictSequential | ProbabilisticTensorDictSequential):
+        inner = module.module
+        for part in inner.values() if isinstance(inner, nn.ModuleDict) else inner:
+            _describe(builder, part, known)
+        return
+    elif isinstance(module, TensorDictModule) and type(module).forward is TensorDictModule.forward:
+        if getattr(module, "_kwargs", None) is not None:
+            builder.reject(f"{name} passes its inputs by name")
+        found = builder.network(module.module, *[_register(known, key) for key in module.in_keys])
+    else:
+        builder.reject(f"{name} is no known module")
+    keys = [unwrap(key) for key in module.out_keys]
+    if len(found) != len(keys):
+        builder.reject(f"{name} writes {len(keys)} entries, and {len(found)} are described")
+    known.update(zip(keys, found, strict=True))
 
 
 def _register(known: dict[NestedKey, Register], key: Any) -> Register:
@@ -245,7 +245,7 @@ def _layer_norm(builder: ProgramBuilder, layer: Any, x: Register) -> Register:
     return builder.layer("layer_norm", x, [reader(layer, "weight"), reader(layer, "bias")], eps=layer.eps)
 
 
-def _named(name: str, setting: str | None = None) -> Callable[[ProgramBuilder, Any, Register], Register]:
+def _activation(name: str, setting: str | None = None) -> Callable[[ProgramBuilder, Any, Register], Register]:
     def describe(builder: ProgramBuilder, layer: Any, x: Register) -> Register:
         if x.width is None:
             builder.reject(f"{type(layer).__name__} comes before any layer of known width")
@@ -261,12 +261,12 @@ def _gelu(builder: ProgramBuilder, layer: Any, x: Register) -> Register:
 _LAYERS: dict[Any, Callable[[ProgramBuilder, Any, Register], Register]] = {
     nn.Linear: _linear,
     nn.LayerNorm: _layer_norm,
-    nn.Tanh: _named("tanh"),
-    nn.ReLU: _named("relu"),
-    nn.Sigmoid: _named("sigmoid"),
-    nn.SiLU: _named("silu"),
-    nn.ELU: _named("elu", "alpha"),
-    nn.LeakyReLU: _named("leaky_relu", "negative_slope"),
+    nn.Tanh: _activation("tanh"),
+    nn.ReLU: _activation("relu"),
+    nn.Sigmoid: _activation("sigmoid"),
+    nn.SiLU: _activation("silu"),
+    nn.ELU: _activation("elu", "alpha"),
+    nn.LeakyReLU: _activation("leaky_relu", "negative_slope"),
     nn.GELU: _gelu,
     nn.Identity: lambda _builder, _layer, x: x,
 }
@@ -292,7 +292,7 @@ def describe_policy(policy: Any) -> PolicyProgram:
     builder = ProgramBuilder()
     known = {unwrap(key): Register() for key in policy.in_keys}
     inputs = dict(known)
-    builder.keyed(policy, known)
+    _describe(builder, policy, known)
     outputs = {unwrap(key): known[unwrap(key)] for key in policy.out_keys}
     for key, register in inputs.items():
         if register.width is None:

@@ -375,7 +375,7 @@ class NativePolicy:
         self._work = [torch.empty(self._rows * width) for width in self._scratch]
         self._slots[2] = self._rows
         self._write("scratch", [tensor.data_ptr() for tensor in self._work])
-        self.prepare(max(1, self._ahead - self._step))
+        self.prepare(self._ahead)
         return True
 
     def _begin_block(self, *, noisy: bool) -> bool:

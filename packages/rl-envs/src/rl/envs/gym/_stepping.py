@@ -119,6 +119,7 @@ def _unpack_value(packed: Any) -> Any:
 
 
 _REWARD, _FLAG = np.dtype(np.float32), np.dtype(np.bool_)
+_ENDS = ("done", "terminated", "truncated")
 
 Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
 
@@ -219,10 +220,11 @@ class Codec:
         tensor = torch.from_numpy(array.reshape(-1, 1) if self.batched else array.reshape(-1))
         return tensor if self.device is None else tensor.to(self.device)
 
-    def falses(self, count: int) -> Tensor:
-        """Return flags that are false, ``[*B, 1]``."""
-        tensor = torch.from_numpy(np.zeros((count, 1) if self.batched else count, _FLAG))
-        return tensor if self.device is None else tensor.to(self.device)
+    def no_ends(self, count: int) -> Leaves:
+        """Return the flags of `count` elements whose episodes go on, ``[*B, 1]``."""
+        shape = (count, 1) if self.batched else (count,)
+        flags = [torch.from_numpy(np.zeros(shape, _FLAG)) for _ in _ENDS]
+        return dict(zip(_ENDS, flags if self.device is None else [one.to(self.device) for one in flags], strict=True))
 
     def rows(self, values: Sequence[Any], dtype: Any) -> Tensor:
         """Return a number or several for each element, ``[*B, k]``."""
@@ -308,13 +310,20 @@ class Simulator:
     def step(self, action: Any) -> Outcome:
         """Step the environment and record the action."""
         outcome = self._step(action)
-        self.check(outcome)
+        if (
+            type(outcome) is not tuple
+            or len(outcome) != 5
+            or type(outcome[1]) not in _NUMBERS
+            or type(outcome[2]) not in _FLAGS
+            or type(outcome[3]) not in _FLAGS
+        ):
+            self._check(outcome)
         self.observed, self.info = outcome[0], outcome[4]
         self.record.actions.append(action)
         return outcome
 
-    def check(self, outcome: Any) -> None:
-        """Reject what is no outcome of a step.
+    def _check(self, outcome: Any) -> None:
+        """Reject what is no outcome of a step; the usual types are not passed here.
 
         Raises:
             SpecError: If there are not five values, or reward or flags are no numbers.
@@ -325,8 +334,7 @@ class Simulator:
                 " terminated, truncated, info). Return terminated and truncated in place of done"
             )
         _, reward, terminated, truncated, _ = outcome
-        usual = type(reward) in _NUMBERS and type(terminated) in _FLAGS and type(truncated) in _FLAGS
-        if not usual and not (_is_number(reward) and _is_number(terminated, 1) and _is_number(truncated, 1)):
+        if not (_is_number(reward) and _is_number(terminated, 1) and _is_number(truncated, 1)):
             raise SpecError(
                 f"step of {self._name()} returned reward={reward!r:.40}, terminated={terminated!r:.40},"
                 f" truncated={truncated!r:.40}: return a number and two booleans"
@@ -344,25 +352,6 @@ class Simulator:
         self.observed, self.info = self._begin(record.seed, record.options)
         for action in record.actions:
             self.observed, *_, self.info = self._step(action)
-
-
-def _step_all(simulators: Sequence[Simulator], actions: Sequence[Any]) -> list[Outcome]:
-    """`Simulator.step` of each, without a call for each."""
-    outcomes = []
-    for simulator, action in zip(simulators, actions, strict=True):
-        outcome = simulator._step(action)  # noqa: SLF001  as `Simulator.step`
-        if (
-            type(outcome) is not tuple
-            or len(outcome) != 5
-            or type(outcome[1]) not in _NUMBERS
-            or type(outcome[2]) not in _FLAGS
-            or type(outcome[3]) not in _FLAGS
-        ):
-            simulator.check(outcome)
-        simulator.observed, simulator.info = outcome[0], outcome[4]
-        simulator.record.actions.append(action)
-        outcomes.append(outcome)
-    return outcomes
 
 
 def _are_false(flags: Sequence[Any]) -> bool:
@@ -452,8 +441,7 @@ class GymLeaves:
             if marked or simulator.observed is None:  # one that was never reset needs an observation too
                 simulator.reset()
         leaves = self.codec.encode([simulator.observed for simulator in self.simulators])
-        for name in ("done", "terminated", "truncated"):
-            leaves[name] = self.codec.falses(len(self.simulators))
+        leaves.update(self.codec.no_ends(len(self.simulators)))
         return self._add_more(leaves) if self._more else leaves
 
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
@@ -502,16 +490,19 @@ class GymLeaves:
         actions = codec.decode(root)
         active = root.get("_step", None)
         if active is None:
-            outcomes = _step_all(simulators, actions)
+            outcomes = [simulator.step(action) for simulator, action in zip(simulators, actions, strict=True)]
         else:
             rows = zip(simulators, actions, active.flatten().tolist(), strict=True)
             outcomes = [simulator.step(action) if moves else simulator.hold() for simulator, action, moves in rows]
         observations, rewards, terminations, truncations, _ = zip(*outcomes, strict=True)
         leaves = codec.encode(observations)
         leaves["reward"] = codec.rows(rewards, np.float32)
-        ends = [one or other for one, other in zip(terminations, truncations, strict=True)]
-        for name, flags in (("done", ends), ("terminated", terminations), ("truncated", truncations)):
-            leaves[name] = codec.falses(len(ends)) if _are_false(flags) else codec.column(flags, np.bool_)
+        if _are_false(terminations) and _are_false(truncations):  # at most steps
+            leaves.update(codec.no_ends(len(outcomes)))
+        else:
+            ends = [one or other for one, other in zip(terminations, truncations, strict=True)]
+            for name, flags in zip(_ENDS, (ends, terminations, truncations), strict=True):
+                leaves[name] = codec.column(flags, np.bool_)
         return self._add_more(leaves) if self._more else leaves
 
     def _add_more(self, leaves: Leaves) -> Leaves:

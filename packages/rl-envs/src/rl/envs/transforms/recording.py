@@ -282,7 +282,7 @@ class PixelRenderTransform(Transform):
 
     def _call(self, entries: Any) -> Any:
         if self._enabled:
-            entries[self.out_keys[0]] = self._written(self._draw(entries))
+            entries[self.out_keys[0]] = self._value_of(self._draw(entries))
         return entries
 
     def _draw(self, entries: Any) -> Any:
@@ -304,12 +304,12 @@ class PixelRenderTransform(Transform):
             )
         return drawn if self.preproc is None else self.preproc(drawn)
 
-    def _written(self, drawn: Any) -> Any:
+    def _value_of(self, drawn: Any) -> Any:
         assert self._parent is not None
         if isinstance(self._spec, NonTensor):
             return NonTensorData(drawn, batch_size=self._parent.batch_size)
-        drawn = drawn if isinstance(drawn, Tensor) else torch.as_tensor(np.ascontiguousarray(drawn))
-        return drawn.to(self._parent.device or drawn.device)
+        tensor = _as_tensor(drawn)
+        return tensor.to(self._parent.device or tensor.device)
 
     def transform_specs(self, specs: Specs) -> None:
         if not self._enabled:
@@ -333,7 +333,7 @@ class PixelRenderTransform(Transform):
             return NonTensor((), example_data=drawn)
         if not fits:
             raise SpecError(f"{self!r} draws the shape {shape} in an environment of batch {batch}: pass preproc=")
-        value = drawn if isinstance(drawn, Tensor) else torch.as_tensor(np.ascontiguousarray(drawn))
+        value = _as_tensor(drawn)
         element = shape[len(batch) :]
         if value.dtype == torch.uint8:
             return Bounded(0, 255, shape=element, dtype=torch.uint8, device=specs.device)
@@ -349,6 +349,10 @@ class PixelRenderTransform(Transform):
         copied = super().clone()
         copied._spec = None  # noqa: SLF001  of this class
         return copied
+
+
+def _as_tensor(drawn: Any) -> Tensor:
+    return drawn if isinstance(drawn, Tensor) else torch.as_tensor(np.ascontiguousarray(drawn))
 
 
 class TensorDictRecorder(Transform):

@@ -195,7 +195,8 @@ class NormalParamExtractor(nn.Module):
         """Append both halves to a program; see `rl.core.policy_program`."""
         if first.width is None or first.width % 2:
             builder.reject("NormalParamExtractor halves an input of unknown or odd width")
-        loc, raw, scale = (Register((first.width or 0) // 2) for _ in range(3))
+        half = first.width // 2
+        loc, raw, scale = Register(half), Register(half), Register(half)
         builder.add("split", [first], [loc, raw])
         low = self.scale_lb
         if isinstance(self._mapping, partial):

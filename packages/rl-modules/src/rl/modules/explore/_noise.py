@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -42,10 +41,6 @@ def bounds_on(leaf: TensorSpec, device: torch.device) -> tuple[Tensor | None, Te
     if not isinstance(leaf, Bounded):
         return None, None
     return leaf.low.clone().to(device), leaf.high.clone().to(device)
-
-
-def _itself(tensor: Tensor | None) -> Tensor | None:
-    return tensor
 
 
 @module_arguments()
@@ -169,9 +164,9 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         plain = type(self) is AdditiveGaussianModule and self._spec is not None and self.std == 1.0 and not self.mean
         if not plain or not action.width or self.sigma.numel() not in {1, action.width}:
             builder.reject("AdditiveGaussianModule has no spec of a vector, or a mean or scale of its own")
-        noisy, width = Register(action.width), action.width or 0
-        ends = [None if end is None else builder.row(end, width) for end in (self._low, self._high)]
-        tensors = [lambda: self.sigma, *(partial(_itself, end) for end in ends)]
+        noisy, width = Register(action.width), action.width
+        low, high = (None if end is None else builder.row(end, width) for end in (self._low, self._high))
+        tensors = [lambda: self.sigma, lambda: low, lambda: high]
         builder.add("noise", [action], [noisy], tensors, one_sigma=self.sigma.numel() == 1)
         return (noisy,)
 

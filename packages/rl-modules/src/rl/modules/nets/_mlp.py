@@ -34,7 +34,7 @@ def make_activation(owner: str, activation_class: Any, kwargs: Mapping[str, Any]
         kwargs: Arguments of the class.
 
     Raises:
-        ArgumentError: if it creates no module, such as an activation in place of its class.
+        ArgumentError: If it creates no module, such as an activation in place of its class.
     """
     module = isinstance(activation_class, nn.Module)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -147,7 +146,8 @@ class ActionHead(ProbabilisticTensorDictModule):
         how: dict[str, Any] = {"how": self.default_interaction_type}
         known = dict(zip(names, params, strict=True))
         mask = known.pop("mask", None)
-        settings = {key: value for key, value in settings.items() if (key, value) != ("neg_inf", -torch.inf)}
+        if settings.get("neg_inf") == -torch.inf:
+            del settings["neg_inf"]
         if kind in _CHOICES and list(known) == ["logits"] and settings.pop("dtype", torch.int64) is torch.int64:
             one_hot = issubclass(kind, OneHotCategorical)
             (logits,) = known.values()
@@ -163,14 +163,14 @@ class ActionHead(ProbabilisticTensorDictModule):
             action = Register(n)
             name, bounds = "normal", []
             if kind is TanhNormal:
-                name, ends = "tanh_normal", [settings.pop("low", -1.0), settings.pop("high", 1.0)]
-                bounds = [partial(_itself, builder.row(torch.as_tensor(end), n)) for end in ends]
+                ends = settings.pop("low", -1.0), settings.pop("high", 1.0)
+                low, high = (builder.row(torch.as_tensor(end), n) for end in ends)
+                name, bounds = "tanh_normal", [lambda: low, lambda: high]
             builder.add(name, [known["loc"], known["scale"]], [action, score], bounds, **how)
         elif kind is Delta and score is None and len(params) == 1:
             action = params[0]
         else:
             builder.reject(f"{kind.__name__} of {', '.join(names)} is no known head")
-            raise AssertionError
         if settings:
             builder.reject(f"{kind.__name__} has the settings {', '.join(map(str, settings))}")
         return (action,) if score is None else (action, score)
@@ -214,11 +214,7 @@ _CHOICES = (Categorical, OneHotCategorical, MaskedCategorical, MaskedOneHotCateg
 def _width(builder: ProgramBuilder, register: Register) -> int:
     if not register.width:
         builder.reject("a head comes before any layer of known width")
-    return register.width or 0
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
+    return register.width
 
 
 def _move(kwargs: dict[Any, Any], fn: Callable[[Tensor], Tensor]) -> None:

@@ -140,7 +140,7 @@ class QValueModule(TensorDictModuleBase):
             builder.reject(f"{type(self).__name__} chooses among distributions, several times, or not in int64")
         if not values.width:
             builder.reject("QValueModule comes before any layer of known width")
-        one_hot, n = self.action_space == "one-hot", values.width or 0
+        one_hot, n = self.action_space == "one-hot", values.width
         if self._expected is not None:
             builder.expect(values, self._expected, "QValueModule")
         action, chosen = Register(n if one_hot else 0, torch.int64), Register(1)

@@ -178,10 +178,6 @@ _MARKED = (
 _assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
 
 
-def _no_bias() -> None:
-    return None
-
-
 class RecurrentModule(TensorDictModuleBase):
     """Base of `LSTMModule` and `GRUModule`, which define `cell`, `parts` and `_advance`."""
 
@@ -331,7 +327,7 @@ class RecurrentModule(TensorDictModuleBase):
             state.shape = (layers, units)
         y, *after = [Register(units), *(Register(layers * units, shape=(layers, units)) for _ in states)]
         tensors = [
-            reader(network, f"{stem}{layer}") if stem in stems else _no_bias
+            reader(network, f"{stem}{layer}") if stem in stems else lambda: None
             for layer in range(layers)
             for stem in _NAMES
         ]

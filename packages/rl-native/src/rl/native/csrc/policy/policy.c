@@ -36,8 +36,8 @@ typedef struct {
                      int64_t rows, int64_t stride);
   void (*gru_units)(const float *gates, const float *inner, const float *before_h, float *h, float *out, int64_t units,
                     int64_t rows, int64_t stride);
-  each tanh, relu, sigmoid, silu, elu, leaky, gelu, gelu_tanh, exp, log, normal, softplus_scale, exp_scale, relu_scale,
-      stretch, atanh;
+  each activations[8], scales[3]; /* in the order of the kinds, and of the modes of a scale */
+  each tanh, exp, log, normal, exp_scale, stretch, atanh;
 } rl_policy_functions;
 
 #define TARGET
@@ -181,7 +181,6 @@ static float half_squares(const step *s, const float *scale, const float *z, int
   return sum;
 }
 
-#define HALF_LOG_2_PI 0.91893853320467274178f
 #define LARGEST_TANH (1 - 8 * 0x1p-23f) /* three bits below 1, as TanhNormal of rl-modules */
 #define LARGEST_ATANH 7.2780313f
 
@@ -333,8 +332,6 @@ static int run(const step *s, int random, int exploring) {
   const int64_t all = s->rows * op->size[0];
   const float a = (float)op->value[0], b = (float)op->value[1], c = (float)op->value[2];
   const rl_policy_functions *fn = s->fn;
-  const each activations[] = {fn->tanh, fn->relu, fn->sigmoid, fn->silu, fn->elu, fn->leaky, fn->gelu, fn->gelu_tanh};
-  const each scales[] = {fn->softplus_scale, fn->exp_scale, fn->relu_scale};
   switch (op->kind) {
   case RL_POLICY_LINEAR:
     fn->linear(IN(0), op->size[0], PAR(0), PAR(1), OUT(0), s->rows, op->size[0], op->size[1]);
@@ -352,7 +349,7 @@ static int run(const step *s, int random, int exploring) {
   case RL_POLICY_SCALE:
     if (op->mode < 0 || op->mode > 2)
       return RL_POLICY_UNKNOWN;
-    scales[op->mode](IN(0), OUT(0), all, a, b, c);
+    fn->scales[op->mode](IN(0), OUT(0), all, a, b, c);
     return RL_POLICY_OK;
   case RL_POLICY_OWN_SCALE:
     own_scale(s);
@@ -376,7 +373,7 @@ static int run(const step *s, int random, int exploring) {
   default:
     if (op->kind < RL_POLICY_TANH || op->kind > RL_POLICY_GELU_TANH)
       return RL_POLICY_UNKNOWN;
-    activations[op->kind - RL_POLICY_TANH](IN(0), OUT(0), all, a, b, c);
+    fn->activations[op->kind - RL_POLICY_TANH](IN(0), OUT(0), all, a, b, c);
     return RL_POLICY_OK;
   }
 }

@@ -1,4 +1,4 @@
-/* The operations of a policy. Included for each instruction set with FN, TARGET, LANES and PART_MASK; see policy.c. */
+/* The operations of a policy. Included for each instruction set with FN, TARGET and LANES; see policy.c. */
 
 typedef float FN(vector) __attribute__((vector_size(4 * LANES)));
 typedef int32_t FN(integers) __attribute__((vector_size(4 * LANES)));
@@ -222,10 +222,21 @@ TARGET static void FN(gru_units)(const float *gates, const float *inner, const f
 }
 
 static const rl_policy_functions FN(functions) = {
-    FN(linear),     FN(linear_more),    FN(layer_norm),          FN(lstm_units),     FN(gru_units),       FN(each_tanh),
-    FN(each_relu),  FN(each_sigmoid),   FN(each_silu),           FN(each_elu),       FN(each_leaky),      FN(each_gelu),
-    FN(each_gelu_tanh), FN(each_exp),   FN(each_log),            FN(each_normal),    FN(each_softplus_scale),
-    FN(each_exp_scale), FN(each_relu_scale), FN(each_stretch),   FN(each_atanh),
+    FN(linear),
+    FN(linear_more),
+    FN(layer_norm),
+    FN(lstm_units),
+    FN(gru_units),
+    {FN(each_tanh), FN(each_relu), FN(each_sigmoid), FN(each_silu), FN(each_elu), FN(each_leaky), FN(each_gelu),
+     FN(each_gelu_tanh)},
+    {FN(each_softplus_scale), FN(each_exp_scale), FN(each_relu_scale)},
+    FN(each_tanh),
+    FN(each_exp),
+    FN(each_log),
+    FN(each_normal),
+    FN(each_exp_scale),
+    FN(each_stretch),
+    FN(each_atanh),
 };
 
 #undef VECTORS
