@@ -25,9 +25,9 @@ _COLLECTOR: Table = {
 _MULTI: Table = {
     "num_sub_threads": ("use num_threads=", 1),
     "collector_class": ("use policy_factory= and functions of environments: a worker has a Collector", None),
-    "init_fn": ("do it in the functions that create the environments", None),
-    "cat_results": ("a batch is that of one worker",),
-    "preemptive_threshold": ("no worker waits for another",),
+    "init_fn": ("use functions that create the environments, and do it there", None),
+    "cat_results": ("use MultiSyncCollector(...): here a batch is that of one worker",),
+    "preemptive_threshold": ("use MultiSyncCollector(...): here no worker waits for another",),
 }
 _SERVER = "unused: the policy is called in this process"
 _ENVS = "use env_backend="
@@ -223,8 +223,8 @@ _ROLLOUT: Table = {
 _REGISTER_GYM: Table = {
     "backend": ("unused: environments are registered with Gymnasium", None, "gymnasium"),
     "to_numpy": ("unused: Gymnasium's environments return NumPy arrays", True),
-    "autoreset": ("not available: Gymnasium dropped it", None, False),
-    "apply_api_compatibility": ("not available: Gymnasium dropped it", False),
+    "autoreset": ("unused: Gymnasium dropped it", None, False),
+    "apply_api_compatibility": ("unused: Gymnasium dropped it", False),
 }
 _UNSQUEEZE: Table = {
     "unsqueeze_dim": ("use dim=",),
