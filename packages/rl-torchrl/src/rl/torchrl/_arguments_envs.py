@@ -103,20 +103,15 @@ _GYM_ENV: Table = {
     "native_autoreset": ("unused: the last observation of an episode is under 'next' in every mode", None, False),
     "missing_obs_value": ("unused: every reset has an observation",),
 }
-_DM_CONTROL: Table = {
+_SINGLE_ENV: Table = {
     **_ENV,
     "batch_size": ("unused: the environment has no batch; use SerialEnv(n, make)", None),
+}
+_DM_CONTROL: Table = {
+    **_SINGLE_ENV,
     "num_workers": ("use ParallelEnv(n, make)", None, 1),
     "convert_actions_to_numpy": ("unused: a simulator gets NumPy arrays", True),
     "native_autoreset": ("unused: the last observation of an episode is under 'next'", None, False),
-}
-_OPEN_SPIEL: Table = {
-    **_ENV,
-    "batch_size": ("unused: the environment has no batch; use SerialEnv(n, make)", None),
-}
-_PETTINGZOO: Table = {
-    **_ENV,
-    "batch_size": ("unused: the environment has no batch; use SerialEnv(n, make)", None),
 }
 _VMAS: Table = {
     **_ENV,
@@ -279,11 +274,11 @@ ARGUMENTS: dict[str, Table] = {
     "rl.envs.Hash": _HASHED,
     "rl.envs.IsaacLabWrapper": _ISAAC_LAB,
     "rl.envs.ModuleTransform": _MODULE_TRANSFORM,
-    "rl.envs.OpenSpielWrapper": _OPEN_SPIEL,
+    "rl.envs.OpenSpielWrapper": _SINGLE_ENV,
     "rl.envs.ParallelEnv": _PARALLEL_ENV,
     "rl.envs.PendulumEnv": _PENDULUM,
-    "rl.envs.PettingZooEnv": _PETTINGZOO,
-    "rl.envs.PettingZooWrapper": _PETTINGZOO,
+    "rl.envs.PettingZooEnv": _SINGLE_ENV,
+    "rl.envs.PettingZooWrapper": _SINGLE_ENV,
     "rl.envs.RewardSum": _REWARD_SUM,
     "rl.envs.SelectTransform": _SELECT,
     "rl.envs.SerialEnv": _SERIAL_ENV,
