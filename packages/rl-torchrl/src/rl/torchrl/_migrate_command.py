@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     for file in files:
         try:
             text = file.read_bytes().decode()
-            result = migrate(text, [source])
+            result = migrate(text, source)
         except (ArgumentError, UnicodeDecodeError) as error:
             sys.stderr.write(f"rl migrate: {file}: {error}; it was left as it is\n")
             failed += 1
