@@ -433,6 +433,27 @@ def test_a_file_that_is_no_python_is_named_and_the_others_are_changed(project, c
         migrate("import torchrl; (", TorchRL())
 
 
+def test_a_file_whose_package_is_absent_is_named_and_the_others_are_changed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rl.torchrl._migrate_sources.find_spec", lambda name: None)  # as if it were absent
+    Path("a.py").write_text("from rl.trainers import PPOConfig\nPPOConfig(clip=0.1)\n")
+    Path("b.py").write_text("from rl.core import lower\n")
+    assert main(["migrate", "--from", "rl==0.2", "--write", "."]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("rl migrate: a.py: it has settings of rl-trainers: pip install rl-trainers; it was left")
+    assert out == "b.py\n"
+
+
+def test_a_virtual_environment_in_a_folder_is_left_out(project):
+    Path("venv/lib").mkdir(parents=True)
+    Path("venv/pyvenv.cfg").write_text("")
+    Path("venv/lib/e.py").write_bytes(project)
+    assert main(["migrate", "--write", "."]) == 0
+    assert Path("venv/lib/e.py").read_bytes() == project
+    assert main(["migrate", "--write", "venv"]) == 0
+    assert Path("venv/lib/e.py").read_bytes() != project
+
+
 def test_without_libcst_one_line_says_what_to_install(tmp_path):
     (tmp_path / "libcst.py").write_text("raise ModuleNotFoundError('no', name='libcst')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
