@@ -8,29 +8,69 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from rl.core.arguments import Needless
+
 # the texts of errors, looked through for names and pages that do not exist
+from rl.torchrl._arguments_envs import ARGUMENTS as ENVS
+from rl.torchrl._arguments_learning import ARGUMENTS as LEARNING
 from rl.torchrl._names import _INSTEAD, RENAMED
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
 BEGIN, END = "<!-- arguments: begin -->", "<!-- arguments: end -->"
-PACKAGES = ["rl.core", "rl.testing", "rl.collectors", "rl.envs", "rl.modules", "rl.replay", "rl.objectives"]
-PACKAGES += ["rl.objectives.value", "rl.objectives.value.functional"]
+PACKAGES = ["rl.core", "rl.core.specs", "rl.testing", "rl.collectors", "rl.envs", "rl.modules", "rl.replay"]
+PACKAGES += ["rl.replay.datasets", "rl.objectives", "rl.objectives.value", "rl.objectives.value.functional"]
 
 
-def answering() -> Iterator[tuple[str, Any]]:
-    """Public classes and functions that handle foreign arguments, by name."""
+@dataclass(frozen=True)
+class Answering:
+    """What a public class or function has and what it answers."""
+
+    owner: str
+    known: frozenset[str]
+    table: Mapping[str, Needless]
+
+
+def answering() -> Iterator[tuple[str, Answering]]:
+    """Public classes, functions and methods that handle foreign arguments, by name."""
     for package in PACKAGES:
         module = importlib.import_module(package)
         for name in module.__all__:
             public = getattr(module, name)
-            found = getattr(public.__init__ if isinstance(public, type) else public, "answers", None)
-            if hasattr(type(found), "keep"):  # an object may answer every name
-                yield name, found
+            calls = [(name, constructors(public) if isinstance(public, type) else [public])]
+            if isinstance(public, type):
+                own = ((key, getattr(value, "__func__", value)) for key, value in vars(public).items())
+                calls += [(f"{name}.{key}", [value]) for key, value in own if not key.startswith("_")]
+            for called, chain in calls:
+                if found := answers(chain):
+                    yield called, found
+
+
+def constructors(cls: type) -> list[Any]:
+    """The constructor of a class, and those of its bases in turn."""
+    return [vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)]
+
+
+def answers(chain: list[Any]) -> Answering | None:
+    """What the first of several functions that answers says; those before it pass arguments on."""
+    passed: set[str] = set()
+    for call in chain:
+        found = getattr(call, "answers", None)
+        if hasattr(type(found), "keep"):  # an object may answer every name
+            table = {name: why for name, why in found.table.items() if name not in passed}
+            return Answering(found.name, found.known, table)
+        if not inspect.isfunction(call):
+            return None
+        parameters = inspect.signature(call).parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return None
+        passed |= {one.name for one in parameters}
+    return None
 
 
 def table() -> str:
@@ -56,6 +96,10 @@ def test_the_page_lists_the_names_that_are_other_names_here():
     listed = PAGE.read_text().partition("<!-- renamed: begin -->")[2].partition("<!-- renamed: end -->")[0].strip()
     rows = [f"| `{old}` | `{new}` |" for old, new in sorted(RENAMED.items())]
     assert listed.splitlines() == ["| there | here |", "|---|---|", *rows]
+
+
+def test_every_table_is_that_of_something_public():
+    assert {*ENVS, *LEARNING} <= {found.owner for _, found in answering()}
 
 
 def test_no_argument_is_answered_that_the_signature_has():

@@ -33,8 +33,8 @@ def code(text: str) -> str:
 
 def changed(text: str, source=None) -> str:
     source = TorchRL() if source is None else source
-    once = migrate(code(text), [source]).text
-    assert migrate(once, [source]).text == once  # again: nothing
+    once = migrate(code(text), source).text
+    assert migrate(once, source).text == once  # again: nothing
     ast.parse(once)
     return once
 
@@ -308,7 +308,7 @@ def test_td3_explores_by_noise_only_where_stable_baselines3_does():
     ],
 )
 def test_what_stable_baselines3_has_and_settings_have_not_gets_a_comment(line, note):
-    notes = migrate(f"from stable_baselines3 import DQN, PPO\n{line}\n", [StableBaselines3()]).notes
+    notes = migrate(f"from stable_baselines3 import DQN, PPO\n{line}\n", StableBaselines3()).notes
     assert any(one.startswith(note) for one in notes), notes
 
 
@@ -430,7 +430,28 @@ def test_a_file_that_is_no_python_is_named_and_the_others_are_changed(project, c
     assert Path("pkg/0.py").read_text() == "import torchrl\nif x\n"
     assert b"rl.envs" in Path("pkg/a.py").read_bytes()
     with pytest.raises(ArgumentError, match="no Python"):
-        migrate("import torchrl; (", [TorchRL()])
+        migrate("import torchrl; (", TorchRL())
+
+
+def test_a_file_whose_package_is_absent_is_named_and_the_others_are_changed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rl.torchrl._migrate_sources.find_spec", lambda name: None)  # as if it were absent
+    Path("a.py").write_text("from rl.trainers import PPOConfig\nPPOConfig(clip=0.1)\n")
+    Path("b.py").write_text("from rl.core import lower\n")
+    assert main(["migrate", "--from", "rl==0.2", "--write", "."]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("rl migrate: a.py: it has settings of rl-trainers: pip install rl-trainers; it was left")
+    assert out == "b.py\n"
+
+
+def test_a_virtual_environment_in_a_folder_is_left_out(project):
+    Path("venv/lib").mkdir(parents=True)
+    Path("venv/pyvenv.cfg").write_text("")
+    Path("venv/lib/e.py").write_bytes(project)
+    assert main(["migrate", "--write", "."]) == 0
+    assert Path("venv/lib/e.py").read_bytes() == project
+    assert main(["migrate", "--write", "venv"]) == 0
+    assert Path("venv/lib/e.py").read_bytes() != project
 
 
 def test_without_libcst_one_line_says_what_to_install(tmp_path):

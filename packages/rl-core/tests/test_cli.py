@@ -174,11 +174,18 @@ def test_plugins_marks_what_makes_every_command_slow(capsys, registry):
     assert re.search(r" 3\d\d ms SLOW  loaded  the declaration takes 3\d\d ms and imports torch; only targets", row)
 
 
-@pytest.mark.parametrize("name", ["train", "eval"])
-def test_a_subcommand_of_a_package_that_is_absent_says_what_to_install(capsys, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "owner", "install"),
+    [
+        ("train", "rl-trainers", "rl-trainers"),
+        ("eval", "rl-trainers", "rl-trainers"),
+        ("migrate", "rl-torchrl", '"rl-torchrl[migrate]"'),
+    ],
+)
+def test_a_subcommand_of_a_package_that_is_absent_says_what_to_install(capsys, monkeypatch, name, owner, install):
     monkeypatch.setattr(cli, "installed_version", lambda distribution: None)
     assert cli.main([name]) == 2
-    assert capsys.readouterr().err == f"rl: `rl {name}` comes with rl-trainers: pip install rl-trainers\n"
+    assert capsys.readouterr().err == f"rl: `rl {name}` comes with {owner}: pip install {install}\n"
 
 
 def test_an_interrupt_says_which_plugin_was_running(capsys, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
+from rl.core.errors import RLError
 from rl.torchrl.data import Bounded, Composite, Unbounded
 
 pytest.importorskip("rl.envs")
@@ -63,6 +64,18 @@ def test_arguments_of_torchrl_are_answered():
     assert Walk(run_type_checks=False, spec_locked=True).batch_size == ()
     with pytest.raises(TypeError, match="use debug=True or check_env_specs"):
         Walk(run_type_checks=True)
+
+
+def test_a_close_of_its_own_may_say_that_it_is_closed():
+    class Own(Walk):
+        def close(self, **kwargs):
+            self.is_closed = True
+
+    env = Own()
+    env.close()
+    assert env.is_closed
+    with pytest.raises(RLError, match="is closed"):
+        env.reset()
 
 
 class Shift(ObservationTransform):
@@ -143,7 +156,10 @@ def test_specs_may_be_given_before_the_constructor_of_the_base_class():
 
 def test_the_only_back_end_may_be_set():
     gymnasium = pytest.importorskip("gymnasium")
+    from rl.torchrl.envs import __all__ as names
     from rl.torchrl.envs import gym_backend, set_gym_backend
+
+    assert {"gym_backend", "set_gym_backend"} <= {*names}
 
     set_gym_backend(gymnasium).set()
     with set_gym_backend("gymnasium"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -16,9 +16,9 @@ from rl.core import specs
 from rl.core.errors import RLError
 
 
-def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(words or ("-c", textwrap.dedent(code)))]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
 
 
 def test_modules_have_the_names_of_our_packages():
@@ -67,13 +67,7 @@ def test_an_argument_of_torchrl_is_ignored_at_its_default_and_else_says_what_to_
 
 def test_without_this_package_an_argument_is_unknown_and_the_message_names_it():
     code = "from rl.core.specs import OneHot; OneHot(3, use_register=False)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**__import__("os").environ, "RL_PLUGINS_DISABLE": "rl-torchrl"},
-    )
+    done = run("-c", code, RL_PLUGINS_DISABLE="rl-torchrl")
     assert "'use_register'; if TorchRL has it, rl-torchrl says what to use: pip install rl-torchrl" in done.stderr
 
 
@@ -89,19 +83,29 @@ def test_a_script_that_imports_torchrl_runs_as_it_is(tmp_path):
         "import sys, torchrl\nfrom torchrl.data import *\n"
         "print(sys.argv, torchrl.data.Composite is Composite, Composite.__module__.split('.')[0])\n"
     )
-    done = run("", "-m", "rl.torchrl", str(script), "--seed", "1")
+    done = run("-m", "rl.torchrl", str(script), "--seed", "1")
     assert (done.returncode, done.stdout) == (0, f"[{str(script)!r}, '--seed', '1'] True rl\n"), done.stderr
-    assert run("", "-m", "rl.torchrl", "-m", "this", "x").stdout.startswith("The Zen of Python")
-    assert "usage: python -m rl.torchrl SCRIPT" in run("", "-m", "rl.torchrl").stderr
+    assert run("-m", "rl.torchrl", "-m", "this", "x").stdout.startswith("The Zen of Python")
+
+
+def test_what_cannot_be_run_is_named_in_one_line(tmp_path):
+    for words in ((), ("-m",), ("--help",)):
+        assert run("-m", "rl.torchrl", *words).stderr.startswith("usage: python -m rl.torchrl SCRIPT")
+    assert run("-m", "rl.torchrl", "none.py").stderr == "rl.torchrl: there is no file none.py\n"
+    (tmp_path / "torchrl.py").write_text("own = True\n")
+    (tmp_path / "script.py").write_text("import torchrl\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run("-m", "rl.torchrl", str(tmp_path / "script.py"), PYTHONPATH=path)
+    assert done.stderr.startswith("rl.torchrl: torchrl itself is installed: uninstall it, or hide it")
 
 
 def test_torchrl_itself_is_not_hidden_unless_told(tmp_path):
     (tmp_path / "torchrl.py").write_text("own = True\n")
     head = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rl.torchrl\n"
-    assert "torchrl itself is installed" in run(f"{head}rl.torchrl.install()").stderr
-    done = run(f"{head}rl.torchrl.install(replace=True)\nimport torchrl\nprint(torchrl.data.Bounded)")
+    assert "torchrl itself is installed" in run("-c", f"{head}rl.torchrl.install()").stderr
+    done = run("-c", f"{head}rl.torchrl.install(replace=True)\nimport torchrl\nprint(torchrl.data.Bounded)")
     assert done.stdout == "<class 'rl.core.specs._continuous.Bounded'>\n"
-    assert "torchrl was imported before" in run(f"{head}import torchrl\nrl.torchrl.install(replace=True)").stderr
+    assert "torchrl was imported before" in run("-c", f"{head}import torchrl\nrl.torchrl.install(replace=True)").stderr
 
 
 def test_installing_twice_is_installing_once(monkeypatch):

@@ -132,8 +132,10 @@ def _unknown(arguments: list[str], known: list[str]) -> int:
     name = arguments[0]
     if any(one.startswith(f"{name}/") for one in known):
         name = "/".join(arguments[:2])
-    if name in _ELSEWHERE and installed_version(_ELSEWHERE[name]) is None:
-        sys.stderr.write(f"rl: `rl {_spoken(name)}` comes with {_ELSEWHERE[name]}: pip install {_ELSEWHERE[name]}\n")
+    owner, bracket, extra = _ELSEWHERE.get(name, "").partition("[")
+    if owner and installed_version(owner) is None:
+        wanted = f'"{owner}[{extra}"' if bracket else owner
+        sys.stderr.write(f"rl: `rl {_spoken(name)}` comes with {owner}: pip install {wanted}\n")
         return 2
     what = "option" if name.startswith("-") else "subcommand"
     close = get_close_matches(name, known, n=1)
@@ -243,12 +245,12 @@ def _new_plugin(arguments: list[str]) -> int:
 _ELSEWHERE = {
     "completion": "rl-trainers",
     "eval": "rl-trainers",
-    "migrate": "rl-torchrl",
+    "migrate": "rl-torchrl[migrate]",
     "new/algorithm": "rl-trainers",
     "new/recipe": "rl-trainers",
     "train": "rl-trainers",
 }
-"""Documented subcommands, and the distribution that provides each."""
+"""Documented subcommands, and the distribution that provides each, with the extra that it needs."""
 
 _OWN: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plugins": (_plugins, "List the plugins that are installed, usable or not."),

@@ -25,9 +25,9 @@ _COLLECTOR: Table = {
 _MULTI: Table = {
     "num_sub_threads": ("use num_threads=", 1),
     "collector_class": ("use policy_factory= and functions of environments: a worker has a Collector", None),
-    "init_fn": ("do it in the functions that create the environments", None),
-    "cat_results": ("a batch is that of one worker",),
-    "preemptive_threshold": ("no worker waits for another",),
+    "init_fn": ("use functions that create the environments, and do it there", None),
+    "cat_results": ("use MultiSyncCollector(...): here a batch is that of one worker",),
+    "preemptive_threshold": ("use MultiSyncCollector(...): here no worker waits for another",),
 }
 _SERVER = "unused: the policy is called in this process"
 _ENVS = "use env_backend="
@@ -103,20 +103,15 @@ _GYM_ENV: Table = {
     "native_autoreset": ("unused: the last observation of an episode is under 'next' in every mode", None, False),
     "missing_obs_value": ("unused: every reset has an observation",),
 }
-_DM_CONTROL: Table = {
+_SINGLE_ENV: Table = {
     **_ENV,
     "batch_size": ("unused: the environment has no batch; use SerialEnv(n, make)", None),
+}
+_DM_CONTROL: Table = {
+    **_SINGLE_ENV,
     "num_workers": ("use ParallelEnv(n, make)", None, 1),
     "convert_actions_to_numpy": ("unused: a simulator gets NumPy arrays", True),
     "native_autoreset": ("unused: the last observation of an episode is under 'next'", None, False),
-}
-_OPEN_SPIEL: Table = {
-    **_ENV,
-    "batch_size": ("unused: the environment has no batch; use SerialEnv(n, make)", None),
-}
-_PETTINGZOO: Table = {
-    **_ENV,
-    "batch_size": ("unused: the environment has no batch; use SerialEnv(n, make)", None),
 }
 _VMAS: Table = {
     **_ENV,
@@ -223,8 +218,8 @@ _ROLLOUT: Table = {
 _REGISTER_GYM: Table = {
     "backend": ("unused: environments are registered with Gymnasium", None, "gymnasium"),
     "to_numpy": ("unused: Gymnasium's environments return NumPy arrays", True),
-    "autoreset": ("not available: Gymnasium dropped it", None, False),
-    "apply_api_compatibility": ("not available: Gymnasium dropped it", False),
+    "autoreset": ("unused: Gymnasium dropped it", None, False),
+    "apply_api_compatibility": ("unused: Gymnasium dropped it", False),
 }
 _UNSQUEEZE: Table = {
     "unsqueeze_dim": ("use dim=",),
@@ -279,11 +274,11 @@ ARGUMENTS: dict[str, Table] = {
     "rl.envs.Hash": _HASHED,
     "rl.envs.IsaacLabWrapper": _ISAAC_LAB,
     "rl.envs.ModuleTransform": _MODULE_TRANSFORM,
-    "rl.envs.OpenSpielWrapper": _OPEN_SPIEL,
+    "rl.envs.OpenSpielWrapper": _SINGLE_ENV,
     "rl.envs.ParallelEnv": _PARALLEL_ENV,
     "rl.envs.PendulumEnv": _PENDULUM,
-    "rl.envs.PettingZooEnv": _PETTINGZOO,
-    "rl.envs.PettingZooWrapper": _PETTINGZOO,
+    "rl.envs.PettingZooEnv": _SINGLE_ENV,
+    "rl.envs.PettingZooWrapper": _SINGLE_ENV,
     "rl.envs.RewardSum": _REWARD_SUM,
     "rl.envs.SelectTransform": _SELECT,
     "rl.envs.SerialEnv": _SERIAL_ENV,

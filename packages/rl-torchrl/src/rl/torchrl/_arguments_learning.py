@@ -19,7 +19,6 @@ _ONE_HOT: Table = {"use_register": ("not available yet: classes are 0 to n - 1",
 _MULTI_CATEGORICAL: Table = {
     "remove_singleton": ("use Categorical(n) for one choice without a dimension of its own", False)
 }
-_MAKE_COMPOSITE: Table = {"dynamic_shape": ("not available yet: a spec has one shape", False)}
 _NON_TENSOR: Table = {
     "batched": ("not available yet: an encoded value has the shape of the spec", None, False),
     "feature_dims": ("not available yet: all dimensions of a spec are its own", None),
@@ -120,9 +119,6 @@ _TENSOR_STORAGE: Table = {
     "max_size": ("unused: the storage is as large as its data", None),
     "device": ("use data.to(device)", None),
     "storage": ("use data=",),
-}
-_FIXED_WRITER: Table = {
-    "compilable": _COMPILABLE,
 }
 _WRITER: Table = {
     "compilable": _COMPILABLE,
@@ -374,7 +370,7 @@ ARGUMENTS: dict[str, Table] = {
     "rl.replay.D4RLExperienceReplay": _DATASET,
     "rl.replay.GenDGRLExperienceReplay": _DATASET,
     "rl.replay.HERReplayBuffer": _HINDSIGHT_BUFFER,
-    "rl.replay.ImmutableDatasetWriter": _FIXED_WRITER,
+    "rl.replay.ImmutableDatasetWriter": _WRITER,
     "rl.replay.LazyMemmapStorage": _MEMMAP_STORAGE,
     "rl.replay.LazyStackStorage": _LAZY_STACK_STORAGE,
     "rl.replay.LazyTensorStorage": _LAZY_TENSOR_STORAGE,
@@ -390,7 +386,7 @@ ARGUMENTS: dict[str, Table] = {
     "rl.replay.SliceSampler": _SLICE_SAMPLER,
     "rl.replay.SliceSamplerWithoutReplacement": _SLICE_SAMPLER_WITHOUT_REPLACEMENT,
     "rl.replay.StorageEnsemble": _ENSEMBLE_STORAGE,
-    "rl.replay.TensorDictMaxValueWriter": _FIXED_WRITER,
+    "rl.replay.TensorDictMaxValueWriter": _WRITER,
     "rl.replay.TensorDictPrioritizedReplayBuffer": _PRIORITIZED_BUFFER,
     "rl.replay.TensorDictReplayBuffer": _SAMPLED_BUFFER,
     "rl.replay.TensorStorage": _TENSOR_STORAGE,

@@ -89,12 +89,13 @@ class EnvBase(UnbatchedEnvBase, nn.Module):  # pyright: ignore[reportIncompatibl
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called; constructors for TorchRL assign it."""
+        """Whether `close` was called; constructors and a `close` that are written for TorchRL assign it."""
         return super().is_closed
 
     @is_closed.setter
     def is_closed(self, value: bool) -> None:
-        del value
+        if "_rl" in vars(self):
+            self._rl.closed = value
 
     def to(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, target: torch.device | str | int | torch.dtype

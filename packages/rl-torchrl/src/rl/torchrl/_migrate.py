@@ -34,36 +34,33 @@ class Result:
     notes: list[str] = field(default_factory=list[str])
 
 
-def migrate(text: str, sources: Sequence[Source]) -> Result:
+def migrate(text: str, source: Source) -> Result:
     r"""Rewrite the text of a module.
 
     Args:
         text: Text of the module.
-        sources: Rules that are applied one after the other.
+        source: Rules that are applied.
 
     Raises:
         ArgumentError: If the text is no Python.
 
     Example:
         >>> from rl.torchrl._migrate_sources import Renamed
-        >>> print(migrate("from rl.core.lowering import lower\nf = lower(g)\n", [Renamed("0.2")]).text)
+        >>> print(migrate("from rl.core.lowering import lower\nf = lower(g)\n", Renamed("0.2")).text)
         from rl.core.tensor_functions import as_function
         f = as_function(g)
     """
-    notes: list[str] = []
-    for source in sources:
-        if any(root in text for root in source.roots):
-            try:
-                module = cst.parse_module(text)
-            except cst.ParserSyntaxError as error:
-                raise ArgumentError(f"line {error.raw_line} is no Python: {error.message.splitlines()[0]}") from error
-            transformer = getattr(source, "transformer", lambda source=source: MigrateTransformer(source))()
-            changed = MetadataWrapper(module, unsafe_skip_copy=True).visit(transformer)
-            if transformer.modules:
-                changed = changed.visit(_Imports(source, transformer.modules, transformer.replaced))
-            text = changed.code
-            notes += transformer.notes
-    return Result(text, notes)
+    if not any(root in text for root in source.roots):
+        return Result(text)
+    try:
+        module = cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        raise ArgumentError(f"line {error.raw_line} is no Python: {error.message.splitlines()[0]}") from error
+    transformer = getattr(source, "transformer", lambda: MigrateTransformer(source))()
+    changed = MetadataWrapper(module, unsafe_skip_copy=True).visit(transformer)
+    if transformer.modules:
+        changed = changed.visit(_Imports(source, transformer.modules, transformer.replaced))
+    return Result(changed.code, transformer.notes)
 
 
 class MigrateTransformer(cst.CSTTransformer):

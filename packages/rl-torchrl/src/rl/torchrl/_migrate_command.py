@@ -41,8 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     for file in files:
         try:
             text = file.read_bytes().decode()
-            result = migrate(text, [source])
-        except (ArgumentError, UnicodeDecodeError) as error:
+            result = migrate(text, source)
+        except (RLError, UnicodeDecodeError) as error:
             sys.stderr.write(f"rl migrate: {file}: {error}; it was left as it is\n")
             failed += 1
             continue
@@ -81,15 +81,18 @@ def find_source(name: str) -> Source:
 
 
 def find_files(paths: Iterable[str]) -> Iterator[Path]:
-    """Yield the Python files; hidden folders are left out.
+    """Yield the Python files; hidden folders and virtual environments in a folder are left out.
 
     Raises:
         RLError: If a path does not exist.
     """
     for path in map(Path, paths):
         if path.is_dir():
-            found = sorted(path.rglob("*.py"))
-            yield from (one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts))
+            installed = {config.parent for config in path.rglob("pyvenv.cfg")} - {path}
+            for file in sorted(path.rglob("*.py")):
+                hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+                if not hidden and installed.isdisjoint(file.parents):
+                    yield file
         elif path.is_file():
             yield path
         else:

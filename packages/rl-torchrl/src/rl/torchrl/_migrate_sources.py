@@ -161,7 +161,7 @@ class Renamed:
         if not new.endswith("Config"):
             return Answer()
         if find_spec("rl.trainers") is None:
-            raise RLError("rl migrate: the code has settings of rl-trainers: pip install rl-trainers")
+            raise RLError("it has settings of rl-trainers: pip install rl-trainers")
         old_names = resolve_name("rl.trainers.config:old_names")
         return Answer(old_names(_load(new)).get(argument))
 

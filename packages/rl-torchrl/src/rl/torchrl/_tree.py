@@ -72,10 +72,11 @@ def names_of(below: str) -> list[str]:
     """Return the names of a module of TorchRL that are here; those of its package, which exports them."""
     from rl.torchrl._migrate_sources import exports
 
-    ours = set(MODULES.get(below.partition(".")[0], ()))
-    left_out = {*ANOTHER_MEANING, "__version__"}
-    names = [name for name, modules in exports().items() if ours & {*modules} and name not in left_out]
-    return sorted([*names, *(old for old, new in RENAMED.items() if new.rpartition(".")[0] in ours)])
+    group = below.partition(".")[0]
+    ours = set(MODULES.get(group, ()))
+    names = {name for name, modules in exports().items() if ours & {*modules}} - {*ANOTHER_MEANING, "__version__"}
+    names |= {old for old, new in RENAMED.items() if new.rpartition(".")[0] in ours}
+    return sorted(names | {name for name, module in _SPELLED.items() if module == f"rl.torchrl._{group}"})
 
 
 def look_up(module: str, below: str, name: str) -> Any:
