@@ -245,7 +245,7 @@ def _layer_norm(builder: ProgramBuilder, layer: Any, x: Register) -> Register:
     return builder.layer("layer_norm", x, [reader(layer, "weight"), reader(layer, "bias")], eps=layer.eps)
 
 
-def _named(name: str, setting: str | None = None) -> Callable[[ProgramBuilder, Any, Register], Register]:
+def _elementwise(name: str, setting: str | None = None) -> Callable[[ProgramBuilder, Any, Register], Register]:
     def describe(builder: ProgramBuilder, layer: Any, x: Register) -> Register:
         if x.width is None:
             builder.reject(f"{type(layer).__name__} comes before any layer of known width")
@@ -261,12 +261,12 @@ def _gelu(builder: ProgramBuilder, layer: Any, x: Register) -> Register:
 _LAYERS: dict[Any, Callable[[ProgramBuilder, Any, Register], Register]] = {
     nn.Linear: _linear,
     nn.LayerNorm: _layer_norm,
-    nn.Tanh: _named("tanh"),
-    nn.ReLU: _named("relu"),
-    nn.Sigmoid: _named("sigmoid"),
-    nn.SiLU: _named("silu"),
-    nn.ELU: _named("elu", "alpha"),
-    nn.LeakyReLU: _named("leaky_relu", "negative_slope"),
+    nn.Tanh: _elementwise("tanh"),
+    nn.ReLU: _elementwise("relu"),
+    nn.Sigmoid: _elementwise("sigmoid"),
+    nn.SiLU: _elementwise("silu"),
+    nn.ELU: _elementwise("elu", "alpha"),
+    nn.LeakyReLU: _elementwise("leaky_relu", "negative_slope"),
     nn.GELU: _gelu,
     nn.Identity: lambda _builder, _layer, x: x,
 }

@@ -37,7 +37,7 @@ def choose(candidates: Tensor, number: Tensor) -> Tensor:
     return found.clamp_max(candidates.shape[-1] - 1)
 
 
-def _observed(observation: TensorSpec, state: Composite) -> Composite:
+def _with_state(observation: TensorSpec, state: Composite) -> Composite:
     """Return the spec of what is written: the observation, and the state."""
     written = Composite(observation=observation)
     written.update(state)
@@ -142,7 +142,7 @@ class SnakeEnv(_Board):
             food=cell.clone(),
             heading=Categorical(4),
         )
-        self.observation_spec = _observed(Binary(4 * self.cells, dtype=torch.bool), state)
+        self.observation_spec = _with_state(Binary(4 * self.cells, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -243,7 +243,7 @@ class BreakoutEnv(_Board):
             velocity=Bounded(-1, 1, shape=(2,), dtype=torch.int64),
             paddle=Categorical(columns),
         )
-        self.observation_spec = _observed(Binary(4 * self.cells, dtype=torch.bool), state)
+        self.observation_spec = _with_state(Binary(4 * self.cells, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -513,7 +513,7 @@ class DoorKeyEnv(_Board):
             heading=Categorical(4),
             carries=Binary(1, dtype=torch.bool),
         )
-        self.observation_spec = _observed(Binary(6 * view * view + 1, dtype=torch.bool), state)
+        self.observation_spec = _with_state(Binary(6 * view * view + 1, dtype=torch.bool), state)
         self.state_spec = state.clone()
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
