@@ -28,9 +28,9 @@ def _kind(code: CodeType) -> int:
     """Whose code it is: of tests and conformance checks, of the library, or of torch, tensordict and others."""
     if code not in _kinds:
         parts = Path(code.co_filename).parts
-        tests = "tests" in parts or ("rl", "core", "testing") in zip(parts, parts[1:], parts[2:], strict=False)
+        tests = "tests" in parts or ("rl", "testing") in zip(parts, parts[1:], strict=False)
         # Decorators of constructors that take foreign arguments stand between a test and a constructor.
-        library = "rl" in parts and parts[-3:] != ("core", "arguments", "_foreign.py")
+        library = "rl" in parts and parts[-3:] != ("rl", "core", "arguments.py")
         library = library and "site-packages" not in parts[parts.index("rl") + 1 :]
         _kinds[code] = _TESTS if tests else _LIBRARY if library else _OTHER
     return _kinds[code]

@@ -4,6 +4,9 @@ import torch
 from on_device import PlaceTests
 from torch import nn
 
+from rl.modules import MLP, NoisyLinear
+from rl.testing import CountingEnv
+
 LIBRARY = """
 import torch
 class Made:
@@ -37,3 +40,11 @@ def test_what_the_library_makes_at_run_time_stays():
         made = library()()
         assert made.tensor.is_meta
         assert not made.run().is_meta
+
+
+def test_what_decorated_constructors_and_conformance_checks_make_is_moved():
+    """`NoisyLinear` and `MLP` have wrapped constructors, for a device and for arguments of other libraries."""
+    with PlaceTests("meta"):
+        assert NoisyLinear(2, 3).weight_mu.is_meta
+        assert MLP(2, 3, num_cells=[4])[0].weight.is_meta
+        assert CountingEnv().reset()["observation"].is_meta

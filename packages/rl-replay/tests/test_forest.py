@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.replay import MCTSForest
 
 WIDTH = 6
@@ -101,7 +101,7 @@ def test_entries_that_are_absent_and_states_that_are_unknown_are_rejected():
     forest = MCTSForest()
     with pytest.raises(ContractError, match=r"has no 'action', .*'reward'"):
         forest.extend(walk(2, [1]).exclude("action", ("next", "reward")))
-    with pytest.raises(ContractError, match="single step"):
+    with pytest.raises(ShapeError, match="single step"):
         forest.extend(walk(2, [1])[0])
     assert len(forest) == 0
     forest.extend(walk(2, [1]))

@@ -1,6 +1,6 @@
 """`rl migrate` over 300 files of 110 lines: at most 60 s. Needs LibCST and the packages whose names the files use.
 
-Run it with `./x bench packages/rl-core/benchmarks/migrate.py`.
+Run it with `./x bench packages/rl-torchrl/benchmarks/migrate.py`.
 """
 
 from __future__ import annotations

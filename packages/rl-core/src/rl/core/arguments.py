@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from rl.core._foreign import foreign_answers
 from rl.core.errors import ArgumentError, ShapeError, UnknownArgumentError
+from rl.core.lazy import foreign_answers
 
 __all__ = [
     "Needless",

@@ -63,12 +63,38 @@ def _unknown(package: str, name: str) -> Exception:
     """
     imported = sys._getframe(2).f_code.co_name == "_handle_fromlist"  # noqa: SLF001
     if not name.startswith("_") and not (imported and find_spec(f"{package}.{name}")):
-        from rl.core._foreign import foreign_answers
-
         for remedy in filter(None, (answer(name) for answer in foreign_answers("names"))):
             message = f"{package} has no {name}, which TorchRL has: {remedy}"
             return ImportError(message, name=package) if imported else AttributeError(message)
     return AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
+@cache
+def foreign_answers(what: str) -> tuple[Callable[[str], Any], ...]:
+    """Return what installed packages say about names and arguments of other libraries: entry points ``rl.foreign``.
+
+    One that cannot be imported is named in a warning.
+
+    Args:
+        what: ``names``, answered with a sentence or None, or ``arguments`` of a class or function, by its package and
+            qualified name, answered with `rl.core.arguments.Needless` by argument.
+    """
+    from importlib.metadata import entry_points  # this module is imported by every package root
+
+    from rl.core.errors import BrokenPluginWarning, issue_warning
+    from rl.core.settings import normalized, settings
+
+    disabled = {normalized(name) for name in settings().plugins_disable}
+    found: list[Callable[[str], Any]] = []
+    for entry in entry_points(group="rl.foreign", name=what):
+        owner = normalized(entry.dist.name if entry.dist else "?")
+        if disabled & {"*", owner}:
+            continue
+        try:
+            found.append(entry.load())
+        except Exception as error:  # noqa: BLE001  the error that is about to be raised is the one to see
+            issue_warning(f"{owner} is left out of messages: {error!r:.200}", BrokenPluginWarning)
+    return tuple(found)
 
 
 def _type_checking_imports(package: str) -> dict[str, str]:

@@ -182,7 +182,7 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
     Args:
         td: Batch.
         time_dim: Index into ``td.batch_size``; None if unknown.
-        owner: For the message.
+        owner: Name of the caller in messages.
 
     Raises:
         ArgumentError: If `time_dim` is not a dimension of the batch, or the one named ``time`` is another one.

@@ -36,7 +36,7 @@ def make_target(module: M, owner: str) -> M:
 
     Args:
         module: Network to copy.
-        owner: For the message.
+        owner: Name of the caller in messages.
 
     Raises:
         ArgumentError: If parameters have no shape yet.

@@ -259,7 +259,7 @@ def differentiate(
     """ComputedGradients of all that is given.
 
     Args:
-        how: How to compute, as in `compute`.
+        how: Kind of computation, as in `compute`.
         given: Tensors of the call, as in `compute`.
         states: States that `compute` returned.
         gates: Gates that `compute` returned.

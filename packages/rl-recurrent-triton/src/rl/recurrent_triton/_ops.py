@@ -35,7 +35,7 @@ def run(how: How, x: Tensor, weights: list[Tensor], rest: tuple[Any, ...], *, di
     """States after each step.
 
     Args:
-        how: How to compute, see `How`.
+        how: Kind of computation, see `How`.
         x: Inputs; see `rl.recurrent_triton._ops` for this and the following.
         weights: Weights of all layers.
         rest: States before the first step, mask, reset states.

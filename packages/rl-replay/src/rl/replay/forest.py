@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_number
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import ACTION, DONE, NEXT, OBSERVATION, REWARD, NestedKey, as_tuple, key_str, unwrap
 
 __all__ = ["MCTSForest", "Tree"]
@@ -158,13 +158,15 @@ class MCTSForest:
 
         Raises:
             ContractError: If a key is absent.
+            ShapeError: If it is a single step without a batch.
         """
         after: list[NestedKey] = [(NEXT, *as_tuple(key)) for key in self.observation_keys]
         wanted = [*self.observation_keys, *self.action_keys, *after, self._reward, self._done]
         missing = [key_str(key) for key in wanted if rollout.get(key, None) is None]
-        if missing or not rollout.ndim:
-            what = f"has no {', '.join(missing)}" if missing else "is a single step: unsqueeze(0) it"
-            raise ContractError(f"MCTSForest.extend: the rollout {what}")
+        if missing:
+            raise ContractError(f"MCTSForest.extend: the rollout has no {', '.join(missing)}")
+        if not rollout.ndim:
+            raise ShapeError("MCTSForest.extend: expected steps [*B, T], got a single step: unsqueeze(0) it")
         rollout = rollout.detach().to("cpu")
         for steps in rollout.reshape(-1, rollout.shape[-1]).unbind(0):
             names = (_names(steps, keys) for keys in (self.observation_keys, self.action_keys, after))

@@ -28,8 +28,8 @@ class EnvRow(NamedTuple):
 
     Attributes:
         name: Key of an entry, or name of another promise.
-        expected: What the specs or the protocol say.
-        got: What the environment did; where it could not be judged, the reason.
+        expected: Demand of the specs or the protocol.
+        got: Behavior of the environment; where it could not be judged, the reason.
         verdict: ``"ok"``, ``"FAULT"`` or ``"not judged"``.
         fault: Reason of a ``"FAULT"``, else None.
 

@@ -229,7 +229,7 @@ def check_policy_step(
     several steps that were announced with ``prepare``, and that every call returns new memory.
 
     Args:
-        step: What the hook `rl_policy_step` returns.
+        step: Step that the hook `rl_policy_step` returns.
         plain: Lowered form of the policy; see `rl.core.tensor_functions.as_function`.
         leaves: Inputs, one for each of ``in_keys``.
         tolerance: Largest absolute or relative difference of values.

@@ -28,8 +28,8 @@ class TDMPC2Planner(PlanCarrier):
     deterministic exploration it takes the best candidate; otherwise it draws one of the elites, and adds noise.
 
     Args:
-        encoder: From observations to ``latent``.
-        dynamics: From ``latent`` and action to ``("next", "latent")``.
+        encoder: Module from observations to ``latent``.
+        dynamics: Module from ``latent`` and action to ``("next", "latent")``.
         reward_model: Head of the reward on latent state and action, with ``get_dist``.
         qvalue_network: Heads of the value on latent state and action, with ``get_dist``; at least two.
         actor_network: Policy on latent states, with ``get_dist``.

@@ -22,11 +22,11 @@ class WorldModel(TensorDictModuleBase):
     """World model of an encoder, dynamics, a reward head, and optionally heads of the done flag and the observation.
 
     Args:
-        encoder: From observations to a latent state.
-        dynamics: From latent state and action to the latent state under ``next``.
-        reward_head: From the latent state under ``next`` to ``("next", "reward")``.
-        done_head: From the latent state under ``next`` to ``("next", "done")``.
-        decoder: From a latent state to an observation.
+        encoder: Module from observations to a latent state.
+        dynamics: Module from latent state and action to the latent state under ``next``.
+        reward_head: Module from the latent state under ``next`` to ``("next", "reward")``.
+        done_head: Module from the latent state under ``next`` to ``("next", "done")``.
+        decoder: Module from a latent state to an observation.
 
     Example:
         >>> from tensordict import TensorDict
@@ -89,8 +89,8 @@ class WorldModelWrapper(TensorDictSequential):
     """World model of a transition model and a reward model.
 
     Args:
-        transition_model: From a state of the world and an action to the next state.
-        reward_model: From a state of the world to its reward.
+        transition_model: Module from a state of the world and an action to the next state.
+        reward_model: Module from a state of the world to its reward.
 
     Example:
         >>> from tensordict.nn import TensorDictModule

@@ -242,7 +242,7 @@ def check_thresholds(rho_thresh: float, c_thresh: float, owner: str) -> None:
     Args:
         rho_thresh: Argument of `vtrace_advantage_estimate`.
         c_thresh: Argument of `vtrace_advantage_estimate`.
-        owner: For the message.
+        owner: Name of the caller in messages.
 
     Raises:
         ArgumentError: If they are not ``0 <= c_thresh <= rho_thresh``.

@@ -118,7 +118,7 @@ def check_support(support: Tensor, owner: str) -> Tensor:
 
     Args:
         support: Atoms, ``[n]``, units of return.
-        owner: For the message.
+        owner: Name of the caller in messages.
 
     Raises:
         ArgumentError: If there are fewer than two, they do not ascend in equal steps, or are no floating-point numbers.

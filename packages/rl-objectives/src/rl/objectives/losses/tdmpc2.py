@@ -78,8 +78,8 @@ class TDMPC2Loss(LossModule):
     of the model clipped at a norm of 20. `SoftUpdate` with ``tau=0.01`` moves the target critics.
 
     Args:
-        encoder: From observations to ``latent`` ``[*B, z]``, normalized, for example by `SimNorm` of rl-modules.
-        dynamics: From ``latent`` and action to ``("next", "latent")``.
+        encoder: Module from observations to ``latent`` ``[*B, z]``, normalized, as by `SimNorm` of rl-modules.
+        dynamics: Module from ``latent`` and action to ``("next", "latent")``.
         reward_model: Head of the reward on latent state and action, with ``get_dist``: two-hot in symlog space.
         qvalue_network: Head of the value on latent state and action, with ``get_dist``, or a list of them; of one,
             the others are copies with new initial parameters.
