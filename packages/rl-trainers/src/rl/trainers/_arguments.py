@@ -367,8 +367,8 @@ def _plain(text: str, name: str, kind: Any, repeated: Set[str]) -> str:
             return text
         if get_args(kind)[0] is not str:
             return f"[{text}]"
-        parts = _parts(text)
-        return json.dumps([_call(part) for part in _joined(parts)] if name in _CALLS else parts)
+        parts = split_commas(text)
+        return json.dumps([_call(part) for part in _join_calls(parts)] if name in _CALLS else parts)
     return _call(text) if name in _CALLS else text
 
 
@@ -378,7 +378,7 @@ def _call(text: str) -> str:
     return f"{match['name']}:{_mapping(match['pairs'])}" if match else text
 
 
-def _joined(parts: Sequence[str]) -> list[str]:
+def _join_calls(parts: Sequence[str]) -> list[str]:
     """Return calls, from what commas separate: ``wandb:project=maze``, ``entity=me`` are one."""
     calls: list[str] = []
     for part in parts:
@@ -391,7 +391,7 @@ def _joined(parts: Sequence[str]) -> list[str]:
 
 def _mapping(text: str) -> str:
     """Return ``{key: value, ...}`` for ``key=value,...``; anything else as it is."""
-    pairs = [part.partition("=") for part in _parts(text)]
+    pairs = [part.partition("=") for part in split_commas(text)]
     if text.startswith("{") or not all(sign and key.strip().isidentifier() for key, sign, _ in pairs):
         return text
     try:
@@ -401,7 +401,7 @@ def _mapping(text: str) -> str:
     return yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=2**31).strip()
 
 
-def _parts(text: str) -> list[str]:
+def split_commas(text: str) -> list[str]:
     """Return what commas separate, outside of brackets and braces; without empty parts."""
     parts, depth = [""], 0
     for letter in text:
