@@ -29,7 +29,7 @@ from rl.trainers import (
 )
 
 # screens and keys of a test, which the command takes from a display
-from rl.trainers._play import KeyActions, described_keys, keys_of, play
+from rl.trainers._play import KeyActions, describe_keys, keys_of, play
 from rl.trainers._play_command import Window
 
 SMALL = {"total_frames": 64, "num_envs": 1, "num_cells": (8,), "eval_episodes": 1, "final_eval_episodes": 1,
@@ -189,7 +189,7 @@ def test_the_keys_of_an_environment_are_those_of_its_table():
     env = make_env("Piano-v0", 1, seed=0)
     keys = {frozenset({"w"}): 1, frozenset({"space"}): 2, frozenset({"left", "w"}): 0}
     assert keys_of(env) == keys
-    assert described_keys(env) == "  left+w  REST\n  w       UP\n  space   STEP\n"
+    assert describe_keys(env) == "  left+w  REST\n  w       UP\n  space   STEP\n"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_few_actions_have_arrows(env, arrows):
     env = make_env(env, 1, seed=0)
     numbers = [str(action) for action in range(len(arrows))]
     assert keys_of(env) == {frozenset({key}): int(n) for n, key in zip(numbers * 2, arrows + numbers, strict=True)}
-    assert described_keys(env).splitlines()[0].split() == ["left", "or", "0", "action", "0"]
+    assert describe_keys(env).splitlines()[0].split() == ["left", "or", "0", "action", "0"]
 
 
 def test_an_illegal_action_is_left_to_the_policy():

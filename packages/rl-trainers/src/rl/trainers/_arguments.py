@@ -21,7 +21,7 @@ from jsonargparse import ArgumentParser
 from rl.core.errors import ArgumentError, RLError
 from rl.core.registry import components, load
 from rl.trainers._named import check_trusted, find, import_named
-from rl.trainers._presets import Preset, preset_for, read_preset_file
+from rl.trainers._presets import Preset, preset_for, preset_in
 from rl.trainers._schedules import Annealing
 from rl.trainers._storage import RunFolder
 from rl.trainers.algorithm import Algorithm
@@ -367,8 +367,8 @@ def _plain(text: str, name: str, kind: Any, repeated: Set[str]) -> str:
             return text
         if get_args(kind)[0] is not str:
             return f"[{text}]"
-        parts = _parts(text)
-        return json.dumps([_call(part) for part in _joined(parts)] if name in _CALLS else parts)
+        parts = split_commas(text)
+        return json.dumps([_call(part) for part in _join_calls(parts)] if name in _CALLS else parts)
     return _call(text) if name in _CALLS else text
 
 
@@ -378,7 +378,7 @@ def _call(text: str) -> str:
     return f"{match['name']}:{_mapping(match['pairs'])}" if match else text
 
 
-def _joined(parts: Sequence[str]) -> list[str]:
+def _join_calls(parts: Sequence[str]) -> list[str]:
     """Return calls, from what commas separate: ``wandb:project=maze``, ``entity=me`` are one."""
     calls: list[str] = []
     for part in parts:
@@ -391,7 +391,7 @@ def _joined(parts: Sequence[str]) -> list[str]:
 
 def _mapping(text: str) -> str:
     """Return ``{key: value, ...}`` for ``key=value,...``; anything else as it is."""
-    pairs = [part.partition("=") for part in _parts(text)]
+    pairs = [part.partition("=") for part in split_commas(text)]
     if text.startswith("{") or not all(sign and key.strip().isidentifier() for key, sign, _ in pairs):
         return text
     try:
@@ -401,7 +401,7 @@ def _mapping(text: str) -> str:
     return yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=2**31).strip()
 
 
-def _parts(text: str) -> list[str]:
+def split_commas(text: str) -> list[str]:
     """Return what commas separate, outside of brackets and braces; without empty parts."""
     parts, depth = [""], 0
     for letter in text:
@@ -541,14 +541,14 @@ def find_preset(
         besides: Settings that do not count, as something else sets them.
 
     Raises:
-        UsageError: If there is no preset of that name.
-        ArgumentError: If the file cannot be read, or has no such preset.
+        UsageError: If there is no preset of that name, or the file cannot be read.
+        ArgumentError: If the file has no such preset.
         RLError: If it names a module that is not trusted.
     """
     if name == "none":
         return None
     if name.endswith((".yaml", ".yml")):
-        found = read_preset_file(name, recipe.name, str(env))
+        found = preset_in(_load_yaml(name, "preset"), name, recipe.name, str(env))
         settings = with_new_names(recipe.config, found.settings)
         known = [field.name for field in config_fields(recipe.config) if field.name not in ("env", "seed")]
         for setting in settings:
@@ -591,13 +591,17 @@ def _file_values(
     return values
 
 
-def read_yaml(path: str) -> dict[str, Any]:
+def _load_yaml(path: str, what: str) -> Any:
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"the config file {path} cannot be read: {error.strerror}; name a YAML file") from error
+        raise UsageError(f"the {what} {path} cannot be read: {error.strerror}; name a YAML file") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"the config file {path} is not YAML: {_one_line(str(error))}") from error
+        raise UsageError(f"the {what} {path} is not YAML: {_one_line(str(error))}") from error
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    values = _load_yaml(path, "config file")
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -17,7 +17,7 @@ import yaml
 from rl.core.errors import ArgumentError, CheckpointError, MissingExtraError, RLError
 from rl.trainers._arguments import OneLineParser
 from rl.trainers._named import modules_of, trust_options
-from rl.trainers._storage import RunFolder, runs_in, write_atomic
+from rl.trainers._storage import RunFolder, only_run, write_atomic
 from rl.trainers.checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers.loggers import read_metrics
 
@@ -202,7 +202,7 @@ def push_run(run: str | Path, hub: Hub, name: str) -> str:
         CheckpointError: If there is no run in the folder, or it has no policy of an environment.
         RLError: If it cannot be sent.
     """
-    folder = _only_run(run)
+    folder = only_run(run, "one is shared")
     with tempfile.TemporaryDirectory(prefix="rl-hub-") as temporary:
         staged = RunFolder(temporary)
         weights = folder.best if folder.best.is_file() else folder.last  # before the first evaluation
@@ -215,13 +215,6 @@ def push_run(run: str | Path, hub: Hub, name: str) -> str:
             shutil.copyfile(video, staged.path / VIDEO)
         (staged.path / CARD).write_text(model_card(staged, name), encoding="utf-8")
         return hub.upload(staged.path)
-
-
-def _only_run(path: str | Path) -> RunFolder:
-    found = runs_in(path)
-    if len(found) > 1:
-        raise CheckpointError(f"{path} has {len(found)} runs, and one is shared: name one, as in {found[0].path}")
-    return found[0]
 
 
 def _parts(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -412,5 +405,5 @@ def _pull(options: argparse.Namespace) -> None:
 
 
 def _card(options: argparse.Namespace) -> None:
-    folder = _only_run(options.run)
+    folder = only_run(options.run, "a card is of one")
     sys.stdout.write(model_card(folder, f"OWNER/{folder.path.resolve().name}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -89,7 +89,7 @@ def play(
     Raises:
         RLError: If the environment cannot be rendered, or has no discrete action for keys.
     """
-    with torch_threads(run.config.threads), preserved_rng():
+    with torch_threads(run.config.threads):
         env = drawn_env(run, seed)
         if keys is not None:
             env = TransformedEnv(env, KeyActions(env, keys))
@@ -98,14 +98,12 @@ def play(
         try:
             for number in islice(count(), episodes):
                 watch = _Watch(shown, max_steps, f"{run.recipe.name} on {run.config.env}, episode {number + 1}")
-                with torch.no_grad():
-                    (total,) = evaluator.run(1, seed=seed + number, watch=watch).tolist()
+                (total,) = evaluator.run(1, seed=seed + number, watch=watch).tolist()
                 success = None if evaluator.successes is None else bool(evaluator.successes[0])
                 yield Episode(total, watch.steps, success, watch.whole)
                 if watch.ended:
                     return
         finally:
-            evaluator.close()
             env.close()
 
 
@@ -133,19 +131,22 @@ class _Watch:
 def drawn_env(run: TrainedRun, seed: int) -> Any:
     """Return one environment of evaluations that also writes pictures, ``[1, H, W, 3]``.
 
+    The global generators are as before.
+
     Raises:
         RLError: If it cannot be rendered.
     """
     name = run.config.env
-    try:
-        env: Any = run.make_env(1, seed, render_mode="rgb_array")
-    except (TypeError, RLError) as error:
-        raise RLError(f"{name!r} cannot be rendered: it takes no render_mode ({error})") from error
-    try:
-        return TransformedEnv(env, PixelRenderTransform([DRAWN], preproc=_one_picture, as_non_tensor=False))
-    except Exception as error:  # simulators raise what they like
-        env.close()
-        raise RLError(f"{name!r} cannot be rendered: {error}{without_screen(error)}") from error
+    with preserved_rng():
+        try:
+            env: Any = run.make_env(1, seed, render_mode="rgb_array")
+        except (TypeError, RLError) as error:
+            raise RLError(f"{name!r} cannot be rendered: it takes no render_mode ({error})") from error
+        try:
+            return TransformedEnv(env, PixelRenderTransform([DRAWN], preproc=_one_picture, as_non_tensor=False))
+        except Exception as error:  # simulators raise what they like
+            env.close()
+            raise RLError(f"{name!r} cannot be rendered: {error}{without_screen(error)}") from error
 
 
 def _one_picture(drawn: Any) -> Any:
@@ -178,14 +179,27 @@ def _simulator(env: Any) -> Any:
 
 
 class VideoFile:
-    """Writes pictures into a video, one by one.
+    """Screen that writes its pictures into a video.
+
+    Args:
+        path: The file, ``.mp4`` or ``.gif``.
 
     Attributes:
         count: Number of pictures so far.
     """
 
-    def __init__(self, writer: Any) -> None:
-        self._writer, self.count = writer, 0
+    def __init__(self, path: Path) -> None:
+        self._path, self._writer, self.count = path, None, 0
+
+    def at(self, fps: float) -> VideoFile:
+        """Begin the video, with that many pictures per second."""
+        from imageio import v2 as imageio
+
+        # The codec needs even sides; by default imageio scales frames to multiples of 16.
+        gif = self._path.suffix == ".gif"
+        options: dict[str, Any] = {"duration": 1000 / fps, "loop": 0} if gif else {"fps": fps, "macro_block_size": 2}
+        self._writer: Any = imageio.get_writer(self._path, **options)
+        return self
 
     def show(self, picture: Any, title: str) -> bool:  # noqa: ARG002 - of the protocol
         """Append a picture."""
@@ -193,61 +207,34 @@ class VideoFile:
         self.count += 1
         return False
 
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
 
 @contextmanager
-def video_file(out: str | Path) -> Generator[Callable[[float], VideoFile]]:
-    """Open a video, ``.mp4`` or ``.gif``, that is at `out` when the block ends without an error.
-
-    Yields:
-        A function that returns what writes it, given the pictures per second.
+def open_video(out: str | Path) -> Generator[VideoFile]:
+    """Open a video that is at `out` when the block ends without an error.
 
     Raises:
         RLError: If it cannot be written.
     """
-    from imageio import v2 as imageio
-
-    writers: list[Any] = []
-    with atomic_path(Path(out)) as path:
-
-        def begin(fps: float) -> VideoFile:
-            # The codec needs even sides; by default imageio scales frames to multiples of 16.
-            gif = path.suffix == ".gif"
-            options: dict[str, Any] = (
-                {"duration": 1000 / fps, "loop": 0} if gif else {"fps": fps, "macro_block_size": 2}
-            )
-            writers.append(imageio.get_writer(path, **options))
-            return VideoFile(writers[0])
-
-        try:
-            try:
-                yield begin
-            finally:
-                for writer in writers:
-                    writer.close()
-        except OSError as error:
-            raise RLError(f"{out} cannot be written: {error}; free some room, or name another file") from error
+    try:
+        with atomic_path(Path(out)) as path, closing(VideoFile(path)) as file:
+            yield file
+    except OSError as error:
+        raise RLError(f"{out} cannot be written: {error}; free some room, or name another file") from error
 
 
-def record_video(
-    run: TrainedRun,
-    out: str | Path,
-    *,
-    seed: int,
-    episodes: int = 1,
-    deterministic: bool = True,
-    max_steps: int = MAX_STEPS,
-    on_episode: Callable[[Episode], object] | None = None,
-) -> int:
-    """Write episodes as a video, headless.
+def record_video(run: TrainedRun, out: str | Path, *, seed: int, deterministic: bool = True) -> int:
+    """Write an episode as a video, headless.
 
     Args:
         run: Run to show.
         out: The file, ``.mp4`` or ``.gif``; it must not exist.
-        seed: Seed of the first episode.
-        episodes: Number of episodes.
+        seed: Seed of the episode.
         deterministic: Whether to take the deterministic action (exploration off) instead of sampling as in training.
-        max_steps: Largest number of steps of an episode.
-        on_episode: Function that is called with each episode.
 
     Returns:
         The number of images.
@@ -257,18 +244,9 @@ def record_video(
         MissingExtraError: If imageio is not installed.
     """
     check_video(out)
-    how: dict[str, Any] = {"seed": seed, "deterministic": deterministic, "max_steps": max_steps}
-    files: list[VideoFile] = []
-    with video_file(out) as begin:
-        for episode in play(run, lambda fps: _kept(files, begin(fps)), episodes=episodes, **how):
-            if on_episode is not None:
-                on_episode(episode)
-    return files[0].count
-
-
-def _kept(files: list[VideoFile], file: VideoFile) -> VideoFile:
-    files.append(file)
-    return file
+    with open_video(out) as file:
+        list(play(run, file.at, seed=seed, deterministic=deterministic, max_steps=MAX_STEPS))
+    return file.count
 
 
 # ---- keys
@@ -307,7 +285,7 @@ def _key_name(key: Any) -> str:
     return pygame.key.name(code)
 
 
-def described_keys(env: Any) -> str:
+def describe_keys(env: Any) -> str:
     """Return the table of keys as lines, with the names that a simulator gives its actions."""
     meanings = getattr(getattr(_simulator(env), "unwrapped", None), "get_action_meanings", list)()
     lines: dict[int, list[str]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 
 from rl.core.errors import CheckpointError, RLError
 from rl.trainers._arguments import OneLineParser, UsageError, add_policy_options
-from rl.trainers._device import preserved_rng, seeds_of
-from rl.trainers._play import FPS, Episode, described_keys, play, record_video
+from rl.trainers._device import seeds_of
+from rl.trainers._play import FPS, MAX_STEPS, Episode, describe_keys, open_video, play
 from rl.trainers._runs import find_records
-from rl.trainers._storage import RunFolder, check_video, runs_in
+from rl.trainers._storage import RunFolder, check_video, only_run
 from rl.trainers.evaluation import TrainedRun, load_run
 
 #: sides that a window has at least
@@ -110,7 +110,7 @@ def run_play(argv: Sequence[str]) -> int:
         RLError: If there is no such run, or it can be neither shown nor written.
     """
     options = _parse(argv)
-    folder = _newest() if options.run is None else _only_run(options.run)
+    folder = _newest() if options.run is None else only_run(options.run, "one is played")
     windowed = options.video is None and has_display()
     if options.keyboard and not windowed:
         raise RLError("--keyboard needs a window, and there is no display here; leave it out for a video")
@@ -126,39 +126,30 @@ def run_play(argv: Sequence[str]) -> int:
         return 0
     if options.video is None:
         _write("there is no display here, so a video is written\n")
-    tell = _Teller()
-    images = record_video(run, out, episodes=options.episodes or 1, on_episode=tell, **how)
-    _write(f"{out}: {images} frames\n")
+    with open_video(out) as file:
+        _report(play(run, file.at, episodes=options.episodes or 1, max_steps=MAX_STEPS, **how))
+    _write(f"{out}: {file.count} frames\n")
     return 0
 
 
-class _Teller:
-    """Prints a line for each episode."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __call__(self, episode: Episode) -> None:
-        self._count += 1
+def _report(episodes: Iterable[Episode]) -> None:
+    """Print a line for each episode when it has ended."""
+    for number, episode in enumerate(episodes, start=1):
         success = "" if episode.success is None else ", success" if episode.success else ", no success"
         cut = "" if episode.whole else " (not to its end)"
-        _write(f"episode {self._count}: return {episode.total:.2f} in {episode.steps} steps{success}{cut}\n")
+        _write(f"episode {number}: return {episode.total:.2f} in {episode.steps} steps{success}{cut}\n")
 
 
 def _show(run: TrainedRun, how: dict[str, Any], *, episodes: int | None, keyboard: bool) -> None:
     """Play in a window until it is closed."""
     if keyboard:
-        with preserved_rng():
-            env = run.make_env(1, 0)
-        _write(f"while one of these keys is held, it acts in place of the policy:\n{described_keys(env)}")
+        env = run.make_env(1, 0)
+        _write(f"while one of these keys is held, it acts in place of the policy:\n{describe_keys(env)}")
         env.close()
     window = Window()
     _write("close the window or press Escape to end\n")
-    tell = _Teller()
     try:
-        keys = window.keys if keyboard else None
-        for episode in play(run, window.at, episodes=episodes, keys=keys, **how):
-            tell(episode)
+        _report(play(run, window.at, episodes=episodes, keys=window.keys if keyboard else None, **how))
     except KeyboardInterrupt:
         _write("\n")
     finally:
@@ -199,13 +190,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if options.video is not None and options.keyboard:
         raise UsageError("--keyboard is for a window, and with --video there is none: leave one of them out")
     return options
-
-
-def _only_run(path: str) -> RunFolder:
-    found = runs_in(path)
-    if len(found) > 1:
-        raise RLError(f"{path} has {len(found)} runs, and one is played: name one, as in {found[0].path}")
-    return found[0]
 
 
 def _newest() -> RunFolder:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -63,23 +62,18 @@ def read_presets(target: str) -> dict[str, Preset]:
     return presets
 
 
-def read_preset_file(path: str, recipe: str, env: str) -> Preset:
-    """Read the preset of an environment from a file, as ``rl tune`` writes one.
+def preset_in(sections: Any, path: str, recipe: str, env: str) -> Preset:
+    """Return the preset of an environment in a file, as ``rl tune`` writes one.
 
     Args:
-        path: YAML with ``RECIPE: {ENV: {settings: ...}}``. ``source``, ``seeds`` and ``returns`` may be left out.
+        sections: Contents ``RECIPE: {ENV: {settings: ...}}``. ``source``, ``seeds`` and ``returns`` may be left out.
+        path: Path of the file, for messages.
         recipe: Name of the recipe.
         env: Environment; the only entry of the recipe is taken for any.
 
     Raises:
-        ArgumentError: If the file cannot be read, or has no such preset.
+        ArgumentError: If there is no such preset.
     """
-    try:
-        sections = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"the preset {path} cannot be read: {error.strerror}; name a YAML file") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"the preset {path} is not YAML: {' '.join(str(error).split())}") from error
     entries = sections.get(recipe) if isinstance(sections, Mapping) else None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping) for entry in entries.values()):
         has = ", ".join(map(str, sections)) if isinstance(sections, Mapping) else type(sections).__name__

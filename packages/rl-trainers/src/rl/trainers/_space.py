@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rl.core.errors import ArgumentError
-from rl.trainers._arguments import UsageError, parse_value, unknown
+from rl.trainers._arguments import UsageError, parse_value, split_commas, unknown
 from rl.trainers.config import ConfigField, RunConfig, config_fields, old_names
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -72,7 +72,7 @@ def space_of(config: RunConfig, given: Sequence[str], *, only: str | None, typed
         UsageError: If a range cannot be understood, there is no such setting, or nothing is searched.
     """
     fields = {field.name: field for field in config_fields(type(config)) if field.name not in _FIXED}
-    ranges = _given(type(config), fields, given)
+    ranges = _ranges(type(config), fields, given)
     fixed = [name for name in ranges if name in typed]
     if fixed:
         option = fixed[0].replace("_", "-")
@@ -80,7 +80,7 @@ def space_of(config: RunConfig, given: Sequence[str], *, only: str | None, typed
     found: dict[str, Dimension] = {name: _parse(fields[name], text, config) for name, text in ranges.items()}
     for name, field in fields.items():
         if field.search and name not in found and name not in typed:
-            text = _fitting(field, config)
+            text = _fit(field, config)
             if text:
                 found[name] = _parse(field, text, config)
     chosen = [name for name in fields if name in found]
@@ -102,7 +102,7 @@ def _name(config: type[RunConfig], text: str) -> str:
     return old_names(config).get(name, name)
 
 
-def _given(config: type[RunConfig], fields: Mapping[str, ConfigField], given: Sequence[str]) -> dict[str, str]:
+def _ranges(config: type[RunConfig], fields: Mapping[str, ConfigField], given: Sequence[str]) -> dict[str, str]:
     """Return the text of each range of ``--space`` by name of its setting."""
     ranges: dict[str, str] = {}
     for text in given:
@@ -120,10 +120,10 @@ def _given(config: type[RunConfig], fields: Mapping[str, ConfigField], given: Se
     return ranges
 
 
-def _fitting(field: ConfigField, config: RunConfig) -> str:
+def _fit(field: ConfigField, config: RunConfig) -> str:
     """Return what the other settings leave of the range of a field; empty if that is not enough to search."""
     match = _RANGE.fullmatch(field.search)
-    parts = [match[1], match[2]] if match else _split(field.search)
+    parts = [match[1], match[2]] if match else split_commas(field.search)
     kept = [part for part in parts if not _error(config, field.name, parse_value(field, part))]
     if match:
         return field.search if kept == parts else ""
@@ -138,7 +138,7 @@ def _parse(field: ConfigField, text: str, config: RunConfig) -> Dimension:
     """
     where = f"--space {field.name}={text}"
     match = _RANGE.fullmatch(text)
-    parts = [match[1], match[2]] if match else _split(text)
+    parts = [match[1], match[2]] if match else split_commas(text)
     if len({*parts}) < max(2, len(parts)):
         raise UsageError(f"{where}: write low..high, low..high:log, or two or more different values a,b,c")
     try:
@@ -157,11 +157,6 @@ def _parse(field: ConfigField, text: str, config: RunConfig) -> Dimension:
         above = " above 0" if match[3] else ""
         raise UsageError(f"{where}: the range is empty, write low..high with low{above} and below high")
     return Dimension(field.name, text, (low, high), log=bool(match[3]))
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside of brackets and braces."""
-    return [part.strip() for part in re.split(r",(?![^\[{]*[\]}])", text)]
 
 
 def _error(config: RunConfig, name: str, value: Any) -> str:

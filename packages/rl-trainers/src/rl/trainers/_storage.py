@@ -106,11 +106,11 @@ def video_library() -> Any:
     return imageio
 
 
-def check_video(out: str | Path) -> Any:
-    """Return the library that writes videos, if one can be written to `out`.
+def check_video(out: str | Path) -> None:
+    """Raise unless a video can be written to `out`.
 
     Raises:
-        MissingExtraError: If it is not installed.
+        MissingExtraError: If the library that writes videos is not installed.
         ArgumentError: If there is a file at `out`, or its name has no known ending.
         RLError: If no file can be created there.
     """
@@ -119,14 +119,13 @@ def check_video(out: str | Path) -> Any:
         raise ArgumentError(f"{path} exists already and is not overwritten; name another file with --video")
     if path.suffix not in (".mp4", ".gif"):
         raise ArgumentError(f"--video writes .mp4 or .gif, got {path.name!r}; name a file like out.mp4")
-    imageio = video_library()
+    video_library()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise RLError(f"{path} cannot be written: {error.strerror}; name another file with --video") from error
-    return imageio
 
 
 def this_process() -> dict[str, str]:
@@ -435,6 +434,22 @@ def runs_in(path: str | Path) -> list[RunFolder]:
     if not found:
         return [RunFolder.open(path)]
     return sorted(found, key=lambda run: int(run.path.name[len("seed-") :]))
+
+
+def only_run(path: str | Path, use: str) -> RunFolder:
+    """Return the run in a folder.
+
+    Args:
+        path: The folder.
+        use: Clause of the error that says what one run is needed for.
+
+    Raises:
+        CheckpointError: If there is no run in it, or several.
+    """
+    found = runs_in(path)
+    if len(found) > 1:
+        raise CheckpointError(f"{path} has {len(found)} runs, and {use}: name one, as in {found[0].path}")
+    return found[0]
 
 
 def config_yaml(recipe: str, config: RunConfig) -> str:

@@ -18,12 +18,12 @@ import yaml
 from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.trainers._arguments import UsageError, find_recipe
 from rl.trainers._space import PLACE, Dimension
-from rl.trainers._storage import RunFolder, settings_of, write_atomic
+from rl.trainers._storage import RunFolder, first_line, settings_of, write_atomic
 from rl.trainers.algorithm import Algorithm
 from rl.trainers.callbacks import Callback
 from rl.trainers.config import RunConfig
 
-#: name of the study in its journal, and of what it remembers of its command
+#: name of the study in its journal, and of the attribute with the settings of its command
 STUDY = "rl"
 
 #: complete trials before one is pruned, as of Optuna's median rule
@@ -224,7 +224,7 @@ class Study:
         return found
 
     @property
-    def finished(self) -> list[Any]:
+    def trials(self) -> list[Any]:
         """Trials that are complete, pruned or failed, without those that were interrupted."""
         return [
             one
@@ -233,9 +233,9 @@ class Study:
         ]
 
     @property
-    def complete(self) -> list[Any]:
+    def ranking(self) -> list[Any]:
         """Complete trials, the best one first."""
-        done = [one for one in self.finished if one.value is not None and one.state.name == "COMPLETE"]
+        done = [one for one in self.trials if one.state.name == "COMPLETE"]
         return sorted(done, key=lambda one: -one.value)
 
     def run(self, trials: int, *, jobs: int = 1, prune: bool = False) -> bool:
@@ -285,7 +285,7 @@ class Study:
             for one in self._running:
                 if one.waiting:
                     return one, one.waiting.pop(0)
-            if len(self.finished) + len(self._running) >= trials:
+            if len(self.trials) + len(self._running) >= trials:
                 return None
             self._ask()
 
@@ -315,8 +315,7 @@ class Study:
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error is not None:
-            text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            self._tell(one, "FAIL", error=f"seed {seed}: {text}")
+            self._tell(one, "FAIL", error=f"seed {seed}: {first_line(error)}")
             return
         outcome = future.result()
         if outcome.interrupted:
@@ -353,7 +352,7 @@ class Study:
 
     def _curves(self, seed: int) -> list[Curve]:
         """Return the evaluations of a seed in complete trials."""
-        found = (dict(one.user_attrs.get("curves", [])).get(seed) for one in self.complete)
+        found = (dict(one.user_attrs.get("curves", [])).get(seed) for one in self.ranking)
         return [curve for curve in found if curve]
 
     def settings(self, trial: Any) -> dict[str, Any]:
@@ -366,7 +365,7 @@ class Study:
         Watanabe et al., "PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary subspaces", 2023.
         Empty with too few trials.
         """
-        if len({one.value for one in self.complete}) < 2 or len(self.complete) < 2 * STARTUP_TRIALS:
+        if len({one.value for one in self.ranking}) < 2 or len(self.ranking) < 2 * STARTUP_TRIALS:
             return {}
         import warnings
 
@@ -382,19 +381,19 @@ class Study:
         Raises:
             RLError: If no trial is complete.
         """
-        if not self.complete:
-            errors = [str(one.user_attrs["error"]) for one in self.finished if "error" in one.user_attrs]
-            why = f"; trial {self.finished[-1].number} failed with {errors[-1]}" if errors else ""
+        if not self.ranking:
+            errors = [str(one.user_attrs["error"]) for one in self.trials if "error" in one.user_attrs]
+            why = f"; trial {self.trials[-1].number} failed with {errors[-1]}" if errors else ""
             raise RLError(f"no trial of {self.file} is complete{why}")
-        best = self.complete[0]
+        best = self.ranking[0]
         now = settings_of(self.recipe.reference, replace(self.config, **self.settings(best)))
         usual = settings_of(self.recipe.reference, self.recipe.config())
         searched = {one.name for one in self.space}
-        changed = {name: value for name, value in now.items() if name in searched or value != usual[name]}
-        changed = {name: value for name, value in changed.items() if name not in ("env", "seed", *PLACE)}
+        kept = [name for name in now if name in searched or now[name] != usual[name]]
+        changed = {name: now[name] for name in kept if name not in ("env", "seed", *PLACE)}
         returns: Mapping[int, float] = dict(best.user_attrs["returns"])
         entry = {
-            "source": f"rl tune, trial {best.number} of {len(self.finished)}",
+            "source": f"rl tune, trial {best.number} of {len(self.trials)}",
             "seeds": list(self.seeds),
             "returns": [returns[seed] for seed in self.seeds],
             "settings": changed,
@@ -451,7 +450,7 @@ def _check_same(file: Path, before: Mapping[str, Any], now: Mapping[str, Any], r
     # an older version may have lacked a setting
     then = {**settings_of(recipe.reference, recipe.config()), **before["settings"]}
     differing = [(name, then.get(name), value) for name, value in now["settings"].items() if then.get(name) != value]
-    differing += [(name, before[name], now[name]) for name in ("seeds",) if before[name] != now[name]]
+    differing += [("seeds", before["seeds"], now["seeds"])] if before["seeds"] != now["seeds"] else []
     names = [*dict.fromkeys([*before["space"], *now["space"]])]
     spaces = [(name, before["space"].get(name, "fixed"), now["space"].get(name, "fixed")) for name in names]
     differing += [(f"space {name}", one, two) for name, one, two in spaces if one != two]

@@ -53,7 +53,7 @@ def run_tune(argv: Sequence[str]) -> int:
     study = Study(file, recipe, config, space, arguments.seeds, report=lambda trial: quiet or _report(study, trial))
     _check_environment(arguments)
     over = study.run(options.trials, jobs=arguments.jobs, prune=options.prune)
-    if over or study.complete:
+    if over or study.ranking:
         preset = study.write_preset()
         _write(as_json(_as_values(study, preset))) if options.json else _show(study, preset)
     if not over and not options.json:
@@ -163,7 +163,7 @@ def _report(study: Study, trial: Any) -> None:
     """Print a line about a trial that has ended."""
     state = trial.state.name
     if state == "COMPLETE":
-        best = study.complete[0]
+        best = study.ranking[0]
         how = f"return {trial.value:.4g}" + (", the best" if best.number == trial.number else "")
     elif state == "PRUNED":
         how = f"pruned in seed {trial.user_attrs['pruned_at']}"
@@ -177,7 +177,7 @@ def _options(settings: Mapping[str, Any]) -> str:
 
 
 def _as_values(study: Study, preset: Path) -> dict[str, Any]:
-    best = study.complete[0]
+    best = study.ranking[0]
     trials = [
         {
             "trial": one.number,
@@ -188,7 +188,7 @@ def _as_values(study: Study, preset: Path) -> dict[str, Any]:
             "folder": str(study.folder / one.user_attrs["folder"]),
             "error": one.user_attrs.get("error"),
         }
-        for one in study.finished
+        for one in study.trials
     ]
     return {
         "study": str(study.file),
@@ -206,12 +206,12 @@ def _show(study: Study, preset: Path) -> None:
     """Print the best trials, and what is next."""
     importance = study.importance()
     names = [*importance, *(one.name for one in study.space if one.name not in importance)]
-    states = [one.state.name for one in study.finished]
+    states = [one.state.name for one in study.trials]
     names_of = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
     counts = ", ".join(f"{states.count(state)} {name}" for state, name in names_of.items() if state in states)
     _write(f"\n{study.file}: {counts}\n\n")
     rows: list[dict[str, str]] = []
-    for one in study.complete[:SHOWN]:
+    for one in study.ranking[:SHOWN]:
         settings = study.settings(one)
         returns = dict(one.user_attrs["returns"])
         row = {"trial": str(one.number), "return": f"{one.value:.4g}"}

@@ -276,7 +276,7 @@ class Checkpoint:
 
 def _load(part: Any, name: str, saved: Any, path: Path, *, partial: bool) -> dict[str, str]:
     """Load a part; returns why it, or entries of it, were not taken."""
-    fit, left = _fitting(part, name, saved) if partial and isinstance(part, nn.Module) else (saved, dict[str, str]())
+    fit, left = _fit(part, name, saved) if partial and isinstance(part, nn.Module) else (saved, dict[str, str]())
     try:
         part.load_state_dict(fit)
     except _UNFIT as error:
@@ -289,7 +289,7 @@ def _load(part: Any, name: str, saved: Any, path: Path, *, partial: bool) -> dic
     return left
 
 
-def _fitting(module: nn.Module, name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _fit(module: nn.Module, name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the state of a module with the entries of another that fit, and why the others do not."""
     own, left = module.state_dict(), dict[str, str]()
     for entry in (*own, *(entry for entry in saved if entry not in own)):

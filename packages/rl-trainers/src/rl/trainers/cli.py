@@ -29,7 +29,7 @@ from rl.trainers._benchmark import read_cases
 from rl.trainers._new import write_page
 from rl.trainers._presets import describe_preset, presets_page
 from rl.trainers._signals import SavedInterrupt
-from rl.trainers._storage import RunFolder, package_versions, runs_in, this_process
+from rl.trainers._storage import RunFolder, only_run, package_versions, runs_in, this_process
 from rl.trainers.config import OldNameWarning
 from rl.trainers.display import DisplayMode
 
@@ -224,13 +224,7 @@ def tune(argv: Sequence[str]) -> int:
         RLError: If the environment does not fit, Optuna is not installed, or no trial is complete.
     """
     _search_current_folder()
-    from rl.trainers._tune_command import run_tune
-
-    try:
-        return run_tune(argv)
-    except UsageError as error:
-        sys.stderr.write(f"rl tune: {error}\n")
-        return 2
+    return _with_usage("tune", argv, "_tune_command")
 
 
 def compare(argv: Sequence[str]) -> int:
@@ -456,12 +450,10 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if options.video:
         check_video(options.video)
-    runs = runs_in(options.run)
-    if options.video and len(runs) > 1:
-        raise RLError(f"{options.run} has {len(runs)} runs, and --video shows one: name one, as in {runs[0].path}")
+    runs = [only_run(options.run, "--video shows one")] if options.video else runs_in(options.run)
     means: list[float] = []
     for run in runs:
-        text, mean, trained = _evaluated(run.path, options)
+        text, mean, trained = _evaluate_run(run.path, options)
         sys.stdout.write(f"{run.path}: {text}\n" if len(runs) > 1 else f"{text}\n")
         means.append(mean)
         if options.video and trained is not None:  # of the only run
@@ -473,7 +465,7 @@ def evaluate(argv: Sequence[str]) -> int:
     return 0
 
 
-def _evaluated(path: Path, options: argparse.Namespace) -> tuple[str, float, Any]:
+def _evaluate_run(path: Path, options: argparse.Namespace) -> tuple[str, float, Any]:
     """Play episodes of a run; return the result as a text, the mean return, and the run if its policy is of an env."""
     from rl.trainers.evaluation import evaluate as returns_of
     from rl.trainers.evaluation import load_config, load_run, play_fresh

@@ -24,7 +24,6 @@ from rl.trainers._checks import check_batch, has_bad_weight
 from rl.trainers._device import (
     check_device,
     load_rng_state,
-    preserved_rng,
     seed_everything,
     seeds_of,
     torch_threads,
@@ -197,8 +196,7 @@ class Run:
             stack.enter_context(self._signals)
             if self.config.video_every:
                 self._video.due(self.frames)  # of a resumed run: what was before is there
-                with preserved_rng():
-                    drawn_env(self._shown_run, self.seeds.evaluation).close()  # raises if it cannot be drawn
+                drawn_env(self._shown_run, self.seeds.evaluation).close()  # raises if it cannot be drawn
             self._since, self._cpu_since = time.perf_counter(), time.process_time()
             stack.callback(self._callbacks.on_end, self)
             self._callbacks.on_start(self)

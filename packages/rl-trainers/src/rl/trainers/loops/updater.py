@@ -180,12 +180,6 @@ class Updater:
         """The step size as a metric; nothing where it is constant."""
         return {"learning_rate": self.learning_rate} if self.has_schedule else {}
 
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Use another step size from now on."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-
     @property
     def learning_rate(self) -> float:
         """Step size."""
