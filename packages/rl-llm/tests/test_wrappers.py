@@ -187,11 +187,12 @@ def test_adapters_translate_the_interface_of_the_engine(name):
     assert engine.score([Rollout.of([Segment.given([3, 4], role="user")])])[0].tolist() == [0.0, -4.0]
     engine.load_weights({"w": torch.ones(1)}, 2)
     assert engine.version == 2
-    phases = ["init_weight_transfer_engine", "pause_generation", "start_weight_update", "update_weights"]
-    expected = [*phases, "finish_weight_update", "resume_generation"] if name == "vllm" else [["w"], "flush_cache"]
+    engine.load_weights({"w": torch.ones(1)}, 3)
+    phases = ["pause_generation", "start_weight_update", "update_weights", "finish_weight_update", "resume_generation"]
+    expected = ["init_weight_transfer_engine", *phases * 2] if name == "vllm" else [["w"], "flush_cache"] * 2
     assert fake.calls == expected
     with pytest.raises(ValueError, match="version must be"):
-        engine.load_weights({"w": torch.ones(1)}, 2)
+        engine.load_weights({"w": torch.ones(1)}, 3)
 
 
 def test_phases_in_another_order_are_refused():

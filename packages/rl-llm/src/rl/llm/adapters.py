@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl.llm.engines import Completion, Sampling, check_version
 from rl.llm.rollouts import Rollout
+from rl.llm.weights import WeightPush
 
 __all__ = ["SGLangWrapper", "vLLMWrapper"]
 
@@ -47,6 +48,7 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         self.llm, self.version = llm, version
         self.make_params: Any = make_params
         self.stop_tokens = list(stop_tokens)
+        self._push = WeightPush(self)  # one, whose `init` is called once
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         params = self.make_params(
@@ -77,11 +79,7 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         ]
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        from rl.llm.weights import WeightPush
-
-        push = WeightPush(self)
-        push.version = self.version
-        push.push(weights, version)
+        self._push.push(weights, version)
 
     def init(self, layout: Mapping[str, Any]) -> None:
         self.llm.init_weight_transfer_engine({"names": list(layout)})
