@@ -12,6 +12,7 @@ from rl.llm import (
     AsyncLLMCollector,
     CharTokenizer,
     ChatTemplate,
+    Completion,
     GuessTask,
     LLMCollector,
     MCAdvantage,
@@ -81,6 +82,20 @@ def test_a_second_turn_follows_the_sampled_tokens_and_the_hint():
         rollout = group.dialogues[0].rollout
         assert [one.role for one in rollout.segments()] == ["user", "assistant", "user", "assistant"][: 2 * answer]
         assert rollout.tokens.tolist() == TEMPLATE.encode(group.dialogues[0].messages)[0]
+
+
+def test_a_turn_after_a_stop_string_has_the_stop_token_of_the_answer_untrained():
+    class Engine:
+        version = 0
+
+        def generate(self, prompts, sampling):
+            return [Completion(TOKENIZER.encode("3"), [-1.0], 0, "stop") for _ in prompts]
+
+    group = collector_of(Engine(), GuessTask(largest=2), groups_per_batch=1).collect()[0]
+    rollout = group.dialogues[0].rollout
+    whole, _ = TEMPLATE.encode(group.dialogues[0].messages)
+    assert [*rollout.tokens.tolist(), 1] == whole
+    assert rollout.tokens[rollout.mask].tolist() == TOKENIZER.encode("33")
 
 
 def test_groups_without_variance_are_dropped_and_replaced():

@@ -276,7 +276,8 @@ class LLMCollector:
         if one.done:
             return
         role = new[-1]["role"]
-        given = self.template.continuation(one.messages, new, role=role).tokens.tolist()
+        ended = response[-1] in self.template.stop_tokens  # and not by a stop string
+        given = self.template.continuation(one.messages, new, role=role, stopped=ended).tokens.tolist()
         total = len(one.tokens) + len(given)
         if total >= (self.sampling.max_total or total + 1):
             one.truncated = True
