@@ -165,6 +165,25 @@ def test_a_dialogue_is_truncated_by_its_bound_of_tokens():
     assert all(one.truncated and not one.terminated for group in groups for one in group.dialogues)
 
 
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_no_dialogue_is_longer_than_its_bound_of_tokens(chunk):
+    class Long(EchoTask):
+        max_turns = 3
+
+        def reply(self, problem, answers):
+            return Reply(0.0, ({"role": "user", "content": "?"},))
+
+    start = TEMPLATE.prompt([{"role": "user", "content": "?"}]).tokens.tolist()[-1]  # of an answer
+
+    def script(prompt):
+        return encoded("1234")[prompt[::-1].index(start) :]
+
+    collector = collector_of(script, Long(), sampling=Sampling(max_tokens=6, max_total=15), chunk=chunk)
+    ones = [one for group in collector.collect() for one in group.dialogues]
+    # A turn has 4 tokens of the message and around it, and 5 of the answer: the second answer has 2 left.
+    assert {(len(one.tokens), *one.answers, one.truncated) for one in ones} == {(15, "1234", "12", True)}
+
+
 def test_the_state_restores_the_problems():
     first, second = (collector_of([encoded("0")], seed=5) for _ in range(2))
     first.collect()

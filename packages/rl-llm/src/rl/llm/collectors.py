@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -269,7 +270,8 @@ class LLMCollector:
         """Add sampled tokens to a dialogue, and what follows a complete answer."""
         one.extend(completion)
         stopped, response = completion.finish == "stop", one.tokens[one.answer_start :]
-        if not stopped and len(response) < self.sampling.max_tokens:
+        most = self.sampling.max_total or math.inf
+        if not stopped and len(response) < self.sampling.max_tokens and len(one.tokens) < most:
             return  # a chunk; the response continues
         text = self.template.tokenizer.decode([token for token in response if token not in self.template.stop_tokens])
         _, new = one.answer(self.task, text, complete=stopped)
@@ -278,8 +280,7 @@ class LLMCollector:
         role = new[-1]["role"]
         ended = response[-1] in self.template.stop_tokens  # and not by a stop string
         given = self.template.continuation(one.messages, new, role=role, stopped=ended).tokens.tolist()
-        total = len(one.tokens) + len(given)
-        if total >= (self.sampling.max_total or total + 1):
+        if len(one.tokens) + len(given) >= most:
             one.truncated = True
             return
         one.messages += new
