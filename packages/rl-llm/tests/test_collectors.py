@@ -26,6 +26,7 @@ from rl.llm import (
     padded,
 )
 
+TRAINED, ATTENTION = ("masks", "all_assistant_mask"), ("masks", "all_attention_mask")
 TOKENIZER = CharTokenizer("0123456789?<>")
 TEMPLATE = ChatTemplate(TOKENIZER)
 
@@ -163,6 +164,30 @@ def test_a_partial_rollout_continues_with_the_next_version_and_loses_no_token():
 def test_a_dialogue_is_truncated_by_its_bound_of_tokens():
     groups = collector_of([encoded("9")], GuessTask(largest=3), sampling=Sampling(max_tokens=2, max_total=8)).collect()
     assert all(one.truncated and not one.terminated for group in groups for one in group.dialogues)
+
+
+def test_turns_are_rows_with_their_own_rewards_and_trained_tokens():
+    class Doubles(EchoTask):
+        max_turns = 2
+
+        def reply(self, problem, answers):
+            follow = ({"role": "user", "content": "<"},) if answers == ["1"] else ()
+            return Reply(float(answers[-1]), follow)
+
+    groups = collector_of([encoded("1"), encoded("25"), encoded("3"), encoded("7")], Doubles()).collect()
+    batch = batch_of(groups, turns=True)
+    # One dialogue has two turns, and its group ends last.
+    assert batch["group"].flatten().tolist() == [1, 1, 0, 0, 0]
+    assert batch["next", "reward"].flatten().tolist() == [3.0, 7.0, 1.0, 1.0, 25.0]
+    assert batch["next", "done"].flatten().tolist() == [True, True, False, True, True]
+    trained = [row[mask].tolist() for row, mask in zip(batch["tokens", "full"], batch[TRAINED], strict=True)]
+    assert trained == [encoded(one) for one in ("3", "7", "1", "1", "25")]
+    rollout = groups[1].dialogues[0].rollout
+    assert torch.equal(batch[TRAINED][2:4].any(0), rollout.mask)
+    assert torch.equal(batch["tokens", "full"][3], rollout.tokens)
+    assert (batch["policy_version"] >= 0).equal(batch[TRAINED])
+    assert batch[ATTENTION][2].sum() == rollout.mask.cumsum(0).eq(2).nonzero()[0] + 1
+    assert MCAdvantage(None, prompt_key="group")(batch)["advantage"].shape == (5, 1)
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
