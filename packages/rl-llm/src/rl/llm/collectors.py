@@ -153,16 +153,16 @@ def batch_of(groups: Sequence[Group], *, pad_token: int = 0, turns: bool = False
     def column(values: list[Any], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype).unsqueeze(-1)
 
-    def padded(parts: list[Tensor], fill: float) -> Tensor:
+    def pad(parts: list[Tensor], fill: float) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=fill)
 
     # As `rl.llm.padded` of rollouts, without an object for each of them, which would take longer than sampling does.
     td = TensorDict({}, batch_size=[len(rows)])
     versions = [torch.tensor([-1] * start + one.versions[start:end]) for _, one, start, end, _ in rows]
-    td.set(VERSION, padded(versions, -1)).set(TRAINED, td[VERSION] >= 0)
-    td.set(TOKENS, padded([torch.tensor(one.tokens[:end]) for _, one, _, end, _ in rows], pad_token))
-    td.set(ATTENTION, padded([torch.ones(end, dtype=torch.bool) for _, _, _, end, _ in rows], 0))
-    td.set(LOG_PROBS, padded([torch.tensor(one.log_probs[:end]) for _, one, _, end, _ in rows], 0))
+    td.set(VERSION, pad(versions, -1)).set(TRAINED, td[VERSION] >= 0)
+    td.set(TOKENS, pad([torch.tensor(one.tokens[:end]) for _, one, _, end, _ in rows], pad_token))
+    td.set(ATTENTION, pad([torch.ones(end, dtype=torch.bool) for _, _, _, end, _ in rows], 0))
+    td.set(LOG_PROBS, pad([torch.tensor(one.log_probs[:end]) for _, one, _, end, _ in rows], 0))
     td.set(GROUP, column([number for number, *_ in rows], torch.int64))
     last = [(one, end == len(one.tokens)) for _, one, _, end, _ in rows]
     flags = {

@@ -96,7 +96,7 @@ def evaluate_run(
     task = _tasks_of(settings, method)[1]
     model, tokenizer = load_model(str(path))  # with the template of the run
     chat = "raw" if settings.chat_template == "raw" else ""
-    template, engine = _sampler(model.to(_checked_device(settings.device)), tokenizer, seed % 2**63, chat)
+    template, engine = _sampler(model.to(_check_device(settings.device)), tokenizer, seed % 2**63, chat)
     options: dict[str, Any] = {"max_tokens": settings.max_tokens, "temperature": temperature}
     groups = evaluate(task, template, engine, problems=problems, seed=seed, **options)
     return [group.dialogues[0].reward for group in groups]
@@ -210,7 +210,7 @@ class _Run:
         self.settings, self.folder, self.update, self.reward = settings, folder, 0, float("nan")
         self.before = {"seconds": 0.0, "cpu_seconds": 0.0}  # of processes before a resume
         self.begun = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
-        device = processes.start(_checked_device(settings.device))
+        device = processes.start(_check_device(settings.device))
         self.writes = processes.rank() == 0
         self.recipe = getattr(method, "recipe", getattr(method, "__name__", "method"))
         if not resume and self.writes and folder.exists():
@@ -471,7 +471,8 @@ def _share_weights(loss: Any, batch: TensorDictBase) -> None:
     batch.set(keys.weight, batch[keys.weight] * float(own / total.clamp(min=1)))
 
 
-def _checked_device(device: str) -> str:
+def _check_device(device: str) -> str:
+    """Return a device, which must be there."""
     try:
         torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
