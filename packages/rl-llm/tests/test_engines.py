@@ -106,12 +106,6 @@ def test_a_response_ends_with_the_tokens_of_its_dialogue(model):
     assert len(TorchEngine(model, stop_tokens=[1]).generate([[8] * 9], Sampling(max_total=6))[0].tokens) == 1
 
 
-@pytest.mark.parametrize("prompt", ["12", []])
-def test_prompts_are_tokens(model, prompt):
-    with pytest.raises(ValueError, match="prompts must be lists of tokens"):
-        TorchEngine(model, stop_tokens=[1]).generate([[8], prompt], Sampling(max_tokens=2))
-
-
 def test_weights_come_with_a_rising_version_that_tokens_carry(model):
     engine = TorchEngine(model, stop_tokens=[1])
     other = {name: one + 1 for name, one in model.state_dict().items()}
