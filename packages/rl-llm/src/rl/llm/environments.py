@@ -72,7 +72,6 @@ def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
     return found
 
 
-@final
 class DatasetTask(Task):
     """Task over records: a record becomes a conversation, and a parser rewards the answer.
 

@@ -267,12 +267,12 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
     return kind not in _PYTHON_TYPES or isinstance(value, _PYTHON_TYPES[kind])
 
 
-@final
 class ToolTask(Task):
     """Task whose policy may call tools before it answers: each turn with calls is followed by their results.
 
     The answer is the first turn without a call, and is given to the task alone. A dialogue that calls tools in each of
-    its turns is truncated, with the reward 0.
+    its turns is truncated, with the reward 0. In `train_llm` the chat template shows the tools to the policy; a class
+    of one's own, whose constructor passes task and tools, is a task of ``rl train``.
 
     Args:
         task: Task of one turn.
