@@ -12,6 +12,7 @@ from rl.llm import (
     AsyncLLMCollector,
     CharTokenizer,
     ChatTemplate,
+    Completion,
     GuessTask,
     LLMCollector,
     MCAdvantage,
@@ -25,6 +26,7 @@ from rl.llm import (
     padded,
 )
 
+TRAINED, ATTENTION = ("masks", "all_assistant_mask"), ("masks", "all_attention_mask")
 TOKENIZER = CharTokenizer("0123456789?<>")
 TEMPLATE = ChatTemplate(TOKENIZER)
 
@@ -81,6 +83,20 @@ def test_a_second_turn_follows_the_sampled_tokens_and_the_hint():
         rollout = group.dialogues[0].rollout
         assert [one.role for one in rollout.segments()] == ["user", "assistant", "user", "assistant"][: 2 * answer]
         assert rollout.tokens.tolist() == TEMPLATE.encode(group.dialogues[0].messages)[0]
+
+
+def test_a_turn_after_a_stop_string_has_the_stop_token_of_the_answer_untrained():
+    class Engine:
+        version = 0
+
+        def generate(self, prompts, sampling):
+            return [Completion(TOKENIZER.encode("3"), [-1.0], 0, "stop") for _ in prompts]
+
+    group = collector_of(Engine(), GuessTask(largest=2), groups_per_batch=1).collect()[0]
+    rollout = group.dialogues[0].rollout
+    whole, _ = TEMPLATE.encode(group.dialogues[0].messages)
+    assert [*rollout.tokens.tolist(), 1] == whole
+    assert rollout.tokens[rollout.mask].tolist() == TOKENIZER.encode("33")
 
 
 def test_groups_without_variance_are_dropped_and_replaced():
@@ -148,6 +164,49 @@ def test_a_partial_rollout_continues_with_the_next_version_and_loses_no_token():
 def test_a_dialogue_is_truncated_by_its_bound_of_tokens():
     groups = collector_of([encoded("9")], GuessTask(largest=3), sampling=Sampling(max_tokens=2, max_total=8)).collect()
     assert all(one.truncated and not one.terminated for group in groups for one in group.dialogues)
+
+
+def test_turns_are_rows_with_their_own_rewards_and_trained_tokens():
+    class Doubles(EchoTask):
+        max_turns = 2
+
+        def reply(self, problem, answers):
+            follow = ({"role": "user", "content": "<"},) if answers == ["1"] else ()
+            return Reply(float(answers[-1]), follow)
+
+    groups = collector_of([encoded("1"), encoded("25"), encoded("3"), encoded("7")], Doubles()).collect()
+    batch = batch_of(groups, turns=True)
+    # One dialogue has two turns, and its group ends last.
+    assert batch["group"].flatten().tolist() == [1, 1, 0, 0, 0]
+    assert batch["next", "reward"].flatten().tolist() == [3.0, 7.0, 1.0, 1.0, 25.0]
+    assert batch["next", "done"].flatten().tolist() == [True, True, False, True, True]
+    trained = [row[mask].tolist() for row, mask in zip(batch["tokens", "full"], batch[TRAINED], strict=True)]
+    assert trained == [encoded(one) for one in ("3", "7", "1", "1", "25")]
+    rollout = groups[1].dialogues[0].rollout
+    assert torch.equal(batch[TRAINED][2:4].any(0), rollout.mask)
+    assert torch.equal(batch["tokens", "full"][3], rollout.tokens)
+    assert (batch["policy_version"] >= 0).equal(batch[TRAINED])
+    assert batch[ATTENTION][2].sum() == rollout.mask.cumsum(0).eq(2).nonzero()[0] + 1
+    assert MCAdvantage(None, prompt_key="group")(batch)["advantage"].shape == (5, 1)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_no_dialogue_is_longer_than_its_bound_of_tokens(chunk):
+    class Long(EchoTask):
+        max_turns = 3
+
+        def reply(self, problem, answers):
+            return Reply(0.0, ({"role": "user", "content": "?"},))
+
+    start = TEMPLATE.prompt([{"role": "user", "content": "?"}]).tokens.tolist()[-1]  # of an answer
+
+    def script(prompt):
+        return encoded("1234")[prompt[::-1].index(start) :]
+
+    collector = collector_of(script, Long(), sampling=Sampling(max_tokens=6, max_total=15), chunk=chunk)
+    ones = [one for group in collector.collect() for one in group.dialogues]
+    # A turn has 4 tokens of the message and around it, and 5 of the answer: the second answer has 2 left.
+    assert {(len(one.tokens), *one.answers, one.truncated) for one in ones} == {(15, "1234", "12", True)}
 
 
 def test_the_state_restores_the_problems():

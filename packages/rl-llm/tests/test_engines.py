@@ -98,10 +98,12 @@ def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(model):
         TorchEngine(model, stop_tokens=[1]).generate([[8]], Sampling(stop_strings=("1",)))
 
 
-@pytest.mark.parametrize("prompt", ["12", []])
-def test_prompts_are_tokens(model, prompt):
-    with pytest.raises(ValueError, match="prompts must be lists of tokens"):
-        TorchEngine(model, stop_tokens=[1]).generate([[8], prompt], Sampling(max_tokens=2))
+def test_a_response_ends_with_the_tokens_of_its_dialogue(model):
+    model.head.bias = torch.nn.Parameter(torch.eye(len(TOKENIZER))[1] * -1e9)  # which never stops
+    found = TorchEngine(model, stop_tokens=[1]).generate(PROMPTS, Sampling(max_tokens=4, max_total=6))
+    assert [len(one.tokens) for one in found] == [4, 4, 1, 3, 4]
+    assert {one.finish for one in found} == {"length"}
+    assert len(TorchEngine(model, stop_tokens=[1]).generate([[8] * 9], Sampling(max_total=6))[0].tokens) == 1
 
 
 def test_weights_come_with_a_rising_version_that_tokens_carry(model):

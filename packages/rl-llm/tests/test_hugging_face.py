@@ -10,13 +10,20 @@ from rl.llm import (
     LLMSettings,
     Rollout,
     Segment,
+    SortTask,
     TokenScorer,
+    Tool,
+    ToolCall,
+    ToolRegistry,
+    ToolTask,
+    TorchEngine,
     load_model,
     packed,
     padded,
     save_model,
     train_llm,
 )
+from rl.llm.training import evaluate_run  # what `rl eval` runs
 
 transformers = pytest.importorskip("transformers")
 
@@ -158,6 +165,30 @@ def test_a_template_is_checked_for_what_the_run_needs(folder, tmp_path, old, new
     settings = LLMSettings(model=str(folder), chat_template=str(tmp_path / "chat.jinja"), task=task, updates=1)
     with pytest.raises(ValueError, match=message):
         train_llm(settings, method or GRPO(groups=2, group_size=2), out=tmp_path / "run")
+
+
+class Doubles(ToolTask):
+    """Sort two digits, with a tool that is called ``7``."""
+
+    def __init__(self):
+        tool = Tool("7", "", {}, lambda: "3")
+        super().__init__(SortTask(length=2, digits=2), ToolRegistry([tool]), parser=lambda _: [ToolCall("7", {})])
+
+
+def test_a_template_shows_the_tools_of_the_task_to_the_policy(folder, tmp_path, monkeypatch):
+    (tmp_path / "chat.jinja").write_text("{% for t in tools %}{{ t.function.name }}{% endfor %}" + CHATML)
+    seen = []
+    generate = TorchEngine.generate
+    monkeypatch.setattr(TorchEngine, "generate", lambda *given: seen.extend(map(list, given[1])) or generate(*given))
+    options = {"model": str(folder), "chat_template": str(tmp_path / "chat.jinja"), "max_tokens": 3}
+    settings = LLMSettings(task=f"{__name__}:Doubles", updates=1, eval_problems=2, **options)
+    method = GRPO(groups=2, group_size=2)
+    result = train_llm(settings, method, out=tmp_path / "run")
+    trained = len(seen)
+    evaluate_run(settings, method, result.folder, problems=2, seed=0)
+    decode = load_model(str(result.folder / "model"))[1].decode
+    assert 0 < trained < len(seen)
+    assert all(decode(one).startswith("7") for one in seen)
 
 
 def test_a_template_without_marks_is_enough_for_sampled_answers(folder, tmp_path):

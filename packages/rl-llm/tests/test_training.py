@@ -22,6 +22,9 @@ from rl.llm import (
     ExpertIteration,
     LLMSettings,
     Method,
+    Problem,
+    Reply,
+    Task,
     TinyTransformer,
     TorchEngine,
     load_model,
@@ -240,6 +243,35 @@ def test_samples_of_a_thread_are_not_older_than_the_bound(tmp_path, staleness):
     assert max(ages) <= staleness
     assert ages[0] == ages[4] == 0  # of the first batch after a start
     assert not [one for one in threading.enumerate() if one.name == "AsyncLLMCollector"]
+
+
+class Endless(Task):
+    """A message follows each answer."""
+
+    alphabet, max_tokens, max_turns = "01", 20, 99
+
+    def sample(self, rng):
+        return Problem(({"role": "user", "content": "01"},), None)
+
+    def reply(self, problem, answers):
+        return Reply(0.0, ({"role": "user", "content": "0"},))
+
+
+@pytest.mark.parametrize(("total", "most"), [(0, 128), (50, 50)])  # the small model has 128 positions
+def test_dialogues_end_with_their_bound_or_the_positions_of_the_model(tmp_path, monkeypatch, total, most):
+    lengths = []
+    generate = TorchEngine.generate
+
+    def record(engine, prompts, sampling):
+        found = generate(engine, prompts, sampling)
+        lengths.extend(len(prompt) + len(one.tokens) for prompt, one in zip(prompts, found, strict=True))
+        return found
+
+    monkeypatch.setattr(TorchEngine, "generate", record)
+    settings = LLMSettings(task=f"{__name__}:Endless", updates=1, eval_problems=2, max_total=total)
+    (row,) = rows(train_llm(settings, FEW, out=tmp_path / "run").folder)
+    assert most - 5 < max(lengths) <= most  # a message and what is around it has 4 tokens
+    assert float(row["train/completions/clipped_ratio"]) == 1
 
 
 def test_a_run_whose_first_update_fails_leaves_no_folder(tmp_path):

@@ -139,9 +139,9 @@ class FakeVLLM:
         self.calls = []
 
     def generate(self, prompts, params):
-        for one in prompts:
+        for one, each in zip(prompts, params if isinstance(params, list) else [params] * len(prompts), strict=True):
             ids = one["prompt_token_ids"]
-            at = [{token: SimpleNamespace(logprob=-token / 10)} for token in (9, 1)][: params["max_tokens"]]
+            at = [{token: SimpleNamespace(logprob=-token / 10)} for token in (9, 1)][: each["max_tokens"]]
             before = [None, *({token: SimpleNamespace(logprob=-float(token))} for token in ids[1:])]
             out = SimpleNamespace(
                 token_ids=[9, 1][: len(at)], logprobs=at, finish_reason="stop" if at[1:] else "length"
@@ -159,8 +159,9 @@ class FakeSGLang:
         self.calls = []
 
     def generate(self, input_ids, sampling_params, return_logprob, logprob_start_len=-1):
-        count = sampling_params["max_new_tokens"]
-        for ids in input_ids:
+        given = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(input_ids)
+        for ids, each in zip(input_ids, given, strict=True):
+            count = each["max_new_tokens"]
             entries = [(-0.9, 9, None), (-0.1, 1, None)][:count]
             meta = {"output_token_logprobs": entries, "finish_reason": {"type": "stop" if count > 1 else "length"}}
             meta["input_token_logprobs"] = [(None if not i else -float(one), one, None) for i, one in enumerate(ids)]
@@ -182,16 +183,18 @@ def test_adapters_translate_the_interface_of_the_engine(name):
     assert isinstance(engine, Engine)
     (one,) = engine.generate([[3, 4]], Sampling(max_tokens=5))
     assert (one.tokens, one.log_probs, one.finish) == ([9, 1], [-0.9, -0.1], "stop")
-    (cut,) = engine.generate([[3, 4]], Sampling(max_tokens=1))
-    assert (cut.tokens, cut.finish) == ([9], "length")
+    for short in (Sampling(max_tokens=1), Sampling(max_tokens=5, max_total=3)):
+        (cut,) = engine.generate([[3, 4]], short)
+        assert (cut.tokens, cut.finish) == ([9], "length")
     assert engine.score([Rollout.of([Segment.given([3, 4], role="user")])])[0].tolist() == [0.0, -4.0]
     engine.load_weights({"w": torch.ones(1)}, 2)
     assert engine.version == 2
-    phases = ["init_weight_transfer_engine", "pause_generation", "start_weight_update", "update_weights"]
-    expected = [*phases, "finish_weight_update", "resume_generation"] if name == "vllm" else [["w"], "flush_cache"]
+    engine.load_weights({"w": torch.ones(1)}, 3)
+    phases = ["pause_generation", "start_weight_update", "update_weights", "finish_weight_update", "resume_generation"]
+    expected = ["init_weight_transfer_engine", *phases * 2] if name == "vllm" else [["w"], "flush_cache"] * 2
     assert fake.calls == expected
     with pytest.raises(ValueError, match="version must be"):
-        engine.load_weights({"w": torch.ones(1)}, 2)
+        engine.load_weights({"w": torch.ones(1)}, 3)
 
 
 def test_phases_in_another_order_are_refused():

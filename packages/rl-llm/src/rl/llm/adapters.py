@@ -12,8 +12,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rl.llm.engines import Completion, Sampling, check_version
+from rl.llm.engines import Completion, Sampling, check_version, response_limit
 from rl.llm.rollouts import Rollout
+from rl.llm.weights import WeightPush
 
 __all__ = ["SGLangWrapper", "vLLMWrapper"]
 
@@ -24,9 +25,9 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
 
     The part that is used:
 
-    - ``llm.generate([{"prompt_token_ids": ids}], params)`` returns objects with ``prompt_logprobs`` and ``outputs[0]``
-      with ``token_ids``, ``logprobs`` (a mapping from token to an object with ``logprob``, for each position) and
-      ``finish_reason``;
+    - ``llm.generate([{"prompt_token_ids": ids}], params)``, with params for all prompts or for each, returns objects
+      with ``prompt_logprobs`` and ``outputs[0]`` with ``token_ids``, ``logprobs`` (a mapping from token to an object
+      with ``logprob``, for each position) and ``finish_reason``;
     - ``llm.init_weight_transfer_engine(request)``, ``start_weight_update``, ``update_weights(request)`` and
       ``finish_weight_update``; ``pause_generation`` and ``resume_generation`` where the object has them.
 
@@ -47,16 +48,20 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         self.llm, self.version = llm, version
         self.make_params: Any = make_params
         self.stop_tokens = list(stop_tokens)
+        self._push = WeightPush(self)  # one, whose `init` is called once
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        params = self.make_params(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            stop=list(sampling.stop_strings) or None,
-            stop_token_ids=self.stop_tokens,
-            include_stop_str_in_output=True,
-            logprobs=0,  # those of the sampled tokens alone
-        )
+        params = [
+            self.make_params(
+                max_tokens=response_limit(sampling, prompt),
+                temperature=sampling.temperature,
+                stop=list(sampling.stop_strings) or None,
+                stop_token_ids=self.stop_tokens,
+                include_stop_str_in_output=True,
+                logprobs=0,  # those of the sampled tokens alone
+            )
+            for prompt in prompts
+        ]
         found: list[Completion] = []
         for one in self.llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], params):
             (out,) = one.outputs
@@ -77,11 +82,7 @@ class vLLMWrapper:  # noqa: N801 - TorchRL's name
         ]
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        from rl.llm.weights import WeightPush
-
-        push = WeightPush(self)
-        push.version = self.version
-        push.push(weights, version)
+        self._push.push(weights, version)
 
     def init(self, layout: Mapping[str, Any]) -> None:
         self.llm.init_weight_transfer_engine({"names": list(layout)})
@@ -110,9 +111,10 @@ class SGLangWrapper:
 
     The part that is used:
 
-    - ``engine.generate(input_ids=, sampling_params=, return_logprob=True)`` returns dictionaries with ``output_ids``
-      and ``meta_info``, which has ``output_token_logprobs`` and, with ``logprob_start_len=0``,
-      ``input_token_logprobs`` as ``(log-probability, token, text)``, and ``finish_reason["type"]``;
+    - ``engine.generate(input_ids=, sampling_params=, return_logprob=True)``, with parameters for all prompts or for
+      each, returns dictionaries with ``meta_info``, which has ``output_token_logprobs`` and, with
+      ``logprob_start_len=0``, ``input_token_logprobs`` as ``(log-probability, token, text)``, and
+      ``finish_reason["type"]``;
     - ``engine.update_weights_from_tensor(named_tensors)``, ``engine.flush_cache()``.
 
     Args:
@@ -125,13 +127,16 @@ class SGLangWrapper:
         self.engine, self.stop_tokens, self.version = engine, list(stop_tokens), version
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        params = {
-            "max_new_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "stop": list(sampling.stop_strings),
-            "stop_token_ids": self.stop_tokens,
-            "no_stop_trim": True,
-        }
+        params = [
+            {
+                "max_new_tokens": response_limit(sampling, prompt),
+                "temperature": sampling.temperature,
+                "stop": list(sampling.stop_strings),
+                "stop_token_ids": self.stop_tokens,
+                "no_stop_trim": True,
+            }
+            for prompt in prompts
+        ]
         ids = [list(prompt) for prompt in prompts]
         found: list[Completion] = []
         for one in self.engine.generate(input_ids=ids, sampling_params=params, return_logprob=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ class Dialogue:
         versions: Version of the policy that sampled each token; -1 for tokens that were given.
         roles: Role of each token.
         answers: Texts of the finished answers.
+        turns: Start and end of the tokens of each finished answer, and its reward.
         reward: Sum of the rewards.
         terminated: Whether the task ended it.
         truncated: Whether an answer, the turns or the tokens were cut.
@@ -49,6 +51,7 @@ class Dialogue:
     versions: list[int] = field(default_factory=list[int])
     roles: list[str] = field(default_factory=list[str])
     answers: list[str] = field(default_factory=list[str])
+    turns: list[tuple[int, int, float]] = field(default_factory=list[tuple[int, int, float]])
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -81,6 +84,7 @@ class Dialogue:
         if not isinstance(reply, Reply) or not isinstance(reply.reward, (int, float, Tensor)):
             raise ArgumentError(f"{type(task).__name__}: reply must return a Reply with a number, got {reply!r:.100}")
         self.reward += float(reply.reward)
+        self.turns.append((self.answer_start, len(self.tokens), float(reply.reward)))
         self.terminated = complete and not reply.messages
         self.truncated = not self.terminated and (not complete or len(self.answers) >= task.max_turns)
         return reply.reward, [] if self.done else [*reply.messages]
@@ -127,8 +131,8 @@ class Group:
         return min(version for one in self.dialogues for version in one.versions if version >= 0)
 
 
-def batch_of(groups: Sequence[Group], *, pad_token: int = 0) -> TensorDict:
-    """Return groups as a padded batch for a loss, ``[B]``.
+def batch_of(groups: Sequence[Group], *, pad_token: int = 0, turns: bool = False) -> TensorDict:
+    """Return groups as a padded batch for a loss, ``[B]``: a row for each dialogue, or for each of its answers.
 
     Writes the entries of `rl.llm.padded`, ``group`` int64 ``[B, 1]``, and under ``next`` ``reward``, ``done``,
     ``terminated`` and ``truncated`` ``[B, 1]``.
@@ -136,29 +140,37 @@ def batch_of(groups: Sequence[Group], *, pad_token: int = 0) -> TensorDict:
     Args:
         groups: Groups.
         pad_token: Token of the padding.
+        turns: Whether each answer is a row with its own reward, of which it is the trained part. Rows of a group are
+            then not equally many: ``MCAdvantage(None, prompt_key="group")``.
     """
-    ones = [(group.number, one) for group in groups for one in group.dialogues]
+    rows = [
+        (group.number, one, *turn)
+        for group in groups
+        for one in group.dialogues
+        for turn in (one.turns if turns else [(0, len(one.tokens), one.reward)])
+    ]
 
     def column(values: list[Any], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype).unsqueeze(-1)
 
-    def rows(parts: list[Tensor], fill: float) -> Tensor:
+    def pad(parts: list[Tensor], fill: float) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=fill)
 
-    # As `padded` of the rollouts, without an object for each of them, which would take longer than sampling does.
-    td = TensorDict({}, batch_size=[len(ones)])
-    versions = rows([torch.tensor(one.versions) for _, one in ones], -1)
-    td.set(TOKENS, rows([torch.tensor(one.tokens) for _, one in ones], pad_token))
-    td.set(ATTENTION, rows([torch.ones(len(one.tokens), dtype=torch.bool) for _, one in ones], 0))
-    td.set(LOG_PROBS, rows([torch.tensor(one.log_probs) for _, one in ones], 0))
-    td.set(VERSION, versions).set(TRAINED, versions >= 0)
-    td.set(GROUP, column([number for number, _ in ones], torch.int64))
+    # As `rl.llm.padded` of rollouts, without an object for each of them, which would take longer than sampling does.
+    td = TensorDict({}, batch_size=[len(rows)])
+    versions = [torch.tensor([-1] * start + one.versions[start:end]) for _, one, start, end, _ in rows]
+    td.set(VERSION, pad(versions, -1)).set(TRAINED, td[VERSION] >= 0)
+    td.set(TOKENS, pad([torch.tensor(one.tokens[:end]) for _, one, _, end, _ in rows], pad_token))
+    td.set(ATTENTION, pad([torch.ones(end, dtype=torch.bool) for _, _, _, end, _ in rows], 0))
+    td.set(LOG_PROBS, pad([torch.tensor(one.log_probs[:end]) for _, one, _, end, _ in rows], 0))
+    td.set(GROUP, column([number for number, *_ in rows], torch.int64))
+    last = [(one, end == len(one.tokens)) for _, one, _, end, _ in rows]
     flags = {
-        DONE: column([one.done for _, one in ones], torch.bool),
-        TERMINATED: column([one.terminated for _, one in ones], torch.bool),
-        TRUNCATED: column([one.truncated for _, one in ones], torch.bool),
+        DONE: column([one.done and at_end for one, at_end in last], torch.bool),
+        TERMINATED: column([one.terminated and at_end for one, at_end in last], torch.bool),
+        TRUNCATED: column([one.truncated and at_end for one, at_end in last], torch.bool),
     }
-    reward = column([one.reward for _, one in ones], torch.float32)
+    reward = column([reward for *_, reward in rows], torch.float32)
     return td.set(NEXT, TensorDict({REWARD: reward, **flags}, batch_size=td.batch_size))
 
 
@@ -269,16 +281,17 @@ class LLMCollector:
         """Add sampled tokens to a dialogue, and what follows a complete answer."""
         one.extend(completion)
         stopped, response = completion.finish == "stop", one.tokens[one.answer_start :]
-        if not stopped and len(response) < self.sampling.max_tokens:
+        most = self.sampling.max_total or math.inf
+        if not stopped and len(response) < self.sampling.max_tokens and len(one.tokens) < most:
             return  # a chunk; the response continues
         text = self.template.tokenizer.decode([token for token in response if token not in self.template.stop_tokens])
         _, new = one.answer(self.task, text, complete=stopped)
         if one.done:
             return
         role = new[-1]["role"]
-        given = self.template.continuation(one.messages, new, role=role).tokens.tolist()
-        total = len(one.tokens) + len(given)
-        if total >= (self.sampling.max_total or total + 1):
+        ended = response[-1] in self.template.stop_tokens  # and not by a stop string
+        given = self.template.continuation(one.messages, new, role=role, stopped=ended).tokens.tolist()
+        if len(one.tokens) + len(given) >= most:
             one.truncated = True
             return
         one.messages += new

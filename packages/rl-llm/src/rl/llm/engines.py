@@ -28,7 +28,8 @@ class Sampling:
         max_tokens: Largest number of tokens of a response.
         temperature: Number by which logits are divided; 0 takes the most probable token.
         stop_strings: Texts that end a response; they stay in it.
-        max_total: Number of tokens of a dialogue after which no further answer is sampled; no bound if None.
+        max_total: Largest number of tokens of a dialogue, its prompt included; no bound if None. A longer prompt has a
+            response of one token.
     """
 
     max_tokens: int = 64
@@ -111,11 +112,18 @@ def check_version(owner: str, version: int, present: int) -> int:
     return version
 
 
+def response_limit(sampling: Sampling, prompt: Sequence[int]) -> int:
+    """Return the largest number of tokens of a response to a prompt."""
+    total = sampling.max_total
+    return sampling.max_tokens if total is None else max(1, min(sampling.max_tokens, total - len(prompt)))
+
+
 @dataclass
 class _Request:
     """A prompt and what was sampled so far."""
 
     prompt: list[int]
+    limit: int
     tokens: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
     finish: str = ""
@@ -174,7 +182,8 @@ class TorchEngine:
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         if sampling.stop_strings and self.tokenizer is None:
             raise ArgumentError("TorchEngine: stop_strings need a tokenizer, got none. Pass tokenizer=")
-        requests = [_Request(self._tokens_of(one)) for one in prompts]
+        rows = map(self._tokens_of, prompts)
+        requests = [_Request(one, response_limit(sampling, one)) for one in rows]
         training = self.model.training
         self.model.eval()
         waiting, batch = deque(requests), _Batch(self.model, self.pad_token, self.device)
@@ -229,7 +238,7 @@ class TorchEngine:
             row.log_probs.append(log_prob)
             if token in self.stop_tokens or (sampling.stop_strings and self._ends_with(row.tokens, sampling)):
                 row.finish = "stop"
-            elif len(row.tokens) == sampling.max_tokens:
+            elif len(row.tokens) == row.limit:
                 row.finish = "length"
 
     def _ends_with(self, tokens: list[int], sampling: Sampling) -> bool:
@@ -386,7 +395,7 @@ class ScriptedEngine:
             else:
                 response = list(self.script[self._next % len(self.script)])
                 self._next += 1
-            response = response[: sampling.max_tokens]
+            response = response[: response_limit(sampling, prompt)]
             finish = "stop" if self.stop_tokens & {*response[-1:]} else "length"
             found.append(Completion(response, [self.log_prob] * len(response), self.version, finish))
         return found

@@ -72,7 +72,6 @@ def read_records(source: str | Path | Records) -> list[Mapping[str, Any]]:
     return found
 
 
-@final
 class DatasetTask(Task):
     """Task over records: a record becomes a conversation, and a parser rewards the answer.
 
@@ -159,7 +158,9 @@ class ChatEnv:
     without TensorDict in between.
 
     With texts, or with tokens and `max_total`, which gives prompts a fixed length, it has the specs that
-    `TransformedEnv` of rl-envs needs, and with texts those of `Collector`.
+    `TransformedEnv` of rl-envs needs, and with texts those of `Collector`, whose policy must write entries of the same
+    shape in each step: texts alone, or tokens of one number. Tokens have no stop strings: a response is complete if it
+    ends with a stop token.
 
     Args:
         task: Source of problems and rewards.

@@ -138,7 +138,7 @@ def _scan(source: _Source, targets: Tensor, rows: slice, scale: float, step: int
     return chosen, normalizer, normalizer - t / s
 
 
-def _chunked(
+def _compute(
     inputs: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
     tokens: Tensor,
     temperature: float,
@@ -180,7 +180,7 @@ def log_probs_of_logits(
             f"log_probs_of_logits: logits must be [*B, T, V] and tokens [*B, T], got {list(logits.shape)} and"
             f" {list(tokens.shape)}"
         )
-    return _chunked((logits.reshape(-1, logits.shape[-1]), None, None, None), tokens, temperature, chunk)
+    return _compute((logits.reshape(-1, logits.shape[-1]), None, None, None), tokens, temperature, chunk)
 
 
 def linear_log_probs(
@@ -215,7 +215,7 @@ def linear_log_probs(
             "linear_log_probs: hidden must be [*B, T, D], weight [V, D] and tokens [*B, T], got"
             f" {list(hidden.shape)}, {list(weight.shape)} and {list(tokens.shape)}"
         )
-    return _chunked((None, hidden.reshape(-1, hidden.shape[-1]), weight, bias), tokens, temperature, chunk)
+    return _compute((None, hidden.reshape(-1, hidden.shape[-1]), weight, bias), tokens, temperature, chunk)
 
 
 def token_positions(attention_mask: Tensor, sequence: Tensor | None = None) -> Tensor:

@@ -24,7 +24,7 @@ from rl.llm.collectors import AsyncLLMCollector, Dialogue, Group, LLMCollector, 
 from rl.llm.engines import Sampling, TorchEngine
 from rl.llm.environments import is_messages, read_records
 from rl.llm.log_probs import TokenScorer
-from rl.llm.models import load_model
+from rl.llm.models import load_model, positions_of
 from rl.llm.policy_losses import DistillationLoss
 from rl.llm.rollouts import Rollout, padded
 from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings
@@ -123,7 +123,11 @@ class Method:
             self.engine,
             groups_per_batch=groups,
             group_size=size,
-            sampling=Sampling(settings.max_tokens or self.task.max_tokens, settings.temperature),
+            sampling=Sampling(
+                settings.max_tokens or self.task.max_tokens,
+                settings.temperature,
+                max_total=settings.max_total or positions_of(self.engine.model),
+            ),
             max_dropped=max_dropped,
             seed=processes.seed_of(settings.seed),
         )

@@ -54,6 +54,12 @@ def load_model(
     return TinyTransformer(len(tokenizer)), tokenizer
 
 
+def positions_of(model: Any) -> int | None:
+    """Return the largest number of tokens of a sequence; None if the model does not tell."""
+    config = getattr(model, "config", None)
+    return config["max_length"] if isinstance(config, dict) else getattr(config, "max_position_embeddings", None)
+
+
 def _hugging_face(name: str, *, lora_rank: int, checkpoint_activations: bool) -> tuple[nn.Module, Any]:
     try:
         import transformers  # pyright: ignore[reportMissingImports]

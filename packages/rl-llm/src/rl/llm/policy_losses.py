@@ -179,7 +179,7 @@ class PolicyLoss(TokenLoss):
         log_ratio = f.RATIOS[self.ratio](token_ratio, sequences)
         losses = self.surrogate.loss(log_prob, log_ratio, advantage, sequences)
         if self.correction is not None:
-            weights, found = self._corrected(self.correction, batch, old - sampled, sampled, advantage)
+            weights, found = self._correct(self.correction, batch, old - sampled, sampled, advantage)
             losses = losses * weights
             values |= found
         values["loss_objective"] = batch.reduce(losses)
@@ -213,7 +213,7 @@ class PolicyLoss(TokenLoss):
                 " or older weights, or pass correction="
             )
 
-    def _corrected(
+    def _correct(
         self, correction: Correction, batch: TokenBatch, log_weight: Tensor, sampled: Tensor, advantage: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weight of each token, and diagnostics."""

@@ -37,6 +37,7 @@ class SharedSettings:
         checkpoint_activations: Whether activations are computed again in the backward pass (Hugging Face).
         lora_rank: Rank of adapters that are trained in place of the weights (Hugging Face, with peft); 0 for all.
         max_tokens: Largest number of tokens of an answer; 0 for what the task needs.
+        max_total: Largest number of tokens of a dialogue, at which it is truncated; 0 for the positions of the model.
         temperature: Temperature of sampling.
         eval_every: Number of updates between two evaluations.
         eval_problems: Number of problems of an evaluation, answered greedily.
@@ -58,6 +59,7 @@ class SharedSettings:
     checkpoint_activations: bool = False
     lora_rank: int = 0
     max_tokens: int = 0
+    max_total: int = 0
     temperature: float = 1.0
     eval_every: int = 50
     eval_problems: int = 64
@@ -69,7 +71,7 @@ class SharedSettings:
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "eval_every", "eval_problems", "checkpoint_every")
-        _check_least(self, 0, "micro_batch", "lora_rank", "max_tokens", "seed", "threads")
+        _check_least(self, 0, "micro_batch", "lora_rank", "max_tokens", "max_total", "seed", "threads")
         _check_positive(self, "learning_rate", "max_grad_norm", "temperature")
         if self.precision not in ("fp32", "bf16"):
             raise ArgumentError(f"{type(self).__name__}: precision must be fp32 or bf16, got {self.precision!r}")

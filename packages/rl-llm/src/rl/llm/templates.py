@@ -123,7 +123,9 @@ class ChatTemplate:
             return Segment.given(self.tokenizer.encode(prompt, add_special_tokens=False), role="user")
         return Segment.given(self.encode(prompt, add_generation_prompt=True)[0], role="user")
 
-    def continuation(self, messages: History | Messages, new: History | Messages, *, role: str = "tool") -> Segment:
+    def continuation(
+        self, messages: History | Messages, new: History | Messages, *, role: str = "tool", stopped: bool = True
+    ) -> Segment:
         """Return the tokens of messages that follow a sampled response, and of the start of the next one.
 
         The sampled tokens are not encoded again: the result is what the template adds after the stop token of the
@@ -133,6 +135,8 @@ class ChatTemplate:
             messages: Conversation up to and with the sampled response.
             new: Messages that follow, such as results of tools.
             role: Role of the segment.
+            stopped: Whether the response has its stop token; the result begins with it otherwise, as after a stop
+                string.
 
         Raises:
             ArgumentError: If the template changes earlier tokens when messages follow, or writes no stop token.
@@ -143,7 +147,7 @@ class ChatTemplate:
         stops = [i for i, token in enumerate(before) if token in self.stop_tokens]
         if not stops:
             raise ArgumentError("ChatTemplate: the template writes no stop token after a response. Pass stop_tokens=")
-        return Segment.given(after[stops[-1] + 1 :], role=one_of(role, "ChatTemplate", "role", ROLES))
+        return Segment.given(after[stops[-1] + int(stopped) :], role=one_of(role, "ChatTemplate", "role", ROLES))
 
     def rollout(self, messages: History | Messages) -> Rollout:
         """Return a given conversation as a rollout for supervised training: one segment for each message or part of it.

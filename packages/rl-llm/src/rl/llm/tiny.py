@@ -178,7 +178,7 @@ class TinyTransformer(nn.Module):
             "pad_token_id": CharTokenizer.pad_token_id,
         }
         Path(folder, "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-        tensors = {_gpt2_name(name): _turned(name, one.cpu()) for name, one in self.state_dict().items()}
+        tensors = {_gpt2_name(name): _transpose(name, one.cpu()) for name, one in self.state_dict().items()}
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         data = b""
         for name, one in tensors.items():
@@ -205,7 +205,7 @@ class TinyTransformer(nn.Module):
                 entry = header[_gpt2_name(name)]
                 start, end = entry["data_offsets"]
                 flat = torch.frombuffer(raw, dtype=torch.float32, count=(end - start) // 4, offset=begin + start)
-                weights[name] = _turned(name, flat.view(entry["shape"])).clone()
+                weights[name] = _transpose(name, flat.view(entry["shape"])).clone()
             model.load_state_dict(weights)
         return model
 
@@ -240,7 +240,7 @@ def _gpt2_name(name: str) -> str:
     return name
 
 
-def _turned(name: str, weight: Tensor) -> Tensor:
+def _transpose(name: str, weight: Tensor) -> Tensor:
     """Return a weight as the other side has it: linear layers of GPT-2's blocks are transposed."""
     return weight.T if "blocks." in name and weight.ndim == 2 else weight
 

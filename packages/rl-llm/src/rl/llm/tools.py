@@ -7,6 +7,7 @@ import inspect
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception_only
-from typing import Any, Literal, Protocol, Union, final, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, TextIO, Union, cast, final, get_args, get_origin, get_type_hints
 
 from rl.core.arguments import as_integer, as_number
 from rl.core.errors import ArgumentError
@@ -266,12 +267,12 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
     return kind not in _PYTHON_TYPES or isinstance(value, _PYTHON_TYPES[kind])
 
 
-@final
 class ToolTask(Task):
     """Task whose policy may call tools before it answers: each turn with calls is followed by their results.
 
     The answer is the first turn without a call, and is given to the task alone. A dialogue that calls tools in each of
-    its turns is truncated, with the reward 0.
+    its turns is truncated, with the reward 0. In `train_llm` the chat template shows the tools to the policy; a class
+    of one's own, whose constructor passes task and tools, is a task of ``rl train``.
 
     Args:
         task: Task of one turn.
@@ -390,24 +391,30 @@ class PythonInterpreter:
             )
             # Without the environment of this process, its modules, and its group: children are ended with it.
             command = [sys.executable, "-I", "-S", "-B", "-c", limits]
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                text=True,
-                errors="replace",
-            )
-            try:
-                output, _ = process.communicate(code, timeout=self.seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+            text: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+            with tempfile.TemporaryFile("w+", **text) as source:
+                source.write(code)
+                source.seek(0)
+                process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env={},
+                    stdin=source,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    **text,
+                )
+            timer = threading.Timer(self.seconds, process.kill)
+            timer.start()
+            with process:  # which waits for its end
+                output, stream = "", cast("TextIO", process.stdout)
+                while part := stream.read(self.max_chars):  # all of it may be more than this process has memory for
+                    output = (output + part)[-self.max_chars :]
+            timer.cancel()
+            if process.returncode == -signal.SIGKILL:
                 return f"error: the code ran longer than {self.seconds:g} seconds"
-        return output[-self.max_chars :]
+        return output
 
 
 @final

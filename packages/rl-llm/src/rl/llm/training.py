@@ -30,12 +30,13 @@ from rl.llm.engines import Sampling, TorchEngine
 from rl.llm.environments import DatasetTask, make_record_task
 from rl.llm.log_probs import TokenScorer
 from rl.llm.methods import Method, make_method
-from rl.llm.models import load_model, save_model
+from rl.llm.models import load_model, positions_of, save_model
 from rl.llm.settings import DPO, GRPO, SFT, Distillation, ExpertIteration, LLMSettings
 from rl.llm.supervised_losses import DPOLoss
 from rl.llm.tasks import Task, make_task
 from rl.llm.templates import ChatTemplate
 from rl.llm.tiny import CharTokenizer
+from rl.llm.tools import ToolTask
 
 __all__ = ["LLMResult", "evaluate", "train_llm"]
 
@@ -68,6 +69,7 @@ def evaluate(
     problems: int,
     seed: int,
     max_tokens: int = 0,
+    max_total: int = 0,
     temperature: float = 0.0,
 ) -> list[Group]:
     """Return dialogues on fresh problems.
@@ -79,9 +81,11 @@ def evaluate(
         problems: Number of problems.
         seed: Seed of the problems.
         max_tokens: Largest number of tokens of an answer; 0 for what the task needs.
+        max_total: Largest number of tokens of a dialogue; 0 for the positions of the model.
         temperature: Temperature of sampling; 0 for the most probable tokens.
     """
-    sampling = Sampling(max_tokens or task.max_tokens, temperature=temperature)
+    total = max_total or positions_of(engine.model)
+    sampling = Sampling(max_tokens or task.max_tokens, temperature=temperature, max_total=total)
     options: dict[str, Any] = {"groups_per_batch": problems, "group_size": 1, "sampling": sampling, "seed": seed}
     return LLMCollector(task, template, engine, **options).collect()
 
@@ -96,9 +100,9 @@ def evaluate_run(
     task = _tasks_of(settings, method)[1]
     model, tokenizer = load_model(str(path))  # with the template of the run
     chat = "raw" if settings.chat_template == "raw" else ""
-    template, engine = _sampler(model.to(_checked_device(settings.device)), tokenizer, seed % 2**63, chat)
-    options: dict[str, Any] = {"max_tokens": settings.max_tokens, "temperature": temperature}
-    groups = evaluate(task, template, engine, problems=problems, seed=seed, **options)
+    template, engine = _sampler(model.to(_check_device(settings.device)), tokenizer, seed % 2**63, chat, task)
+    options: dict[str, Any] = {"max_tokens": settings.max_tokens, "max_total": settings.max_total}
+    groups = evaluate(task, template, engine, problems=problems, seed=seed, temperature=temperature, **options)
     return [group.dialogues[0].reward for group in groups]
 
 
@@ -114,8 +118,10 @@ def _tasks_of(settings: LLMSettings, method: Any) -> tuple[Task, Task]:
     return task, make_record_task(other, reward) if other else task
 
 
-def _sampler(model: nn.Module, tokenizer: Any, seed: int, chat_template: str) -> tuple[ChatTemplate, TorchEngine]:
-    """Return the template of a tokenizer or a file, and an engine that samples with the model."""
+def _sampler(
+    model: nn.Module, tokenizer: Any, seed: int, chat_template: str, task: Task
+) -> tuple[ChatTemplate, TorchEngine]:
+    """Return the template of a tokenizer or a file, with the tools of the task, and an engine of the model."""
     text = chat_template or None
     if text not in (None, "raw"):
         try:
@@ -124,7 +130,8 @@ def _sampler(model: nn.Module, tokenizer: Any, seed: int, chat_template: str) ->
             raise ArgumentError(f"train_llm: chat_template must be raw or a text file, got {error}") from error
         if not hasattr(tokenizer, "alphabet"):
             tokenizer.chat_template = text  # which is saved with the model
-    template = ChatTemplate(tokenizer, template=text)
+    tools = task.tools.describe() if isinstance(task, ToolTask) and text != "raw" else None
+    template = ChatTemplate(tokenizer, template=text, tools=tools)
     pad = getattr(tokenizer, "pad_token_id", None)
     pad = template.stop_tokens[0] if pad is None else pad
     return template, TorchEngine(model, stop_tokens=template.stop_tokens, pad_token=pad, max_batch=1024, seed=seed)
@@ -210,7 +217,7 @@ class _Run:
         self.settings, self.folder, self.update, self.reward = settings, folder, 0, float("nan")
         self.before = {"seconds": 0.0, "cpu_seconds": 0.0}  # of processes before a resume
         self.begun = {"seconds": time.perf_counter(), "cpu_seconds": time.process_time()}
-        device = processes.start(_checked_device(settings.device))
+        device = processes.start(_check_device(settings.device))
         self.writes = processes.rank() == 0
         self.recipe = getattr(method, "recipe", getattr(method, "__name__", "method"))
         if not resume and self.writes and folder.exists():
@@ -229,7 +236,7 @@ class _Run:
         # Divided weights are joined after each update in the model that samples.
         sampling = deepcopy(self.model) if settings.shard else self.model
         seed = processes.seed_of(settings.seed)
-        self.template, self.engine = _sampler(sampling, self.tokenizer, seed, settings.chat_template)
+        self.template, self.engine = _sampler(sampling, self.tokenizer, seed, settings.chat_template, self.task)
         self._check_prompts(method)
         if settings.shard:
             processes.shard(self.model)
@@ -340,9 +347,15 @@ class _Run:
     def evaluate(self) -> float:
         """Return the mean reward on fresh problems, always the same ones, and write some answers."""
         if self.writes:
-            options: dict[str, Any] = {"problems": self.settings.eval_problems, "max_tokens": self.settings.max_tokens}
-            # Seeds of training are at least 0.
-            groups = evaluate(self.eval_task, self.template, self.engine, **options, seed=-1 - self.settings.seed)
+            groups = evaluate(
+                self.eval_task,
+                self.template,
+                self.engine,
+                problems=self.settings.eval_problems,
+                seed=-1 - self.settings.seed,  # those of training are at least 0
+                max_tokens=self.settings.max_tokens,
+                max_total=self.settings.max_total,
+            )
             ones = [group.dialogues[0] for group in groups]
             rewards = torch.tensor([one.reward for one in ones], dtype=torch.float64)
             self.reward, self.deviation = float(rewards.mean()), float(rewards.std(correction=0))
@@ -471,7 +484,8 @@ def _share_weights(loss: Any, batch: TensorDictBase) -> None:
     batch.set(keys.weight, batch[keys.weight] * float(own / total.clamp(min=1)))
 
 
-def _checked_device(device: str) -> str:
+def _check_device(device: str) -> str:
+    """Return a device, which must be there."""
     try:
         torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
