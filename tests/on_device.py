@@ -12,6 +12,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -28,7 +29,7 @@ def _kind(code: CodeType) -> int:
     """Whose code it is: of tests and conformance checks, of the library, or of torch, tensordict and others."""
     if code not in _kinds:
         parts = Path(code.co_filename).parts
-        tests = "tests" in parts or ("rl", "testing") in zip(parts, parts[1:], strict=False)
+        tests = "tests" in parts or ("rl", "testing") in pairwise(parts)
         # Decorators of constructors that take foreign arguments stand between a test and a constructor.
         library = "rl" in parts and parts[-3:] != ("rl", "core", "arguments.py")
         library = library and "site-packages" not in parts[parts.index("rl") + 1 :]

@@ -48,8 +48,8 @@ def _written_spec(observation: TensorSpec, state: Composite) -> Composite:
 class _Board(NativeEnv):
     """Part of games on a board of cells with discrete actions.
 
-    A subclass has `SIZE`, the size by default, `LEAST` rows and columns and a number of `ACTIONS`; `_build` creates its
-    tables and specs.
+    A subclass has `_SIZE`, the size by default, `_LEAST` rows and columns and a number of `_ACTIONS`; `_build` creates
+    its tables and specs.
 
     Args:
         batch_size: Number of games in each batch dimension.
@@ -59,9 +59,9 @@ class _Board(NativeEnv):
         categorical_action_encoding: Whether actions are numbers instead of one-hot vectors.
     """
 
-    SIZE: ClassVar[tuple[int, int]]
-    LEAST: ClassVar[int]
-    ACTIONS: ClassVar[int]
+    _SIZE: ClassVar[tuple[int, int]]
+    _LEAST: ClassVar[int]
+    _ACTIONS: ClassVar[int]
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class _Board(NativeEnv):
     ) -> None:
         super().__init__(batch_size, device, seed)
         name = type(self).__name__
-        rows, columns = self.SIZE if size is None else size
+        rows, columns = self._SIZE if size is None else size
         self.size = (
-            as_integer(rows, name, "size[0]", least=self.LEAST),
-            as_integer(columns, name, "size[1]", least=self.LEAST),
+            as_integer(rows, name, "size[0]", least=self._LEAST),
+            as_integer(columns, name, "size[1]", least=self._LEAST),
         )
         self.cells = rows * columns
         if self.cells > MOST_CELLS:
             raise ArgumentError(f"{name}: a board has at most {MOST_CELLS} cells, got size={size}")
         self._categorical = categorical_action_encoding
         self._numbers = torch.arange(self.cells, device=self._generator.device)
-        self.action_spec = discrete_action(self.ACTIONS, categorical=categorical_action_encoding)
+        self.action_spec = discrete_action(self._ACTIONS, categorical=categorical_action_encoding)
         self._build()
 
     def _build(self) -> None:
@@ -129,7 +129,7 @@ class SnakeEnv(_Board):
         tensor(True)
     """
 
-    SIZE, LEAST, ACTIONS = (8, 8), 4, 4
+    _SIZE, _LEAST, _ACTIONS = (8, 8), 4, 4
 
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 500
@@ -212,7 +212,7 @@ class BreakoutEnv(_Board):
         1
     """
 
-    SIZE, LEAST, ACTIONS = (10, 10), 7, 3
+    _SIZE, _LEAST, _ACTIONS = (10, 10), 7, 3
 
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 500
@@ -346,7 +346,7 @@ class Game2048Env(_Board):
         (tensor([2, 3]), tensor([12.]))
     """
 
-    SIZE, LEAST, ACTIONS = (4, 4), 4, 4
+    _SIZE, _LEAST, _ACTIONS = (4, 4), 4, 4
 
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 5000
@@ -455,7 +455,7 @@ class DoorKeyEnv(_Board):
                 [1, 0]], dtype=torch.uint8)
     """
 
-    SIZE, LEAST, ACTIONS = (6, 6), 5, 5
+    _SIZE, _LEAST, _ACTIONS = (6, 6), 5, 5
 
     #: the time limit that belongs to the task; nothing here enforces it
     max_episode_steps = 200
