@@ -16,6 +16,7 @@ from rl.trainers import run as _run
 
 # the seeds that runs derive are compared with each other
 from rl.trainers._device import seeds_of
+from rl.trainers.algorithm import Algorithm
 from rl.trainers.algorithms.dqn import dqn_policy
 from rl.trainers.algorithms.ppo import policy as ppo_policy
 from rl.trainers.config import config_fields
@@ -88,6 +89,25 @@ def _nan_step(step):
         return out
 
     return broken
+
+
+def test_networks_are_created_with_the_threads_of_the_run(tmp_path):
+    """A QR decomposition, which initial weights are of, depends on their number: equal seeds gave other weights."""
+    seen = []
+
+    def loop(algorithm, config, *, policy, **_):
+        seen.append(torch.get_num_threads())
+        return policy(config, None)
+
+    algorithm = Algorithm(PPOConfig, loop=loop, policy=lambda _config, _env: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        algorithm.train(PPOConfig(threads=1))
+        assert seen == [1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_are_restored(tmp_path, monkeypatch):

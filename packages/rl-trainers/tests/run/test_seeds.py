@@ -9,9 +9,9 @@ import yaml
 
 from rl.core.cli import main
 from rl.core.errors import RLError
-from rl.trainers import PPOConfig
 
 # what a plot shows, what a command line means and what a benchmark reads, without trainings
+from rl.trainers import PPOConfig, _benchmark
 from rl.trainers import _report as plot
 from rl.trainers._arguments import UsageError, parse_train
 from rl.trainers._benchmark import check_seeds, read_cases, table, train_seeds
@@ -133,6 +133,32 @@ def test_a_benchmark_trains_the_named_cases_and_keeps_the_results_of_others(tmp_
     assert results[0] == before
     assert main(["benchmark", "bench.yaml", "--case", "aa"]) == 2
     assert "there is no case aa; did you mean a?" in capsys.readouterr().err
+
+
+def test_a_published_run_is_trained_again_and_compared(tmp_path, capsys, monkeypatch):
+    case = {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": SMALL}
+    write(tmp_path / "bench.yaml", {"seeds": [0, 3], "cases": [case, {**case, "name": "other"}]})
+    assert main(["benchmark", "bench.yaml", "--case", "ppo-test-guess", "--display", "none"]) == 0
+    (found,) = read(tmp_path / "bench" / "results.json")["cases"]
+    found["runs"] = [read(tmp_path / "bench" / "ppo-test-guess" / f"seed-{seed}" / "summary.json") for seed in (0, 3)]
+    (tmp_path / "presets").mkdir()
+    published = tmp_path / "presets" / "results.json"
+    monkeypatch.setattr(_benchmark, "files", lambda _package: tmp_path)  # of the wheel
+    published.write_text(json.dumps({"cases": [found]}))
+    capsys.readouterr()
+    assert main(["benchmark", "bench.yaml", "--check", "--display", "none"]) == 0
+    assert ": as published, " in capsys.readouterr().out
+    for run in found["runs"]:
+        run["last/return_mean"] += 0.5
+        run["versions"]["numpy"] = "1.0"
+    published.write_text(json.dumps({"cases": [found]}))
+    assert main(["benchmark", "bench.yaml", "--check", "--case", "ppo-test-guess", "--display", "none"]) == 1
+    out = capsys.readouterr().out
+    assert "last/return_mean" in out
+    assert "numpy" in out
+    assert main(["benchmark", "bench.yaml", "--check", "--case", "other"]) != 0
+    assert "there is no published case other" in capsys.readouterr().err
+    assert main(["benchmark", "bench.yaml", "--check", "--out", "a"]) == 2
 
 
 def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp_path):

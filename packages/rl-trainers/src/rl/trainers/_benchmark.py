@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -333,6 +336,57 @@ def run_cases(cases: Sequence[Case], out: Path, *, kept: Sequence[str] = (), dis
         write_atomic(out / "results.md", table(results))
     make_display(display).note(f"{table(results)}\n{out / 'results.md'}")
     return True
+
+
+#: CPU seconds of a published case that is short
+SHORT = 60
+
+
+def check_published(cases: Sequence[Case], *, named: bool, display: DisplayMode = "auto") -> int:
+    """Train published runs again, and compare what their summaries say; equal to the last digit on equal processors.
+
+    Args:
+        cases: Cases to choose from.
+        named: Whether to train a seed of each; otherwise of one that is short, drawn at random.
+        display: Mode of the display, as of `Algorithm.train`.
+
+    Returns:
+        The exit status: 0, 1 if a run differs, 130 if one was interrupted.
+
+    Raises:
+        RLError: If none of the cases is published.
+    """
+    path = files("rl.trainers") / "presets/results.json"
+    published = {case["name"]: case for case in json.loads(path.read_text(encoding="utf-8"))["cases"]}
+    known = [case for case in cases if published.get(case.name, {}).get("runs")]
+    if not named:
+        known = [case for case in known if published[case.name]["time/cpu_seconds"]["median"] <= SHORT]
+    if not known:
+        what = ", ".join(case.name for case in cases) if named else f"of at most {SHORT} CPU seconds"
+        raise RLError(f"there is no published case {what}: `rl presets` lists what is published")
+    status = 0
+    for case in known if named else [random.choice(known)]:
+        before = random.choice(published[case.name]["runs"])
+        with tempfile.TemporaryDirectory() as folder:
+            config = replace(case.config, seed=before["seed"])
+            if case.recipe.train(config, out=f"{folder}/run", display=display).interrupted:
+                return 130
+            now = RunFolder(f"{folder}/run").read_summary() or {}
+        kept = [name for name in before if name not in ("history", "versions") and not name.startswith("time/")]
+        differing = [
+            f"{name} {now.get(name)}, published {before[name]}" for name in kept if now.get(name) != before[name]
+        ]
+        versions = before["versions"]
+        changed = [
+            f"{name} {now['versions'].get(name)}, then {versions[name]}"
+            for name in versions
+            if now["versions"].get(name) != versions[name]
+        ]
+        end = f"; versions: {', '.join(changed)}" if differing and changed else ""
+        found = "; ".join(differing) or f"as published, {len(kept)} figures"
+        sys.stdout.write(f"{case.name}, seed {before['seed']}: {found}{end}\n")
+        status = status or int(bool(differing))
+    return status
 
 
 def _earlier_results(out: Path, names: Sequence[str]) -> list[dict[str, Any]]:

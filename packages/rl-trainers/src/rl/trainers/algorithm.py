@@ -193,7 +193,9 @@ class Algorithm:
         run = import_module(f"rl.trainers.loops.{loop}").train if isinstance(loop, str) else loop
         options: dict[str, Any] = {"out": out, "resume": resume, "display": display, "should_stop": should_stop}
         options |= {"callbacks": tuple(callbacks)} if callbacks else {}
-        return run(self, config, policy=self._policy, **self._parts, **options)
+        # from the start: a QR decomposition, which initial weights are of, depends on the number of threads as well
+        with import_module("rl.trainers._device").torch_threads(config.threads):
+            return run(self, config, policy=self._policy, **self._parts, **options)
 
     def make_policy(self, config: Any, env: Any) -> Any:
         """Return the untrained policy for an environment.

@@ -398,7 +398,8 @@ def benchmark(argv: Sequence[str]) -> int:
     """Run ``rl benchmark ARGUMENTS``.
 
     Returns:
-        The exit status: 0, 2 if the arguments or the file cannot be understood, 130 if a run was interrupted.
+        The exit status: 0, 1 if a published run is not reproduced, 2 if the arguments or the file cannot be
+        understood, 130 if a run was interrupted.
 
     Raises:
         RLError: If a run fails, or the folder contains runs with other settings.
@@ -412,17 +413,26 @@ def benchmark(argv: Sequence[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="YAML: seeds, and a list of cases")
     parser.add_argument("--case", action="append", default=[], metavar="NAME", help="train this case; may be repeated")
     parser.add_argument("--out", metavar="DIR", help="folder of the runs (default: the name of FILE without .yaml)")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="train one seed of a short case again, or of each --case, and compare with the published returns",
+    )
     parser.add_argument("--display", choices=get_args(DisplayMode), default="auto", help="as in rl train")
     add_trust(parser)
     try:
         options = parser.parse_args(list(argv))
+        if options.check and options.out is not None:
+            raise UsageError("--check keeps no runs: remove --out")
         cases, others = read_cases(options.file, options.trust, options.case)
     except UsageError as error:
         sys.stderr.write(f"rl benchmark: {error}\n")
         return 2
 
-    from rl.trainers._benchmark import run_cases
+    from rl.trainers._benchmark import check_published, run_cases
 
+    if options.check:
+        return check_published(cases, named=bool(options.case), display=options.display)
     out = Path(options.file).with_suffix("").name if options.out is None else options.out
     return 0 if run_cases(cases, Path(out), kept=others, display=options.display) else 130
 

@@ -26,7 +26,6 @@ from rl.trainers._device import (
     load_rng_state,
     seed_everything,
     seeds_of,
-    torch_threads,
 )
 from rl.trainers._named import trust_options, unimportable
 from rl.trainers._play import drawn_env, record_video
@@ -173,7 +172,6 @@ class Run:
             self._files = Checkpoint(folder.last.parent, parts, keep_last=self.config.keep_checkpoints)
             resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._report_checkpoint)
-            stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
             evaluator.use_backend(self.config.policy_backend)
