@@ -14,7 +14,7 @@ from rl.core.errors import CheckError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, nearest, unwrap
 from rl.core.mdp import FLAGS, done_levels
-from rl.core.specs import Composite, TensorSpec, Unbounded
+from rl.core.specs import Composite, Stacked, TensorSpec, Unbounded
 
 __all__ = [
     "check_entries",
@@ -24,6 +24,7 @@ __all__ = [
     "entry_fault",
     "entry_faults",
     "group_faults",
+    "stack_faults",
 ]
 
 
@@ -238,3 +239,33 @@ def group_faults(env: Env) -> dict[NestedKey, str]:
                     f" {key_str(reward)} is {list(shape)}; change one of the two specs"
                 )
     return faults
+
+
+def stack_faults(env: Any) -> dict[NestedKey, str]:
+    """Entries of a batch of different environments that no tensor can hold, and how those of two environments differ.
+
+    Args:
+        env: Environment whose specs are stacks where those of its environments differ.
+
+    Example:
+        >>> from rl.testing import CountingEnv
+        >>> stack_faults(CountingEnv())
+        {}
+    """
+    faults: dict[NestedKey, str] = {}
+    names = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec", "full_state_spec")
+    for stacked in (getattr(env, name, None) for name in names):
+        parts: list[Any] = stacked.specs if isinstance(stacked, Stacked) else []
+        for key in dict.fromkeys(key for part in parts for key in leaf_keys(part)):
+            texts = [_form(part.get(key, None)) for part in parts]
+            other = next((number for number, text in enumerate(texts) if text != texts[0]), None)
+            if other is not None:
+                faults[key] = f"environment 0 has {texts[0]}, environment {other} has {texts[other]}"
+    return faults
+
+
+def _form(spec: TensorSpec | None) -> str:
+    """Return dtype and shape of a spec, for messages."""
+    if spec is None or spec.dtype is None:
+        return "nothing" if spec is None else type(spec).__name__
+    return f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"

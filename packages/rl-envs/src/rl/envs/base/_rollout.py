@@ -96,7 +96,9 @@ def rollout(
     with keep_modes():
         if contiguous and callback is None and storing_device is None and stop != "all":
             leaf = env.lowered() if () in env._rl.flags.levels else None
-            act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else as_function(policy)
+            act = None
+            if leaf is not None:
+                act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else as_function(policy)
             if leaf is not None and act is not None:
                 root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
                 if all(key in root for key in act.in_keys):  # else the other path says what is missing
@@ -263,6 +265,8 @@ def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:
 
 def _over(env: Any, td: TensorDictBase) -> Tensor:
     """Which elements are done, ``[*B]``: by the flag at the root, or else those of which every part is done."""
+    if env._rl.members:
+        return torch.stack([_over(one, part) for one, part in zip(env._rl.members, td.unbind(0), strict=True)])
     ndim, keys = len(env.batch_size), env._rl.flags.done_keys
     flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in (["done"] if "done" in keys else keys)]
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(0)
@@ -285,6 +289,10 @@ def _truncate(env: Any, outcome: Any) -> Any:
 
 def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
     dim = len(env.batch_size)
+    if env._rl.members:
+        columns = zip(*[step.unbind(0) for step in steps], strict=True)
+        each = zip(env._rl.members, columns, strict=True)
+        return LazyStackedTensorDict.lazy_stack([_stack(one, [*part], contiguous=contiguous) for one, part in each])
     if contiguous:
         _check_same_keys([set(leaf_keys(step)) for step in steps])
         try:
@@ -349,6 +357,12 @@ class OpenLoopPolicy:
         if not isinstance(actions, TensorDictBase | Tensor):
             actions = _stack_actions(actions, self.dim, max_steps, env)
         self.in_keys: list[NestedKey] = []
+        rows = zip(env._rl.members, actions.unbind(0) if env._rl.members else (), strict=True)
+        self._members = [OpenLoopPolicy(one, row, max_steps) for one, row in rows]
+        if self._members:
+            self.out_keys = list(env.action_keys)
+            self.steps = min(policy.steps for policy in self._members)
+            return
         self.out_keys: list[NestedKey] = [env.action_key]
         columns: list[Any] = [actions]
         if isinstance(actions, TensorDictBase):
@@ -367,7 +381,11 @@ class OpenLoopPolicy:
         self._rows = zip(*[column.unbind(self.dim) for column in columns], strict=True)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.update(dict(zip(self.out_keys, next(self._rows), strict=True)))
+        for policy, part in zip(self._members, tensordict.unbind(0) if self._members else (), strict=True):
+            policy(part)
+        return (
+            tensordict if self._members else tensordict.update(dict(zip(self.out_keys, next(self._rows), strict=True)))
+        )
 
     def lowered(self) -> TensorFunction:
         """Return the function of no leaves to the actions."""
