@@ -125,7 +125,8 @@ def entry_fault(spec: TensorSpec, value: Any) -> str | None:
 def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[NestedKey, str]:
     """Entries that are missing, unknown, or not what their specs say, and the fault of each.
 
-    A value with another shape, dtype or device, outside of the domain, or NaN has a fault.
+    A value with another shape, dtype or device, outside of the domain, or NaN has a fault. Of a batch of environments
+    whose specs differ each one is compared with its own, and its number is in front of the key.
 
     Args:
         entries: TensorDict, or mapping of keys to tensors, that a reset or a step wrote.
@@ -138,6 +139,15 @@ def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[Nes
         >>> entry_faults({"observation": torch.zeros(2)}, [env.observation_spec], env)
         {'observation': 'expected float32 [1], got float32 [2]'}
     """
+    specs = list(specs)
+    if any(isinstance(spec, Stacked) for spec in specs):
+        return {
+            (f"environment {number}", *as_tuple(key)): fault
+            for number in range(entries.shape[0])
+            for key, fault in entry_faults(
+                entries[number], [spec[number] for spec in specs], _Part(env, number)
+            ).items()
+        }
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
     found = leaf_keys(entries)
     if isinstance(entries, TensorDictBase):  # text and other objects, too
@@ -157,6 +167,15 @@ def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[Nes
             faults[key] = fault
     extra = [key for key in found if key not in known and as_tuple(key)[0] != "next"]
     return faults | {key: f"expected nothing, got {describe_entry(entries.get(key))}" for key in extra}
+
+
+class _Part:
+    """Specs of one environment of a batch."""
+
+    def __init__(self, env: Any, number: int) -> None:
+        state = getattr(env, "full_state_spec", None)
+        self.full_action_spec, self.full_done_spec = env.full_action_spec[number], env.full_done_spec[number]
+        self.full_state_spec = None if state is None else state[number]
 
 
 def check_entries(entries: Any, specs: Iterable[Composite], env: Any, owner: str) -> None:
@@ -187,6 +206,10 @@ def check_flags(entries: Any, env: Any, owner: str) -> None:
     Raises:
         CheckError: If the spec of a level has no ``done`` or no ``terminated``, or the flags contradict each other.
     """
+    if isinstance(env.full_done_spec, Stacked):
+        for number in range(entries.shape[0]):
+            check_flags(entries[number], _Part(env, number), f"{owner} of environment {number}")
+        return
     keys = leaf_keys(env.full_done_spec)
     for level in done_levels(keys):
         done, terminated, truncated = (unwrap((*level, flag)) for flag in FLAGS)

@@ -357,17 +357,16 @@ class OpenLoopPolicy:
         if not isinstance(actions, TensorDictBase | Tensor):
             actions = _stack_actions(actions, self.dim, max_steps, env)
         self.in_keys: list[NestedKey] = []
-        rows = zip(env._rl.members, actions.unbind(0) if env._rl.members else (), strict=True)
-        self._members = [OpenLoopPolicy(one, row, max_steps) for one, row in rows]
+        rows: Any = actions if env._rl.members else ()
+        self._members = [OpenLoopPolicy(one, row, max_steps) for one, row in zip(env._rl.members, rows, strict=True)]
         if self._members:
-            self.out_keys = list(env.action_keys)
             self.steps = min(policy.steps for policy in self._members)
             return
-        self.out_keys: list[NestedKey] = [env.action_key]
-        columns: list[Any] = [actions]
         if isinstance(actions, TensorDictBase):
-            self.out_keys = list(env.action_keys)
-            columns = [actions.get(key, None) for key in self.out_keys]
+            self.out_keys: list[NestedKey] = list(env.action_keys)
+            columns: list[Any] = [actions.get(key, None) for key in self.out_keys]
+        else:
+            self.out_keys, columns = [env.action_key], [actions]
         for key, column in zip(self.out_keys, columns, strict=True):
             spec = env.full_action_spec[key]
             wanted = [*spec.shape[: self.dim], "T", *spec.shape[self.dim :]]
@@ -381,11 +380,10 @@ class OpenLoopPolicy:
         self._rows = zip(*[column.unbind(self.dim) for column in columns], strict=True)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for policy, part in zip(self._members, tensordict.unbind(0) if self._members else (), strict=True):
-            policy(part)
-        return (
-            tensordict if self._members else tensordict.update(dict(zip(self.out_keys, next(self._rows), strict=True)))
-        )
+        if self._members:
+            parts = zip(self._members, tensordict.unbind(0), strict=True)
+            return LazyStackedTensorDict.lazy_stack([policy(part) for policy, part in parts])
+        return tensordict.update(dict(zip(self.out_keys, next(self._rows), strict=True)))
 
     def lowered(self) -> TensorFunction:
         """Return the function of no leaves to the actions."""

@@ -188,7 +188,8 @@ class StackedSpecs(EnvSpecs):
         self._members, self.difference = members, difference
 
     def assign(self, role: str, spec: TensorSpec | None) -> None:
-        raise SpecError(f"{self.owner}.{role}_spec is that of its environments, which differ: assign theirs ({spec!r})")
+        del spec
+        raise SpecError(f"{self.owner}.{role}_spec is a stack of the specs of its environments: assign theirs")
 
     def has(self, role: str) -> bool:
         return all(env._rl.specs.has(role) for env in self._members)
@@ -197,16 +198,15 @@ class StackedSpecs(EnvSpecs):
         first, *others = [env._rl.specs.unbatched(role) for env in self._members]
         if any(other != first for other in others):
             raise SpecError(
-                f"{self.owner} has no {role}_spec of one element, which its environments have in common."
-                f" {self.difference}\nUse each environment by itself (env[0]), and append transforms to the"
-                " environments inside"
+                f"{self.owner} has no {role}_spec of one element, as {self.difference}\nUse each environment by itself"
+                " (env[0]), and append transforms to the environments inside"
             )
         return first
 
     def batched(self, role: str) -> Any:
-        specs = [env._rl.specs.batched(role) for env in self._members]
+        specs: Any = [env._rl.specs.batched(role) for env in self._members]
         # Random actions obey the masks that the environments update in their own specs, which a merged spec would copy.
-        return Stacked(*specs) if role == "action" else torch.stack(specs)  # pyright: ignore[reportArgumentType]
+        return Stacked(*specs) if role == "action" else torch.stack(specs)
 
     def keys(self, role: str) -> list[NestedKey]:
         return leaf_keys(self.batched(role))
@@ -216,10 +216,11 @@ class StackedSpecs(EnvSpecs):
         if not batched:
             return super().leaf(role, batched=False)
         keys = {tuple(env._rl.specs.keys(role)) for env in self._members}
-        leaves = [env._rl.specs.leaf(role, batched=True) for env in self._members]
+        leaves: Any = [env._rl.specs.leaf(role, batched=True) for env in self._members]
         single = len(keys) == 1 and len(keys.pop()) == 1
         alike = single and len({(leaf.dtype, leaf.ndim) for leaf in leaves}) == 1
-        return torch.stack(leaves) if alike else self.batched(role)  # pyright: ignore[reportArgumentType]
+        stacked: Any = torch.stack(leaves) if alike else self.batched(role)
+        return stacked
 
 
 class _Full:

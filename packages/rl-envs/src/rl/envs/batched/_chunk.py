@@ -185,8 +185,7 @@ class Chunk:
         options: Mapping[str, Any] | None,
     ) -> dict[int, tuple[TensorDictBase, Leaves]]:
         """Reset or step some environments whose specs differ; return their entries and masks of legal actions."""
-        kwargs = {"set_state": set_state, "options": options} if method == "reset" else {}
-        rows = self.env.run_members(method, parts, **kwargs)
+        rows = self.env.run_members(method, parts, set_state=set_state, options=options)
         return {number: (row, self.env.member_masks(number)) for number, row in rows.items()}
 
     def _with_legal(self, found: TensorDictBase) -> TensorDictBase:

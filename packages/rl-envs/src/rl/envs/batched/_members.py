@@ -47,13 +47,21 @@ class MembersBase(EnvBase):
 
     # ---- members whose specs differ
 
-    def run_members(self, method: str, parts: Mapping[int, Any], **kwargs: Any) -> dict[int, TensorDictBase]:
+    def run_members(
+        self,
+        method: str,
+        parts: Mapping[int, Any],
+        *,
+        set_state: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[int, TensorDictBase]:
         """Call a method of some members at once.
 
         Args:
             method: Name of the method, ``reset`` or ``step``.
             parts: TensorDict of each member, by number.
-            kwargs: Other arguments of the method.
+            set_state: Argument of `reset`.
+            options: Argument of `reset`.
 
         Returns:
             Root entries, or the entries under ``next``, by number.
@@ -289,7 +297,7 @@ def join_specs(found: Sequence[Mapping[str, Any]], starts: Sequence[int], owner:
             got = other["specs"][role]
             specs[role], lines = (expected, []) if got == expected else _join(expected, got, number, role)
             if lines:
-                differ = f"{owner}: the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines)
+                differ = f"the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines)
                 return dict(found[0]), differ
         joined["specs"] = specs
     return joined, ""
@@ -362,6 +370,7 @@ class MemberView(EnvBase):
     def __init__(self, parent: MembersBase, number: int, specs: Mapping[str, Any]) -> None:
         super().__init__(batch_size=specs["batch_size"], device=parent.device)
         self._parent, self._number = parent, number
+        self._rl.rename(f"{type(parent).__name__}[{number}]")
         for role, spec in specs["specs"].items():
             setattr(self, f"{role}_spec", spec)
         self._rl.legal_actions = lambda _: parent.member_masks(number)
@@ -419,7 +428,8 @@ class EnvView(MembersBase):
                 f"{type(parent).__name__}[{index}] has no environment; there are {parent.batch_size[0]}"
             )
         super().__init__(batch_size=(*chosen.shape, *parent.batch_size[1:]), device=parent.device)
-        self._parent, self._index = parent, chosen.tolist() if chosen.ndim else int(chosen)
+        self._parent = parent
+        self._index: Any = chosen.tolist() if chosen.ndim else int(chosen)
         if parent._rl.members:
             members = [parent._rl.members[number] for number in self._index]
             self._rl.stack_members(members, parent._rl.specs.difference)
@@ -464,8 +474,16 @@ class EnvView(MembersBase):
         held[self._index] = True if mask is None else mask.reshape((*self.batch_size, 1))
         return self._rows(self._parent.step(blank.set("_step", held)).get("next"))
 
-    def run_members(self, method: str, parts: Mapping[int, Any], **kwargs: Any) -> dict[int, TensorDictBase]:
-        rows = self._parent.run_members(method, {self._index[i]: part for i, part in parts.items()}, **kwargs)
+    def run_members(
+        self,
+        method: str,
+        parts: Mapping[int, Any],
+        *,
+        set_state: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[int, TensorDictBase]:
+        chosen = {self._index[i]: part for i, part in parts.items()}
+        rows = self._parent.run_members(method, chosen, set_state=set_state, options=options)
         return {i: rows[self._index[i]] for i in parts}
 
     def member_masks(self, number: int) -> dict[NestedKey, Tensor]:

@@ -111,7 +111,7 @@ class WorkersEnv(MembersBase):
             if not differ:
                 self._set_up(len(makers), joined, shared, device, roots=roots)
             elif self._same_form:
-                raise SpecError(differ)
+                raise SpecError(f"{owner}: {differ}")
             else:
                 self._set_up_different(len(makers), kinds, differ, device)
         except BaseException:
@@ -343,8 +343,9 @@ class WorkersEnv(MembersBase):
         options: Mapping[str, Any] | None = None,
     ) -> dict[int, TensorDictBase]:
         group = self._idle()
-        if method == "step":
-            self._check_known(parts)
+        if self._lost:
+            whole = {number for number, part in parts.items() if method == "reset" and _resets_all(part)}
+            self._check_known(parts if method == "step" else {*range(len(self))} - whole)
         jobs: dict[int, dict[int, Any]] = {}
         for number, part in parts.items():
             index = bisect(self._starts, number) - 1
@@ -476,6 +477,12 @@ class WorkersEnv(MembersBase):
 
     def _close(self) -> None:
         self._workers.close()
+
+
+def _resets_all(part: Any) -> bool:
+    """Whether a reset with these root entries resets every element."""
+    masks = [] if part is None else [part.get(key) for key in leaf_keys(part) if as_tuple(key)[-1] == "_reset"]
+    return all(bool(mask.all()) for mask in masks)
 
 
 def _by_key(spec: Composite) -> dict[NestedKey, Any]:

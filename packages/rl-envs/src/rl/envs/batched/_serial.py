@@ -106,10 +106,18 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
             rows.append(None if held is not None and not bool(held.any()) else env.step(root).get("next"))
         return self._stack_rows(rows, torch.stack) if any(row is not None for row in rows) else _blank_step(self)
 
-    def run_members(self, method: str, parts: Mapping[int, Any], **kwargs: Any) -> dict[int, TensorDictBase]:
-        if method == "reset":
-            return {number: self.envs[number].reset(part, **kwargs) for number, part in parts.items()}
-        return {number: self.envs[number].step(part).get("next") for number, part in parts.items()}
+    def run_members(
+        self,
+        method: str,
+        parts: Mapping[int, Any],
+        *,
+        set_state: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[int, TensorDictBase]:
+        if method == "step":
+            return {number: self.envs[number].step(part).get("next") for number, part in parts.items()}
+        envs = self.envs
+        return {n: envs[n].reset(part, set_state=set_state, options=options) for n, part in parts.items()}
 
     def member_masks(self, number: int) -> dict[NestedKey, Tensor]:
         return legal_masks(self.envs[number])
@@ -270,7 +278,8 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
             env.close()
 
     def __repr__(self) -> str:
-        return f"SerialEnv(num_workers={len(self.envs)}, env={self.envs[0]!r})"
+        shown = self.envs if self._rl.members else self.envs[:1]
+        return f"SerialEnv(num_workers={len(self.envs)}, env={', '.join(dict.fromkeys(map(repr, shown)))})"
 
 
 def _blank(env: EnvBase) -> TensorDict:
