@@ -53,8 +53,12 @@ def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: 
         chosen: Indices of these elements in the flattened batch.
         fresh: Entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
     """
-    kept = ~mask.numpy()
-    leaves: Leaves = {name: torch.from_numpy(current[name].numpy() & kept) for name in FLAGS}
+    if current["done"] is mask:  # every episode that ended begins anew: no flag is left
+        arrays = [np.zeros(mask.shape, np.bool_) for _ in FLAGS]
+    else:
+        kept = ~mask.numpy()
+        arrays = [current[name].numpy() & kept for name in FLAGS]
+    leaves: Leaves = {name: torch.from_numpy(array) for name, array in zip(FLAGS, arrays, strict=True)}
     for key, rows in fresh.items():
         array = np.array(current[key].numpy(), order="C")
         if len(chosen):

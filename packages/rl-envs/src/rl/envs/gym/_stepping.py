@@ -454,12 +454,14 @@ class GymLeaves:
         places = self.codec.observations
         if not can_write_rows(current, [place.key for place in places]):
             return None
-        chosen = np.flatnonzero(mask.numpy()).tolist()
-        simulators = [self.simulators[index] for index in chosen]
+        chosen = mask.numpy().ravel().nonzero()[0]
+        simulators = [self.simulators[index] for index in chosen.tolist()]
         for simulator in simulators:
             simulator.reset()
         fresh = {
-            place.key: place.encode([self.codec.part(one.observed, place) for one in simulators]) if chosen else None
+            place.key: place.encode([self.codec.part(one.observed, place) for one in simulators])
+            if simulators
+            else None
             for place in places
         }
         return write_rows(current, mask, chosen, fresh)
