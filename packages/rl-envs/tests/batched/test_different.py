@@ -406,6 +406,8 @@ def test_pickles_are_those_of_the_environments():
     env.set_seed(3)
     other = pickle.loads(pickle.dumps(env))
     assert_equal(other.reset(), env.reset().unbind(0))
+    view = pickle.loads(pickle.dumps(env[1]))
+    assert view.rollout(3)["observation"].shape == (3, 3)
     with ParallelEnv(2, [CartPoleEnv, PendulumEnv]) as parallel, pytest.raises(RLError, match="cannot be copied"):
         pickle.dumps(parallel)
 

@@ -185,8 +185,8 @@ class Chunk:
         options: Mapping[str, Any] | None,
     ) -> dict[int, tuple[TensorDictBase, Leaves]]:
         """Reset or step some environments whose specs differ; return their entries and masks of legal actions."""
-        rows = self.env.run_members(method, parts, set_state=set_state, options=options)
-        return {number: (row, self.env.member_masks(number)) for number, row in rows.items()}
+        rows = self.env._run_members(method, parts, set_state=set_state, options=options)
+        return {number: (row, self.env._member_masks(number)) for number, row in rows.items()}
 
     def _with_legal(self, found: TensorDictBase) -> TensorDictBase:
         """Return a result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""

@@ -47,7 +47,7 @@ class MembersBase(EnvBase):
 
     # ---- members whose specs differ
 
-    def run_members(
+    def _run_members(
         self,
         method: str,
         parts: Mapping[int, Any],
@@ -68,15 +68,14 @@ class MembersBase(EnvBase):
         """
         raise NotImplementedError
 
-    def member_masks(self, number: int) -> dict[NestedKey, Tensor]:
+    def _member_masks(self, number: int) -> dict[NestedKey, Tensor]:
         """Return the masks of legal actions of one member, by action."""
         raise NotImplementedError
 
     def _parts(self, tensordict: TensorDictBase, method: str) -> list[Any]:
         """Return the TensorDicts of the members."""
         self._rl.check_batch(tensordict, method)
-        lazy = isinstance(tensordict, LazyStackedTensorDict) and tensordict.stack_dim == 0
-        faults = {} if lazy else stack_faults(self)
+        faults = {} if _is_stack(tensordict) else stack_faults(self)
         if faults:
             raise SpecError(
                 f"{self._rl.owner}.{method} was given a {type(tensordict).__name__}, and no tensor can hold the entries"
@@ -97,7 +96,7 @@ class MembersBase(EnvBase):
             return super().reset(tensordict, set_state=set_state, options=options)
         self._rl.check_open()
         if tensordict is None:
-            fresh = self.run_members("reset", dict.fromkeys(range(len(members))), set_state=set_state, options=options)
+            fresh = self._run_members("reset", dict.fromkeys(range(len(members))), set_state=set_state, options=options)
             return lazy_rows([fresh[number] for number in range(len(members))])
         parts = self._parts(tensordict, "reset")
         masks = [[key for key in leaf_keys(part) if as_tuple(key)[-1] == "_reset"] for part in parts]
@@ -106,11 +105,12 @@ class MembersBase(EnvBase):
             for number, (part, keys) in enumerate(zip(parts, masks, strict=True))
             if not keys or any(bool(part.get(key).any()) for key in keys)
         }
-        fresh = self.run_members("reset", chosen, set_state=set_state, options=options) if chosen else {}
+        fresh = self._run_members("reset", chosen, set_state=set_state, options=options) if chosen else {}
         for number, (part, keys) in enumerate(zip(parts, masks, strict=True)):
             part.exclude(*keys, inplace=True)
-            part.update(fresh.get(number, part))
-        if isinstance(tensordict, LazyStackedTensorDict):  # the parts are its own
+            if number in fresh:
+                part.update(fresh[number])
+        if _is_stack(tensordict):  # the parts are its own
             return tensordict
         return tensordict.exclude("_reset", *self.reset_keys, inplace=True).update(lazy_rows(parts))
 
@@ -120,14 +120,13 @@ class MembersBase(EnvBase):
             return super().step(tensordict)
         self._rl.check_open()
         parts = self._parts(tensordict, "step")
-        held = [part.get("_step", None) for part in parts]
-        chosen = {i: part for i, part in enumerate(parts) if held[i] is None or bool(held[i].any())}
-        outcomes = self.run_members("step", chosen) if chosen else {}
+        moving = [mask is None or bool(mask.any()) for mask in (part.get("_step", None) for part in parts)]
+        written = [part.get("next", None) for part in parts]  # by a policy
+        outcomes = self._run_members("step", {i: part for i, part in enumerate(parts) if moving[i]})
         rows: list[Any] = []
-        for number, (env, part) in enumerate(zip(members, parts, strict=True)):
-            outcome, kept = outcomes.get(number, None), part.get("next", None)
-            outcome = _held_outcome(env, part) if outcome is None else outcome
-            rows.append(outcome if kept is None else kept.update(outcome))
+        for number, (env, part, kept) in enumerate(zip(members, parts, written, strict=True)):
+            outcome = outcomes[number] if moving[number] else _held_outcome(env, part)
+            rows.append(outcome if kept is None else kept.copy().update(outcome))
         return tensordict.set("next", lazy_rows(rows))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -151,10 +150,13 @@ class MembersBase(EnvBase):
         return self.reset(lazy_rows(parts))
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        if not self._rl.members or tensordict is None:
-            return super().rand_action(tensordict) if not self._rl.members else self.full_action_spec.rand()
-        self._parts(tensordict, "rand_action")
-        return tensordict.update(self.full_action_spec.rand())
+        if not self._rl.members:
+            return super().rand_action(tensordict)
+        actions = self.full_action_spec.rand()
+        if tensordict is None:
+            return actions
+        self._parts(tensordict, "rand_action")  # rejects one that cannot hold them
+        return tensordict.update(actions)
 
     def fake_tensordict(self) -> TensorDictBase:
         members = self._rl.members
@@ -215,6 +217,11 @@ def makers_of(
 def fault_lines(faults: Mapping[NestedKey, str]) -> str:
     """Return faults of entries for a message, one line for each."""
     return "\n".join(f"  {key_str(key)}: {fault}" for key, fault in faults.items())
+
+
+def _is_stack(tensordict: TensorDictBase) -> bool:
+    """Whether a TensorDict is a lazy stack of one for each member."""
+    return isinstance(tensordict, LazyStackedTensorDict) and tensordict.stack_dim == 0
 
 
 def legal_masks(env: EnvBase) -> dict[NestedKey, Tensor]:
@@ -373,21 +380,24 @@ class MemberView(EnvBase):
         self._rl.rename(f"{type(parent).__name__}[{number}]")
         for role, spec in specs["specs"].items():
             setattr(self, f"{role}_spec", spec)
-        self._rl.legal_actions = lambda _: parent.member_masks(number)
+        self._rl.legal_actions = MemberView._legal_actions
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         root = None if tensordict is None else partial_root(self, tensordict)
-        return self._parent.run_members("reset", {self._number: root})[self._number]
+        return self._parent._run_members("reset", {self._number: root})[self._number]
 
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         root = state_root(self, tensordict)
-        return self._parent.run_members("reset", {self._number: root}, set_state=True)[self._number]
+        return self._parent._run_members("reset", {self._number: root}, set_state=True)[self._number]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._parent.run_members("step", {self._number: tensordict.copy()})[self._number]
+        return self._parent._run_members("step", {self._number: tensordict.copy()})[self._number]
 
     def _set_options(self, options: Mapping[str, Any] | None) -> None:
         self._parent._set_options(options)
+
+    def _legal_actions(self) -> dict[NestedKey, Tensor]:
+        return self._parent._member_masks(self._number)
 
     def update_masks(self) -> None:
         """Give the action spec the masks of legal actions that the environment has."""
@@ -474,7 +484,7 @@ class EnvView(MembersBase):
         held[self._index] = True if mask is None else mask.reshape((*self.batch_size, 1))
         return self._rows(self._parent.step(blank.set("_step", held)).get("next"))
 
-    def run_members(
+    def _run_members(
         self,
         method: str,
         parts: Mapping[int, Any],
@@ -483,11 +493,11 @@ class EnvView(MembersBase):
         options: Mapping[str, Any] | None = None,
     ) -> dict[int, TensorDictBase]:
         chosen = {self._index[i]: part for i, part in parts.items()}
-        rows = self._parent.run_members(method, chosen, set_state=set_state, options=options)
+        rows = self._parent._run_members(method, chosen, set_state=set_state, options=options)
         return {i: rows[self._index[i]] for i in parts}
 
-    def member_masks(self, number: int) -> dict[NestedKey, Tensor]:
-        return self._parent.member_masks(self._index[number])
+    def _member_masks(self, number: int) -> dict[NestedKey, Tensor]:
+        return self._parent._member_masks(self._index[number])
 
     def _legal_actions(self) -> dict[NestedKey, Tensor]:
         return {key: mask[self._index] for key, mask in legal_masks(self._parent).items()}

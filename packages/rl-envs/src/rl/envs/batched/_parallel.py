@@ -140,7 +140,7 @@ class WorkersEnv(MembersBase):
         device = common_device(kinds.values(), type(self).__name__) if device is None else device
         self._start(count, kinds[0], names, device)
         self._leaf = False
-        self._member_masks: list[Leaves] = [{} for _ in range(count)]
+        self._masks_of_members: list[Leaves] = [{} for _ in range(count)]
         starts = [*kinds]  # of environments of the same form in one worker there is one description
         members = [MemberView(self, number, kinds[starts[bisect(starts, number) - 1]]) for number in range(count)]
         self._rl.stack_members(members, differ)
@@ -334,7 +334,7 @@ class WorkersEnv(MembersBase):
     # ---- messages
 
     @allow_one_thread
-    def run_members(
+    def _run_members(
         self,
         method: str,
         parts: Mapping[int, Any],
@@ -368,12 +368,12 @@ class WorkersEnv(MembersBase):
             for place, (row, masks) in answers.items():
                 number = self._starts[index] + place
                 rows[number] = row if self.device is None else row.to(self.device)
-                self._member_masks[number] = masks
+                self._masks_of_members[number] = masks
                 self._rl.members[number].update_masks()
         return rows
 
-    def member_masks(self, number: int) -> Leaves:
-        return self._member_masks[number]
+    def _member_masks(self, number: int) -> Leaves:
+        return self._masks_of_members[number]
 
     @allow_one_thread
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:

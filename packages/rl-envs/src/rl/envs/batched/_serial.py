@@ -106,7 +106,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
             rows.append(None if held is not None and not bool(held.any()) else env.step(root).get("next"))
         return self._stack_rows(rows, torch.stack) if any(row is not None for row in rows) else _blank_step(self)
 
-    def run_members(
+    def _run_members(
         self,
         method: str,
         parts: Mapping[int, Any],
@@ -119,7 +119,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         envs = self.envs
         return {n: envs[n].reset(part, set_state=set_state, options=options) for n, part in parts.items()}
 
-    def member_masks(self, number: int) -> dict[NestedKey, Tensor]:
+    def _member_masks(self, number: int) -> dict[NestedKey, Tensor]:
         return legal_masks(self.envs[number])
 
     def lowered(self) -> LeafEnv | None:
