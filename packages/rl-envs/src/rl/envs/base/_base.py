@@ -15,7 +15,7 @@ from torch import Tensor
 from rl.core.arguments import as_integer, foreign_arguments
 from rl.core.env_specs import describe_entry
 from rl.core.errors import ArgumentError, ContractError, RLError, ShapeError, SpecError
-from rl.core.interfaces import LeafEnv, Leaves
+from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
 from rl.core.specs import Bounded, Composite, Unbounded, set_group_sizes
@@ -182,10 +182,6 @@ class EnvBase(SpecNames):
     def lowered(self) -> LeafEnv | None:
         """Return the leaf form of the environment, or None if it has none."""
         return None
-
-    def _play_leaves(self, root: Leaves, actions: Leaves, *, stop: bool) -> tuple[Leaves, Leaves] | None:
-        """Take several steps at once; see `LeafEnvBase`."""
-        del root, actions, stop
 
     # ---- episodes
 

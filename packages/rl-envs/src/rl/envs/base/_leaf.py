@@ -146,6 +146,9 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
         return _no_rows(current, mask)
 
+    def _play_leaves(self, root: Leaves, actions: Leaves, *, stop: bool) -> tuple[Leaves, Leaves] | None:
+        del root, actions, stop
+
     def _set_state_leaves(self, state: Leaves) -> Leaves:
         del state
         raise RLError(

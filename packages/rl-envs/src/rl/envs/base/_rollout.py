@@ -180,14 +180,14 @@ def _play(
     env: Any, root: Leaves, actions: Leaves, max_steps: int, *, stop: str, set_truncated: bool
 ) -> TensorDictBase | None:
     """Run all actions in one call, with the results of `_leaf_rollout`; None if that is not possible."""
-    rules = env._rl
+    rules, play = env._rl, getattr(type(env), "_play_leaves", None)  # of a `LeafEnvBase`
     checked = rules.reset_checked and rules.step_checked and not env.debug
-    if not checked or env.batch_size or {*root} != {*env.observation_keys, *env.done_keys}:
+    if play is None or not checked or env.batch_size or {*root} != {*env.observation_keys, *env.done_keys}:
         return None
     if not actions or any(len(leaf) != max_steps for leaf in actions.values()):
         return None
     rules.check_open()
-    found = env._play_leaves(root, actions, stop=stop == "any")
+    found = play(env, root, actions, stop=stop == "any")
     if found is None:
         return None
     roots, nexts = found
