@@ -53,7 +53,7 @@ def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: 
         chosen: Indices of these elements in the flattened batch.
         fresh: Entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
     """
-    if current["done"] is mask:  # every episode that ended begins anew: no flag is left
+    if current["done"] is mask:  # every episode that ended is reset: no flag is left
         arrays = [np.zeros(mask.shape, np.bool_) for _ in FLAGS]
     else:
         kept = ~mask.numpy()

@@ -488,7 +488,7 @@ class GymLeaves:
         return leaves
 
     def play(self, root: Leaves, actions: Leaves, *, stop: bool) -> tuple[Leaves, Leaves] | None:
-        """Take a step with each action, as `step` and `reset` do in turns.
+        """Take a step with each action, as alternate calls of `step` and `reset` do.
 
         Args:
             root: Root entries of the first step.
