@@ -100,8 +100,15 @@ def test_an_interrupted_reset_is_done_again(kind):
 @pytest.mark.parametrize("kind", ["shared", "messages", "different"])
 def test_partial_resets_after_an_interrupt_are_refused_unless_they_reset_all(kind):
     env = MAKERS[kind]()
-    root = act(env.reset(), 1)
-    assert interrupt_at(lambda: env.step(root.clone()), 64, OURS)  # a line after the commands were sent
+    root, line, refused = act(env.reset(), 1), 30, False
+    while not refused:  # until the interrupt comes after the commands were sent
+        assert interrupt_at(lambda: env.step(root.clone()), line := line + 1, OURS)
+        try:
+            env.step(root.clone())
+        except RLError:
+            refused = True
+        else:
+            env.reset()
     mask = torch.ones(3, 1, dtype=torch.bool)
     with pytest.raises(RLError, match="environment 1 was interrupted or failed"):
         env.reset(root.clone().set("_reset", mask.clone().index_fill_(0, torch.tensor([1]), 0)))
