@@ -1,4 +1,4 @@
-"""Claim: a random rollout of CartPole takes at most twice the time of a plain loop that stores the same arrays.
+"""Claim: a random rollout of CartPole takes at most the time of a plain loop that stores the same arrays.
 
 Both take 1,000 steps, interleaved: `GymEnv.rollout`, and a loop that samples an action, steps, resets at the end of an
 episode, and stacks observations, actions, rewards and flags of both ends of each step into tensors. Prints medians in

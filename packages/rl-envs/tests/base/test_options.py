@@ -201,6 +201,24 @@ def test_given_actions_are_played():
         env.rollout(3, lambda td: td, actions=actions)
 
 
+def test_given_actions_of_several_keys_are_played():
+    class Arm(EnvBase):
+        def __init__(self):
+            super().__init__()
+            self.observation_spec = Composite(place=Unbounded(2))
+            self.action_spec = Composite(move=Unbounded(2), grip=Unbounded(1))
+
+        def _reset(self, td):
+            return TensorDict(place=torch.zeros(2))
+
+        def _step(self, td):
+            return TensorDict(place=td["place"] + td["move"] * td["grip"], reward=torch.zeros(1))
+
+    actions = TensorDict(move=torch.randn(3, 2), grip=torch.randn(3, 1), batch_size=[3])
+    data = Arm().rollout(9, actions=actions)
+    torch.testing.assert_close(data["next", "place"], (actions["move"] * actions["grip"]).cumsum(0))
+
+
 def test_a_rollout_is_written_into_memory_that_is_there():
     env = PendulumEnv([2], seed=0)
     out = torch.empty_like(env.rollout(6))

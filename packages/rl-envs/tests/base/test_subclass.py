@@ -35,7 +35,7 @@ def test_short_names_are_the_authors():
 
 def test_private_names_of_the_base_classes_are_the_hooks_and_one_reserved_name():
     hooks = {"_reset", "_step", "_reset_leaves", "_step_leaves", "_reset_rows", "_step_together", "_set_seed", "_close"}
-    hooks |= {"_set_state", "_set_state_leaves", "_set_options"}
+    hooks |= {"_set_state", "_set_state_leaves", "_set_options", "_play_leaves"}
     names = {name for kind in LeafEnvBase.__mro__[:-1] for name in vars(kind)} | set(vars(Short.__base__()))
     private = {name for name in names if name.startswith("_") and not name.startswith(("__", "_EnvBase__"))}
     assert private - hooks == {"_rl"}

@@ -35,6 +35,17 @@ class Count(EnvBase):
         pass
 
 
+class CountMore(Count):
+    """Has an entry that the others do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded(1), told=Unbounded(1), more=Unbounded(2))
+
+    def _out(self):
+        return super()._out().set("more", torch.zeros(2))
+
+
 def act(root, value):
     return root.set("action", torch.full((*root.batch_size, 1), float(value)))
 
@@ -52,6 +63,7 @@ def check_episode(env):
 MAKERS = {
     "shared": lambda: ParallelEnv(3, Count, processes=2, timeout=20),
     "messages": lambda: ParallelEnv(3, Count, processes=2, timeout=20, shared_memory=False),
+    "different": lambda: ParallelEnv(3, [Count, CountMore, Count], processes=2, timeout=20),
     "pool": lambda: AsyncEnvPool([Count] * 2, timeout=20),
     "pool, messages": lambda: AsyncEnvPool([Count] * 2, timeout=20, shared_memory=False),
     "threads": lambda: AsyncEnvPool([Count] * 2, timeout=20, backend="threading"),
@@ -85,11 +97,18 @@ def test_an_interrupted_reset_is_done_again(kind):
     env.close()
 
 
-@pytest.mark.parametrize("kind", ["shared", "messages"])
+@pytest.mark.parametrize("kind", ["shared", "messages", "different"])
 def test_partial_resets_after_an_interrupt_are_refused_unless_they_reset_all(kind):
     env = MAKERS[kind]()
-    root = act(env.reset(), 1)
-    assert interrupt_at(lambda: env.step(root.clone()), 60, OURS)
+    root, line, refused = act(env.reset(), 1), 30, False
+    while not refused:  # until the interrupt comes after the commands were sent
+        assert interrupt_at(lambda: env.step(root.clone()), line := line + 1, OURS)
+        try:
+            env.step(root.clone())
+        except RLError:
+            refused = True
+        else:
+            env.reset()
     mask = torch.ones(3, 1, dtype=torch.bool)
     with pytest.raises(RLError, match="environment 1 was interrupted or failed"):
         env.reset(root.clone().set("_reset", mask.clone().index_fill_(0, torch.tensor([1]), 0)))

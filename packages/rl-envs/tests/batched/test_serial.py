@@ -106,15 +106,7 @@ def test_environments_are_seeded_one_from_the_other():
     assert torch.equal(single.reset()["th"], root["th"][1])
 
 
-def test_different_environments_are_named():
-    with pytest.raises(SpecError, match=r"action specs.*\n.*'action'"):
-        SerialEnv(2, [lambda: GymEnv("CartPole-v1"), lambda: GymEnv("CartPole-v1", categorical_action_encoding=True)])
-    with pytest.raises(
-        SpecError, match=r"'action': environment 0 has .* in \[-2, 2\], environment 2 has .* in \[-1, 1\]"
-    ):
-        SerialEnv(3, [PendulumEnv, PendulumEnv, lambda: PendulumEnv(max_torque=1.0)])
-    with pytest.raises(SpecError, match=r"'step_count': environment 0 has nothing, environment 1 has int64"):
-        SerialEnv(2, [PendulumEnv, lambda: TransformedEnv(PendulumEnv(), StepCounter())])
+def test_arguments_that_do_not_fit_are_named():
     with pytest.raises(ArgumentError, match="num_workers is 3"):
         SerialEnv(3, [PendulumEnv])
     with pytest.raises(SpecError, match="batch size"):

@@ -13,6 +13,7 @@ from torch import nn
 from rl.core import check_pipeline
 from rl.core.arguments import as_integer
 from rl.core.backends import policy_step
+from rl.core.env_specs import stack_faults
 from rl.core.errors import ArgumentError, CheckpointError, SpecError, UnsupportedError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRAJ_IDS, TRUNCATED, key_str, leaf_keys
@@ -29,6 +30,7 @@ def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any
 
     Raises:
         ArgumentError: If it is not one, or there are arguments and no function.
+        SpecError: If it is a batch of environments whose entries cannot be stacked.
     """
     env = create_env_fn
     if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
@@ -42,6 +44,12 @@ def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any
         raise ArgumentError(
             f"create_env_fn returned {type(env).__name__}, expected an environment or a function that creates one"
             f" (rl.core.interfaces.Env; it lacks {', '.join(lacking)})"
+        )
+    if faults := stack_faults(env):
+        lines = "\n".join(f"  {key_str(key)}: {fault}" for key, fault in faults.items())
+        raise SpecError(
+            f"no tensor can hold these entries of all environments of {type(env).__name__}:\n{lines}\nCollect from"
+            " those of each kind with a collector of their own, or give them the same entries with transforms inside"
         )
     return env
 

@@ -14,7 +14,7 @@ from rl.core.errors import CheckError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, nearest, unwrap
 from rl.core.mdp import FLAGS, done_levels
-from rl.core.specs import Composite, TensorSpec, Unbounded
+from rl.core.specs import Composite, Stacked, TensorSpec, Unbounded
 
 __all__ = [
     "check_entries",
@@ -24,6 +24,7 @@ __all__ = [
     "entry_fault",
     "entry_faults",
     "group_faults",
+    "stack_faults",
 ]
 
 
@@ -124,7 +125,8 @@ def entry_fault(spec: TensorSpec, value: Any) -> str | None:
 def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[NestedKey, str]:
     """Entries that are missing, unknown, or not what their specs say, and the fault of each.
 
-    A value with another shape, dtype or device, outside of the domain, or NaN has a fault.
+    A value with another shape, dtype or device, outside of the domain, or NaN has a fault. Of a batch of environments
+    whose specs differ each one is compared with its own, and its number is in front of the key.
 
     Args:
         entries: TensorDict, or mapping of keys to tensors, that a reset or a step wrote.
@@ -137,6 +139,15 @@ def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[Nes
         >>> entry_faults({"observation": torch.zeros(2)}, [env.observation_spec], env)
         {'observation': 'expected float32 [1], got float32 [2]'}
     """
+    specs = list(specs)
+    if any(isinstance(spec, Stacked) for spec in specs):
+        return {
+            (f"environment {number}", *as_tuple(key)): fault
+            for number in range(entries.shape[0])
+            for key, fault in entry_faults(
+                entries[number], [spec[number] for spec in specs], _Part(env, number)
+            ).items()
+        }
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
     found = leaf_keys(entries)
     if isinstance(entries, TensorDictBase):  # text and other objects, too
@@ -156,6 +167,15 @@ def entry_faults(entries: Any, specs: Iterable[Composite], env: Any) -> dict[Nes
             faults[key] = fault
     extra = [key for key in found if key not in known and as_tuple(key)[0] != "next"]
     return faults | {key: f"expected nothing, got {describe_entry(entries.get(key))}" for key in extra}
+
+
+class _Part:
+    """Specs of one environment of a batch."""
+
+    def __init__(self, env: Any, number: int) -> None:
+        state = getattr(env, "full_state_spec", None)
+        self.full_action_spec, self.full_done_spec = env.full_action_spec[number], env.full_done_spec[number]
+        self.full_state_spec = None if state is None else state[number]
 
 
 def check_entries(entries: Any, specs: Iterable[Composite], env: Any, owner: str) -> None:
@@ -186,6 +206,10 @@ def check_flags(entries: Any, env: Any, owner: str) -> None:
     Raises:
         CheckError: If the spec of a level has no ``done`` or no ``terminated``, or the flags contradict each other.
     """
+    if isinstance(env.full_done_spec, Stacked):
+        for number in range(entries.shape[0]):
+            check_flags(entries[number], _Part(env, number), f"{owner} of environment {number}")
+        return
     keys = leaf_keys(env.full_done_spec)
     for level in done_levels(keys):
         done, terminated, truncated = (unwrap((*level, flag)) for flag in FLAGS)
@@ -238,3 +262,33 @@ def group_faults(env: Env) -> dict[NestedKey, str]:
                     f" {key_str(reward)} is {list(shape)}; change one of the two specs"
                 )
     return faults
+
+
+def stack_faults(env: Any) -> dict[NestedKey, str]:
+    """Entries of a batch of different environments that no tensor can hold, and how those of two environments differ.
+
+    Args:
+        env: Environment whose specs are stacks where those of its environments differ.
+
+    Example:
+        >>> from rl.testing import CountingEnv
+        >>> stack_faults(CountingEnv())
+        {}
+    """
+    faults: dict[NestedKey, str] = {}
+    names = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec", "full_state_spec")
+    for stacked in (getattr(env, name, None) for name in names):
+        parts: list[Any] = stacked.specs if isinstance(stacked, Stacked) else []
+        for key in dict.fromkeys(key for part in parts for key in leaf_keys(part)):
+            texts = [_form(part.get(key, None)) for part in parts]
+            other = next((number for number, text in enumerate(texts) if text != texts[0]), None)
+            if other is not None:
+                faults[key] = f"environment 0 has {texts[0]}, environment {other} has {texts[other]}"
+    return faults
+
+
+def _form(spec: TensorSpec | None) -> str:
+    """Return dtype and shape of a spec, for messages."""
+    if spec is None or spec.dtype is None:
+        return "nothing" if spec is None else type(spec).__name__
+    return f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"

@@ -454,8 +454,11 @@ def combine(values: Sequence[Any], dim: int) -> Any:
     """
     first = values[0]
     if not isinstance(first, Tensor):
-        lazy = isinstance(first, TensorDictBase) and not is_non_tensor(first)
-        return LazyStackedTensorDict.lazy_stack(list(values), dim) if lazy else torch.stack(list(values), dim)
+        if not isinstance(first, TensorDictBase) or is_non_tensor(first):
+            return torch.stack(list(values), dim)
+        if any(value.device != first.device for value in values):  # a lazy stack has one device, or none
+            values = [value.copy().clear_device_() for value in values]
+        return LazyStackedTensorDict.lazy_stack(list(values), dim)
     if all(value.shape == first.shape for value in values):
         return torch.stack(list(values), dim)
     if dim:

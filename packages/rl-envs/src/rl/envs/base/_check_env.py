@@ -19,7 +19,8 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
 
     The judgement is that of `rl.testing.examine_env`: entries against the specs, done flags, inputs, seeds, last
     observations, partial resets. What could not be judged is said too. The environment is left in the middle of an
-    episode. `rl.testing.check_env` checks more, given a function that creates environments.
+    episode. Environments of a batch whose specs differ are checked one after the other. `rl.testing.check_env` checks
+    more, given a function that creates environments.
 
     Args:
         env: Any environment of the `rl.core.interfaces.Env` protocol.
@@ -47,6 +48,10 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
         raise ArgumentError(f"expected an environment, got the class {env.__name__}: pass {env.__name__}(...)")
     checked: Any = env
     rules = getattr(checked, "_rl", None)
+    if rules is not None and rules.members:  # each one by itself, as a part of the batch
+        for number in range(len(rules.members)):
+            check_env(checked[number], seed=seed, steps=steps)
+        return
     debug = getattr(checked, "debug", None)
     if rules is not None:  # its own comparison with its specs stops at the first fault
         checked.debug, rules.reset_checked, rules.step_checked = False, True, True

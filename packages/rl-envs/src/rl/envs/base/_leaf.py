@@ -53,8 +53,12 @@ def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: 
         chosen: Indices of these elements in the flattened batch.
         fresh: Entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
     """
-    kept = ~mask.numpy()
-    leaves: Leaves = {name: torch.from_numpy(current[name].numpy() & kept) for name in FLAGS}
+    if current["done"] is mask:  # every episode that ended is reset: no flag is left
+        arrays = [np.zeros(mask.shape, np.bool_) for _ in FLAGS]
+    else:
+        kept = ~mask.numpy()
+        arrays = [current[name].numpy() & kept for name in FLAGS]
+    leaves: Leaves = {name: torch.from_numpy(array) for name, array in zip(FLAGS, arrays, strict=True)}
     for key, rows in fresh.items():
         array = np.array(current[key].numpy(), order="C")
         if len(chosen):
@@ -91,13 +95,17 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     overrides it raises an RLError when the class is created. Collectors call the two methods without building a
     TensorDict.
 
-    Three methods are optional:
+    Four methods are optional:
 
     - ``_set_state_leaves(state)`` returns the root entries of episodes that begin in `state`, the entries of
       `state_spec` by key; done flags may be left out. ``reset(td, set_state=True)`` calls it.
 
     - ``_reset_rows(current, mask)`` returns all root entries after a partial reset, or None for the general path
       (``_reset_leaves``, then a merge with `current`). It must not change the tensors of `current`.
+    - ``_play_leaves(root, actions, stop)`` takes a step with each of the `actions` ``[T, ...]``, with resets in
+      between, or up to the first end of an episode if `stop`. It returns the root entries without actions and the
+      entries under ``next`` of the steps that were taken, ``[T, ...]``, or None for the general path, step by step.
+      `rollout` calls it for random actions of an environment without a batch.
     - ``_step_together(envs)``, a class method, returns `LeafCalls` that step several environments of the class at
       once, as batch ``[n, *B]``, or None. `SerialEnv` calls it.
 
@@ -137,6 +145,9 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
         return _no_rows(current, mask)
+
+    def _play_leaves(self, root: Leaves, actions: Leaves, *, stop: bool) -> tuple[Leaves, Leaves] | None:
+        del root, actions, stop
 
     def _set_state_leaves(self, state: Leaves) -> Leaves:
         del state

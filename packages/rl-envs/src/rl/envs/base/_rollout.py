@@ -96,10 +96,17 @@ def rollout(
     with keep_modes():
         if contiguous and callback is None and storing_device is None and stop != "all":
             leaf = env.lowered() if () in env._rl.flags.levels else None
-            act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else as_function(policy)
-            if leaf is not None and act is not None:
+            if leaf is not None:
                 root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
-                if all(key in root for key in act.in_keys):  # else the other path says what is missing
+                if policy is not None:
+                    act: Any = as_function(policy)
+                else:
+                    act, first = _drawn_ahead(env.full_action_spec, max_steps)
+                    played = _play(env, root, first, max_steps, stop=stop, set_truncated=set_truncated)
+                    if played is not None:
+                        return played
+                missing = act is None or any(key not in root for key in act.in_keys)
+                if not missing:  # else the other path says what is missing
                     return _leaf_rollout(env, leaf, root, max_steps, act, stop=stop, set_truncated=set_truncated)
         steps = _steps(env, start, max_steps, policy, callback, stop=stop, device=storing_device)
         if set_truncated:
@@ -169,22 +176,51 @@ def _leaf_rollout(
     return _assemble(env, roots, nexts)
 
 
-def _drawn_ahead(spec: Composite, steps: int) -> TensorFunction:
-    """Random actions, drawn for many steps at once unless a mask may change between them."""
+def _play(
+    env: Any, root: Leaves, actions: Leaves, max_steps: int, *, stop: str, set_truncated: bool
+) -> TensorDictBase | None:
+    """Run all actions in one call, with the results of `_leaf_rollout`; None if that is not possible."""
+    rules, play = env._rl, getattr(type(env), "_play_leaves", None)  # of a `LeafEnvBase`
+    checked = rules.reset_checked and rules.step_checked and not env.debug
+    if play is None or not checked or env.batch_size or {*root} != {*env.observation_keys, *env.done_keys}:
+        return None
+    if not actions or any(len(leaf) != max_steps for leaf in actions.values()):
+        return None
+    rules.check_open()
+    found = play(env, root, actions, stop=stop == "any")
+    if found is None:
+        return None
+    roots, nexts = found
+    count = len(nexts["done"])
+    if set_truncated:
+        for key, last in _truncate(env, {key: leaf[-1] for key, leaf in nexts.items()}).items():
+            nexts[key][-1] = last
+    roots |= {key: leaf if count == max_steps else leaf[:count].clone() for key, leaf in actions.items()}
+    return _as_tensordict(env, roots, nexts, count)
+
+
+def _drawn_ahead(spec: Composite, steps: int) -> tuple[TensorFunction, Leaves]:
+    """Random actions, drawn for many steps at once unless a mask may change between them, and those of the first steps.
+
+    The second are empty if a mask may change.
+    """
     keys = leaf_keys(spec)
     if any(getattr(spec[key], "mask", None) is not None for key in keys):
-        return RandomPolicy(spec).lowered()
+        return RandomPolicy(spec).lowered(), {}
     ahead = max(1, min(steps, _AHEAD // max(1, sum(spec[key].shape.numel() for key in keys))))
+    first = {key: spec[key].rand((ahead,)) for key in keys}
+    blocks = [first]
     drawn: Iterator[tuple[Tensor, ...]] = iter(())
 
     def draw() -> tuple[Tensor, ...]:
         nonlocal drawn
         for one in drawn:
             return one
-        drawn = zip(*[spec[key].rand((ahead,)).unbind(0) for key in keys], strict=True)
+        block = blocks.pop() if blocks else {key: spec[key].rand((ahead,)) for key in keys}
+        drawn = zip(*[leaf.unbind(0) for leaf in block.values()], strict=True)
         return next(drawn)
 
-    return TensorFunction(draw, [], keys)
+    return TensorFunction(draw, [], keys), first
 
 
 def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictBase:
@@ -198,10 +234,17 @@ def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictB
         _explain_outcomes(env, nexts)
         raise
     _check_same_dtypes(env, below, nexts)
+    return _as_tensordict(env, columns, below, len(roots))
+
+
+def _as_tensordict(env: Any, columns: Leaves, below: Leaves, steps: int) -> TensorDictBase:
+    """Return a rollout from its root entries and those under ``next``, ``[*B, steps, ...]``."""
+    dim = len(env.batch_size)
     env._rl.flags.check(below, env._rl.owner)
     names: Any = [*[None] * dim, "time"]
-    size = (*env.batch_size, len(roots))
-    parts = [TensorDict(entries, size, names=names, device=env.device) for entries in (columns, below)]
+    size = (*env.batch_size, steps)
+    both: Any = (columns, below)
+    parts = [TensorDict(entries, size, names=names, device=env.device) for entries in both]
     for part in parts:
         set_group_sizes(part, env._rl.groups, dim)
     return parts[0].set("next", parts[1])
@@ -263,6 +306,8 @@ def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:
 
 def _over(env: Any, td: TensorDictBase) -> Tensor:
     """Which elements are done, ``[*B]``: by the flag at the root, or else those of which every part is done."""
+    if env._rl.members:
+        return torch.stack([_over(one, part) for one, part in zip(env._rl.members, td.unbind(0), strict=True)])
     ndim, keys = len(env.batch_size), env._rl.flags.done_keys
     flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in (["done"] if "done" in keys else keys)]
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(0)
@@ -285,6 +330,10 @@ def _truncate(env: Any, outcome: Any) -> Any:
 
 def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
     dim = len(env.batch_size)
+    if env._rl.members:
+        columns = zip(*[step.unbind(0) for step in steps], strict=True)
+        each = zip(env._rl.members, columns, strict=True)
+        return LazyStackedTensorDict.lazy_stack([_stack(one, [*part], contiguous=contiguous) for one, part in each])
     if contiguous:
         _check_same_keys([set(leaf_keys(step)) for step in steps])
         try:
@@ -349,11 +398,16 @@ class OpenLoopPolicy:
         if not isinstance(actions, TensorDictBase | Tensor):
             actions = _stack_actions(actions, self.dim, max_steps, env)
         self.in_keys: list[NestedKey] = []
-        self.out_keys: list[NestedKey] = [env.action_key]
-        columns: list[Any] = [actions]
+        rows: Any = actions if env._rl.members else ()
+        self._members = [OpenLoopPolicy(one, row, max_steps) for one, row in zip(env._rl.members, rows, strict=True)]
+        if self._members:
+            self.steps = min(policy.steps for policy in self._members)
+            return
         if isinstance(actions, TensorDictBase):
-            self.out_keys = list(env.action_keys)
-            columns = [actions.get(key, None) for key in self.out_keys]
+            self.out_keys: list[NestedKey] = list(env.action_keys)
+            columns: list[Any] = [actions.get(key, None) for key in self.out_keys]
+        else:
+            self.out_keys, columns = [env.action_key], [actions]
         for key, column in zip(self.out_keys, columns, strict=True):
             spec = env.full_action_spec[key]
             wanted = [*spec.shape[: self.dim], "T", *spec.shape[self.dim :]]
@@ -367,6 +421,9 @@ class OpenLoopPolicy:
         self._rows = zip(*[column.unbind(self.dim) for column in columns], strict=True)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._members:
+            parts = zip(self._members, tensordict.unbind(0), strict=True)
+            return LazyStackedTensorDict.lazy_stack([policy(part) for policy, part in parts])
         return tensordict.update(dict(zip(self.out_keys, next(self._rows), strict=True)))
 
     def lowered(self) -> TensorFunction:

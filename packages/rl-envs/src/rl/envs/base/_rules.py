@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from rl.core.keys import NestedKey, as_tuple
 from rl.core.mdp import StepMDP
 from rl.core.specs import TensorSpec, group_sizes, set_group_sizes
 from rl.envs.base._checks import check_entries, check_not_done
-from rl.envs.base._specs import ROLES, EnvSpecs, Flags, Masks, leaf_keys
+from rl.envs.base._specs import ROLES, EnvSpecs, Flags, Masks, StackedSpecs, leaf_keys
 
 
 class StepRules:
@@ -34,6 +34,8 @@ class StepRules:
     compile_options: dict[str, Any] | None = None
     legal_actions: Callable[[Any], Mapping[NestedKey, Tensor]] | None = None
     """Masks of legal actions, by action, that the action specs of the environments inside of this one have."""
+    members: Sequence[Any] = ()
+    """Environments of a batch whose specs differ, so that its data are lazy stacks; empty otherwise."""
 
     def __init__(self, owner: str, batch_size: torch.Size, device: torch.device | None) -> None:
         self.owner = owner
@@ -76,6 +78,18 @@ class StepRules:
         self.specs.assign(role, spec)
         self._derive()
 
+    def stack_members(self, members: Sequence[Any], difference: str) -> None:
+        """Take the specs from environments that differ.
+
+        Args:
+            members: Environments of the batch.
+            difference: How two of them differ, for messages.
+        """
+        specs = self.specs
+        self.members = members
+        self.specs = StackedSpecs(self.owner, members, specs.batch_size, specs.device, difference)
+        self._derive()
+
     def with_batch(self, batch_size: torch.Size) -> StepRules:
         """Return the same rules for another batch."""
         other = StepRules(self.owner, batch_size, self.specs.device)
@@ -98,7 +112,7 @@ class StepRules:
     def to(self, device: torch.device) -> None:
         """Move the specs."""
         self.specs.device = device
-        for role in ROLES:
+        for role in () if self.members else ROLES:
             if self.specs.has(role):
                 self.assign(role, self.specs.unbatched(role))
 
@@ -175,9 +189,12 @@ def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
     return blank.update(masks.exclude("_reset") if several else masks)
 
 
+def state_root(env: Any, state: TensorDictBase) -> TensorDictBase:
+    """Return the input of ``env.reset(set_state=True)`` from state entries and maybe masks of a partial reset."""
+    masks = [key for key in leaf_keys(state) if as_tuple(key)[-1] == "_reset"]
+    return partial_root(env, state.select(*masks)).update(state.select(*env.state_keys)) if masks else state
+
+
 def start_at(env: Any, state: TensorDictBase) -> TensorDictBase:
     """Reset an environment in the state entries of `state`, which may hold the masks of a partial reset too."""
-    if not any(as_tuple(key)[-1] == "_reset" for key in leaf_keys(state)):
-        return env.reset(state, set_state=True)
-    masks = state.select(*[key for key in leaf_keys(state) if as_tuple(key)[-1] == "_reset"])
-    return env.reset(partial_root(env, masks).update(state.select(*env.state_keys)), set_state=True)
+    return env.reset(state_root(env, state), set_state=True)

@@ -26,8 +26,11 @@ ROLES = ("observation", "action", "reward", "done", "state")
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:
-    """Return the leaf keys of a spec (outer ones first) or a TensorDict; the keys of a mapping."""
-    if isinstance(entries, Composite):
+    """Return the leaf keys of a spec (outer ones first) or a TensorDict; the keys of a mapping.
+
+    Of a stack of specs they are those that all of them have.
+    """
+    if isinstance(entries, (Composite, Stacked)):
         keys: Any = entries.keys(include_nested=True, leaves_only=True)
         return sorted((unwrap(key) for key in keys), key=lambda key: len(as_tuple(key)))
     if isinstance(entries, TensorDictBase):
@@ -160,6 +163,65 @@ class EnvSpecs:
             raise SpecError(f"{self.owner} has {len(keys)} {role} keys, not one: use {role}_keys")
         return keys[0]
 
+    def leaf(self, role: str, *, batched: bool) -> TensorSpec:
+        """Return the only leaf of a role, or the `Composite` if there are several."""
+        spec = self.batched(role) if batched else self.unbatched(role)
+        keys = leaf_keys(spec)
+        return spec[keys[0]] if len(keys) == 1 else spec
+
+
+class StackedSpecs(EnvSpecs):
+    """Specs of a batch of environments whose specs differ: stacks of those of the members.
+
+    Args:
+        owner: Name of the batch, for messages.
+        members: Environments of the batch.
+        batch_size: Batch size of the batch.
+        device: Device of the batch.
+        difference: How two of the members differ, for messages.
+    """
+
+    def __init__(
+        self, owner: str, members: Sequence[Any], batch_size: torch.Size, device: torch.device | None, difference: str
+    ) -> None:
+        self.owner, self.batch_size, self.device = owner, batch_size, device
+        self._members, self.difference = members, difference
+
+    def assign(self, role: str, spec: TensorSpec | None) -> None:
+        del spec
+        raise SpecError(f"{self.owner}.{role}_spec is a stack of the specs of its environments: assign theirs")
+
+    def has(self, role: str) -> bool:
+        return all(env._rl.specs.has(role) for env in self._members)
+
+    def unbatched(self, role: str) -> Composite:
+        first, *others = [env._rl.specs.unbatched(role) for env in self._members]
+        if any(other != first for other in others):
+            raise SpecError(
+                f"{self.owner} has no {role}_spec of one element, as {self.difference}\nUse each environment by itself"
+                " (env[0]), and append transforms to the environments inside"
+            )
+        return first
+
+    def batched(self, role: str) -> Any:
+        specs: Any = [env._rl.specs.batched(role) for env in self._members]
+        # Random actions obey the masks that the environments update in their own specs, which a merged spec would copy.
+        return Stacked(*specs) if role == "action" else torch.stack(specs)
+
+    def keys(self, role: str) -> list[NestedKey]:
+        return leaf_keys(self.batched(role))
+
+    def leaf(self, role: str, *, batched: bool) -> TensorSpec:
+        """Return the stack of the only leaves, or that of the `Composite` specs if leaves cannot be stacked."""
+        if not batched:
+            return super().leaf(role, batched=False)
+        keys = {tuple(env._rl.specs.keys(role)) for env in self._members}
+        leaves: Any = [env._rl.specs.leaf(role, batched=True) for env in self._members]
+        single = len(keys) == 1 and len(keys.pop()) == 1
+        alike = single and len({(leaf.dtype, leaf.ndim) for leaf in leaves}) == 1
+        stacked: Any = torch.stack(leaves) if alike else self.batched(role)
+        return stacked
+
 
 class _Full:
     """A spec as a `Composite`, locked; assigning one drops what was derived from it."""
@@ -182,14 +244,12 @@ class _Leaf:
     """The same as `_Full`, but the leaf itself where there is just one."""
 
     def __init__(self, role: str, doc: str, *, batched: bool = True) -> None:
-        self._full, self.__doc__ = _Full(role, doc, batched=batched), doc
+        self._full, self._batched, self.__doc__ = _Full(role, doc, batched=batched), batched, doc
 
     def __get__(self, env: Any, _: type | None = None) -> TensorSpec:
         if env is None:
             return self  # pyright: ignore[reportReturnType]  # the descriptor itself, for its documentation
-        spec = self._full.__get__(env)
-        keys = leaf_keys(spec)
-        return spec[keys[0]] if len(keys) == 1 else spec
+        return env._rl.specs.leaf(self._full.role, batched=self._batched)
 
     def __set__(self, env: Any, spec: TensorSpec | None) -> None:
         self._full.__set__(env, spec)

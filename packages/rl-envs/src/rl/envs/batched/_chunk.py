@@ -19,6 +19,8 @@ from rl.envs.base._specs import leaf_keys, mask_shapes
 from rl.envs.batched._members import check_same_keys, described
 from rl.envs.batched._serial import SerialEnv
 
+# ruff: noqa: SLF001  # the environments of a worker share their rules with it
+
 STEP, STEP_ROWS, RESET, RESET_ROWS, STEP_AND_RESET = range(5)
 """Numbers of the commands."""
 INPUT, OUTPUT, MASK, HELD, ROOT, LEGAL = "input", "output", "mask", "held", "root", "legal"
@@ -48,7 +50,9 @@ class Chunk:
         self._states = set(self.env.state_keys)
         name = type(self.env.envs[0]).__name__
         self._names = {True: f"{name}.step", False: f"{name}.reset"}
-        self._root: Leaves = _leaves(self.env.observation_spec.zero().update(self.env.full_done_spec.zero()))
+        self._root: Leaves = {}
+        if not self.env._rl.members:
+            self._root = _leaves(self.env.observation_spec.zero().update(self.env.full_done_spec.zero()))
         self._parts: dict[str, Leaves] = {}
         self._written: dict[bool, set[NestedKey]] = {}  # keys of a step, and of a reset
         self.commands = (self._step, self._step_rows, self._reset, self._reset_rows, self._step_and_reset)
@@ -120,20 +124,17 @@ class Chunk:
     def _tensordict(self, leaves: Leaves) -> TensorDict:
         entries: Any = leaves
         out = TensorDict(entries, batch_size=self.env.batch_size)
-        set_group_sizes(out, self.env._rl.groups)  # noqa: SLF001  # its parts share its rules
+        set_group_sizes(out, self.env._rl.groups)
         return out
 
     # ---- messages
 
-    def describe(self) -> dict[str, Any]:
-        """Batch of one environment, specs of all, and whether they have a leaf form."""
-        first = self.env.envs[0]
-        return {
-            **described(self.env),
-            "batch_size": first.batch_size,
-            "leaf": self._leaf is not None,
-            "name": repr(first),
-        }
+    def describe(self) -> list[dict[str, Any]]:
+        """Batch and specs of one environment, and whether all have a leaf form; of each one if their specs differ."""
+        first, leaf = self.env.envs[0], self._leaf is not None
+        if self.env._rl.members:
+            return [{**described(env), "leaf": False, "name": repr(env)} for env in self.env.envs]
+        return [{**described(self.env), "batch_size": first.batch_size, "leaf": leaf, "name": repr(first)}]
 
     def map(self, layout: Mapping[NestedKey, Any]) -> None:
         """Map the shared memory."""
@@ -175,6 +176,17 @@ class Chunk:
         """Step the environments; return the entries under ``next``, and the root after the resets that follow."""
         stepped, root = self.env.step_and_maybe_reset(tensordict)
         return stepped.get("next"), self._with_legal(root)
+
+    def run_members(
+        self,
+        method: str,
+        parts: Mapping[int, Any],
+        set_state: bool,  # noqa: FBT001  # a message
+        options: Mapping[str, Any] | None,
+    ) -> dict[int, tuple[TensorDictBase, Leaves]]:
+        """Reset or step some environments whose specs differ; return their entries and masks of legal actions."""
+        rows = self.env._run_members(method, parts, set_state=set_state, options=options)
+        return {number: (row, self.env._member_masks(number)) for number, row in rows.items()}
 
     def _with_legal(self, found: TensorDictBase) -> TensorDictBase:
         """Return a result with the masks of legal actions below `LEGAL`; a mask that allows nothing stands for none."""

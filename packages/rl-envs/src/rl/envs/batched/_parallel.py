@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from rl.core.arguments import as_integer, constructor_setting, foreign_arguments
-from rl.core.errors import CheckpointError, RLError
+from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Composite
@@ -39,7 +39,15 @@ from rl.envs.batched._chunk import (
     STEP_ROWS,
     Chunk,
 )
-from rl.envs.batched._members import EnvView, MembersBase, check_same_keys, join_specs, makers_of
+from rl.envs.batched._members import (
+    MembersBase,
+    MemberView,
+    check_same_keys,
+    common_device,
+    join_specs,
+    makers_of,
+    view_of,
+)
 
 Group = WorkerGroup | ThreadGroup
 F = TypeVar("F", bound=Callable[..., Any])
@@ -97,11 +105,15 @@ class WorkersEnv(MembersBase):
         shared = SharedLeaves() if shared_memory else None
         try:
             self._workers = group([partial(Chunk, makers[a:b], a, shared) for a, b in pairwise(edges)])
-            found = self._workers.call_all("describe")
-            joined = found[0]
-            for start, other in zip(edges[1:], found[1:], strict=False):
-                joined = join_specs(joined, other, start, owner)
-            self._set_up(len(makers), joined, shared, device, roots=roots)
+            found = dict(zip(edges, self._workers.call_all("describe"), strict=False))
+            kinds = {start + i: kind for start, part in found.items() for i, kind in enumerate(part)}
+            joined, differ = join_specs([*kinds.values()], [*kinds], owner)
+            if not differ:
+                self._set_up(len(makers), joined, shared, device, roots=roots)
+            elif self._same_form:
+                raise SpecError(f"{owner}: {differ}")
+            else:
+                self._set_up_different(len(makers), kinds, differ, device)
         except BaseException:
             if "_workers" in vars(self):
                 self._workers.close()
@@ -110,25 +122,42 @@ class WorkersEnv(MembersBase):
             if shared is not None:
                 shared.close()
 
+    _same_form = True
+    """Whether environments whose specs differ are rejected."""
+
+    def _start(self, count: int, first: Mapping[str, Any], name: str, device: Any) -> None:
+        EnvBase.__init__(self, batch_size=(count, *first["batch_size"]), device=device)
+        self._num_workers, self._name = count, name
+        self._options: Mapping[str, Any] | None = None  # of the reset that is running
+        self._in: Leaves = {}
+        self._legal: Leaves = {}
+        self._pending: tuple[int, list[int]] | None = None  # of `async_step_send`
+        self._unsettled = False  # whether workers may still execute what an interrupted call has sent
+        self._lost: set[int] = set()  # environments at an unknown step, which begin with a reset
+
+    def _set_up_different(self, count: int, kinds: Mapping[int, Mapping[str, Any]], differ: str, device: Any) -> None:
+        names = ", ".join(dict.fromkeys(kind["name"] for kind in kinds.values()))
+        device = common_device(kinds.values(), type(self).__name__) if device is None else device
+        self._start(count, kinds[0], names, device)
+        self._leaf = False
+        self._masks_of_members: list[Leaves] = [{} for _ in range(count)]
+        starts = [*kinds]  # of environments of the same form in one worker there is one description
+        members = [MemberView(self, number, kinds[starts[bisect(starts, number) - 1]]) for number in range(count)]
+        self._rl.stack_members(members, differ)
+
     def _set_up(
         self, count: int, first: Mapping[str, Any], shared: SharedLeaves | None, device: Any, *, roots: bool
     ) -> None:
         specs: dict[str, Composite] = first["specs"]
         owner = type(self).__name__
-        EnvBase.__init__(self, batch_size=(count, *first["batch_size"]), device=device)
+        self._start(count, first, first["name"], device)
         self.observation_spec, self.action_spec = specs["observation"], specs["action"]
         self.reward_spec, self.done_spec, self.state_spec = specs["reward"], specs["done"], specs["state"]
-        self._num_workers = count
-        self._name, self._leaf = first["name"], first["leaf"] and shared is not None
+        self._leaf = first["leaf"] and shared is not None
         self._rl.legal_actions = WorkersEnv._legal_actions
-        self._options: Mapping[str, Any] | None = None  # of the reset that is running
-        self._in: Leaves = {}
-        self._pending: tuple[int, list[int]] | None = None  # of `async_step_send`
-        self._unsettled = False  # whether workers may still execute what an interrupted call has sent
-        self._lost: set[int] = set()  # environments at an unknown step, which begin with a reset
         shapes = mask_shapes(self.full_action_spec)
         if shared is None:
-            self._legal: Leaves = {key: torch.zeros(shape, dtype=torch.bool) for key, shape in shapes.items()}
+            self._legal = {key: torch.zeros(shape, dtype=torch.bool) for key, shape in shapes.items()}
             return
         inputs = {**_by_key(self.full_action_spec), **_by_key(self.full_state_spec)}
         results = {**_by_key(self.full_state_spec), **_by_key(self.observation_spec), **_by_key(self.full_done_spec)}
@@ -305,6 +334,48 @@ class WorkersEnv(MembersBase):
     # ---- messages
 
     @allow_one_thread
+    def _run_members(
+        self,
+        method: str,
+        parts: Mapping[int, Any],
+        *,
+        set_state: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[int, TensorDictBase]:
+        group = self._idle()
+        if self._lost:
+            whole = {number for number, part in parts.items() if method == "reset" and _resets_all(part)}
+            self._check_known(parts if method == "step" else {*range(len(self))} - whole)
+        jobs: dict[int, dict[int, Any]] = {}
+        for number, part in parts.items():
+            index = bisect(self._starts, number) - 1
+            sent = None if part is None else part.exclude("next")
+            jobs.setdefault(index, {})[number - self._starts[index]] = sent
+        self._unsettled = True
+        self._lost.update(parts)
+        options = self._options if options is None else options
+        try:
+            for index, job in jobs.items():
+                group.request(index, "run_members", method, job, set_state, options)
+            found = {index: group.result(index) for index in jobs}
+        except BaseException:
+            group.drop(jobs)  # the results of the others belong to this call
+            raise
+        self._unsettled = False
+        self._lost.difference_update(parts)
+        rows: dict[int, TensorDictBase] = {}
+        for index, answers in found.items():
+            for place, (row, masks) in answers.items():
+                number = self._starts[index] + place
+                rows[number] = row if self.device is None else row.to(self.device)
+                self._masks_of_members[number] = masks
+                self._rl.members[number].update_masks()
+        return rows
+
+    def _member_masks(self, number: int) -> Leaves:
+        return self._masks_of_members[number]
+
+    @allow_one_thread
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._check_reset(tensordict)
         return self._joined("reset", [(part, True, self._options) for part in self._split(tensordict)])
@@ -408,6 +479,12 @@ class WorkersEnv(MembersBase):
         self._workers.close()
 
 
+def _resets_all(part: Any) -> bool:
+    """Whether a reset with these root entries resets every element."""
+    masks = [] if part is None else [part.get(key) for key in leaf_keys(part) if as_tuple(key)[-1] == "_reset"]
+    return all(bool(mask.all()) for mask in masks)
+
+
 def _by_key(spec: Composite) -> dict[NestedKey, Any]:
     return {key: spec[key] for key in leaf_keys(spec)}
 
@@ -433,11 +510,12 @@ def _joined_roots(parts: Sequence[Leaves], rows: Sequence[int]) -> Leaves:
 
 @foreign_arguments()
 class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
-    """Environments with specs of the same form (see `SerialEnv`) in worker processes, stepped at the same time.
+    """Environments in worker processes, stepped at the same time.
 
     Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. Each process steps its share of
     the environments one after the other, as a `SerialEnv`. Actions and results are in shared memory; a step costs one
-    byte for each process and direction. The results equal those of a `SerialEnv` with the same seed.
+    byte for each process and direction. The results equal those of a `SerialEnv` with the same seed, also where they
+    are lazy stacks, because the specs of the environments differ; these are exchanged in messages.
 
     An attribute that this class does not have is read from every environment: ``env.name`` is a list, and
     ``env.method(...)`` calls the method of each and returns a list. ``env[2:]`` is a view of some environments.
@@ -462,7 +540,7 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
 
     Raises:
         ArgumentError: If the number of functions is another.
-        SpecError: If the specs of two environments differ, or entries are no tensors and `shared_memory` is true.
+        SpecError: If the batch sizes of two environments differ, or entries are no tensors and `shared_memory` is true.
         WorkerError: If an environment cannot be created; and by every method if a worker fails or has ended.
 
     Example:
@@ -516,6 +594,8 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     mp_start_method: str | None = constructor_setting("_mp_start_method")
     """Start method of the processes; the default one if None."""
 
+    _same_form = False
+
     def lowered(self) -> LeafEnv | None:
         if not self._leaf:
             return None
@@ -541,7 +621,10 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """
         self._rl.check_open()
         if not self._in:
-            raise RLError("ParallelEnv.async_step_send needs shared memory; create it with shared_memory=True")
+            raise RLError(
+                "ParallelEnv.async_step_send needs shared memory: create it with shared_memory=True, of environments"
+                " whose specs do not differ"
+            )
         self._pending = self._send_step(tensordict)
 
     @allow_one_thread
@@ -561,12 +644,15 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             RLError: If it is not.
         """
         if not self._in:
-            raise RLError("this ParallelEnv was created with shared_memory=False; create it with shared_memory=True")
+            raise RLError(
+                "this ParallelEnv exchanges messages: create it with shared_memory=True, of environments whose specs do"
+                " not differ"
+            )
         return self
 
-    def __getitem__(self, index: Any) -> EnvView:
+    def __getitem__(self, index: Any) -> EnvBase:
         """Return a view of some environments."""
-        return EnvView(self, index)
+        return view_of(self, index)
 
     def __repr__(self) -> str:
         return f"ParallelEnv(num_workers={self.batch_size[0]}, processes={len(self._starts) - 1}, env={self._name})"

@@ -19,16 +19,29 @@ from rl.envs.base._checks import check_entries
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, as_env, reset_where
 from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import EnvView, MembersBase, check_same_keys, described, join_specs, makers_of
+from rl.envs.batched._members import (
+    MembersBase,
+    check_same_keys,
+    common_device,
+    described,
+    join_specs,
+    legal_masks,
+    makers_of,
+    view_of,
+)
 
 
 @foreign_arguments()
 class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
-    """Several environments with specs of the same form in this process, stepped one after the other.
+    """Several environments in this process, stepped one after the other.
 
-    Keys, shapes, dtypes and action specs are equal; where other bounds differ, those of the batch contain them all. Its
-    batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them
-    have one; a class that can step several of its kind at once (`GymWrapper`) does so there.
+    Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. Where bounds of observations,
+    rewards or states differ, those of the batch contain them all. It has a leaf form if all of them have one; a class
+    that can step several of its kind at once (`GymWrapper`) does so there.
+
+    If keys, shapes, dtypes or action specs differ, all data are lazy stacks of one TensorDict for each environment, the
+    specs are stacks (`rl.core.specs.Stacked`), and keys are those that all have. An entry that differs is read from one
+    environment's part: ``td[0]["observation"]``. `TransformedEnv` and collectors need entries that can be stacked.
 
     An attribute that this class does not have is read from every environment: ``env.name`` is a list, and
     ``env.method(...)`` calls the method of each and returns a list. ``env[2:]`` is a view of some environments.
@@ -40,7 +53,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     Raises:
         ArgumentError: If the number of functions is another, or an environment lacks members of the protocol.
-        SpecError: If the specs of two environments differ.
+        SpecError: If the batch sizes of two environments differ.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -66,11 +79,14 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self._num_workers = num_workers
         self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
-        joined = described(first)
-        for number, env in enumerate(self.envs[1:], 1):
-            joined = join_specs(joined, described(env), number, "SerialEnv")
+        found = [described(env) for env in self.envs]
+        joined, differ = join_specs(found, range(num_workers), "SerialEnv")
+        device = common_device(found, "SerialEnv") if differ else first.device
+        super().__init__(batch_size=(num_workers, *first.batch_size), device=device)
+        if differ:
+            self._rl.stack_members(self.envs, differ)
+            return
         specs = joined["specs"]
-        super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
         self.observation_spec, self.action_spec = specs["observation"], specs["action"]
         self.reward_spec, self.done_spec, self.state_spec = specs["reward"], specs["done"], specs["state"]
         self._rl.legal_actions = SerialEnv._legal_actions
@@ -90,7 +106,25 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
             rows.append(None if held is not None and not bool(held.any()) else env.step(root).get("next"))
         return self._stack_rows(rows, torch.stack) if any(row is not None for row in rows) else _blank_step(self)
 
+    def _run_members(
+        self,
+        method: str,
+        parts: Mapping[int, Any],
+        *,
+        set_state: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[int, TensorDictBase]:
+        if method == "step":
+            return {number: self.envs[number].step(part).get("next") for number, part in parts.items()}
+        envs = self.envs
+        return {n: envs[n].reset(part, set_state=set_state, options=options) for n, part in parts.items()}
+
+    def _member_masks(self, number: int) -> dict[NestedKey, Tensor]:
+        return legal_masks(self.envs[number])
+
     def lowered(self) -> LeafEnv | None:
+        if self._rl.members:
+            return None
         first = self.envs[0]
         if isinstance(first, LeafEnvBase) and all(type(env) is type(first) for env in self.envs):
             alike: Any = self.envs
@@ -205,9 +239,9 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         first: Any = self.envs[0]
         return first.render()
 
-    def __getitem__(self, index: Any) -> EnvView:
+    def __getitem__(self, index: Any) -> EnvBase:
         """Return a view of some environments."""
-        return EnvView(self, index)
+        return view_of(self, index)
 
     def __len__(self) -> int:
         return len(self.envs)
@@ -225,7 +259,7 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
         except AttributeError:
             found = []
         if not found:
-            inner = f" nor {envs[0]!r}" if envs else ""
+            inner = f" nor {next(env for env in envs if not hasattr(env, name))!r}" if envs else ""
             raise AttributeError(
                 f"{'neither ' if envs else ''}{type(self).__name__}{inner} has an attribute {name!r}",
                 name=name,
@@ -244,7 +278,8 @@ class SerialEnv(MembersBase, final=("_reset", "_step", *PUBLIC_FORM)):
             env.close()
 
     def __repr__(self) -> str:
-        return f"SerialEnv(num_workers={len(self.envs)}, env={self.envs[0]!r})"
+        shown = self.envs if self._rl.members else self.envs[:1]
+        return f"SerialEnv(num_workers={len(self.envs)}, env={', '.join(dict.fromkeys(map(repr, shown)))})"
 
 
 def _blank(env: EnvBase) -> TensorDict:

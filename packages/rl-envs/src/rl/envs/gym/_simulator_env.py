@@ -73,6 +73,14 @@ class SimulatorEnv(LeafEnvBase):
             return None  # a subclass that changes resets changes partial ones too
         return self._sim.reset_rows(current, mask)
 
+    def _play_leaves(self, root: Leaves, actions: Leaves, *, stop: bool) -> tuple[Leaves, Leaves] | None:
+        kind = type(self)
+        changed = kind._reset_leaves, kind._step_leaves, kind.lowered
+        own = SimulatorEnv._reset_leaves, SimulatorEnv._step_leaves, SimulatorEnv.lowered
+        if changed != own or not isinstance(self._sim, GymLeaves):
+            return None
+        return self._sim.play(root, actions, stop=stop)
+
     @classmethod
     def _step_together(cls, envs: Sequence[Any]) -> LeafCalls | None:
         if (cls._reset_leaves, cls._step_leaves) != (SimulatorEnv._reset_leaves, SimulatorEnv._step_leaves):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Leaves
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, key_str
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
@@ -206,10 +206,13 @@ class Codec:
 
     def decode(self, root: Any) -> list[Any]:
         """Return the action of each element, as the simulator takes it."""
-        columns = []
-        for place in self.actions:
-            action = root[place.key]
-            columns.append(place.decode(action if self.batched else action.unsqueeze(0)))
+        return self.decode_steps(
+            root if self.batched else {place.key: root[place.key].unsqueeze(0) for place in self.actions}
+        )
+
+    def decode_steps(self, actions: Any) -> list[Any]:
+        """Return actions ``[T, ...]`` of one element, as the simulator takes them."""
+        columns = [place.decode(actions[place.key]) for place in self.actions]
         if len(columns) == 1 and not self._paths[0]:
             return columns[0]
         return [nest(self._paths, row) for row in zip(*columns, strict=True)]
@@ -451,12 +454,14 @@ class GymLeaves:
         places = self.codec.observations
         if not can_write_rows(current, [place.key for place in places]):
             return None
-        chosen = np.flatnonzero(mask.numpy()).tolist()
-        simulators = [self.simulators[index] for index in chosen]
+        chosen = mask.numpy().ravel().nonzero()[0]
+        simulators = [self.simulators[index] for index in chosen.tolist()]
         for simulator in simulators:
             simulator.reset()
         fresh = {
-            place.key: place.encode([self.codec.part(one.observed, place) for one in simulators]) if chosen else None
+            place.key: place.encode([self.codec.part(one.observed, place) for one in simulators])
+            if simulators
+            else None
             for place in places
         }
         return write_rows(current, mask, chosen, fresh)
@@ -481,6 +486,86 @@ class GymLeaves:
         leaves["terminated"] = from_numpy(np.array((terminated,), flag).reshape(-1))
         leaves["truncated"] = from_numpy(np.array((truncated,), flag).reshape(-1))
         return leaves
+
+    def play(self, root: Leaves, actions: Leaves, *, stop: bool) -> tuple[Leaves, Leaves] | None:
+        """Take a step with each action, as alternate calls of `step` and `reset` do.
+
+        Args:
+            root: Root entries of the first step.
+            actions: Actions ``[T, ...]``.
+            stop: Whether to stop at the end of an episode; if not, a new one begins, but not after the last step.
+
+        Returns:
+            Root entries and entries under ``next`` of the steps ``[T, ...]``; None unless there is one environment
+            without a batch, and one observation, on the CPU.
+
+        Raises:
+            SpecError: If an observation is not as its space says.
+        """
+        places = self.codec.observations
+        if not self._single or len(places) != 1 or places[0].path:
+            return None
+        simulator, key, encode = self.simulators[0], places[0].key, places[0].encode_one
+        spec, first = places[0].spec, root[key]
+        if first.dtype != spec.dtype or first.shape != spec.shape or first.requires_grad:
+            return None
+        rewards: list[Any] = []
+        seen: list[Any] = []
+        ends: list[tuple[int, Any, Any]] = []
+        starts: list[tuple[int, Any]] = [(0, first.numpy())]
+        decoded = self.codec.decode_steps(actions)
+        last = len(decoded) - 1
+        for step, action in enumerate(decoded):
+            observation, reward, terminated, truncated, _ = simulator.step(action)
+            seen.append(encode(observation))
+            rewards.append(reward)
+            if terminated is False and truncated is False:  # at most steps
+                continue
+            ends.append((step, terminated, truncated))
+            if terminated or truncated:
+                if stop or step == last:
+                    break
+                simulator.reset()
+                starts.append((step + 1, encode(simulator.observed)))
+        for row in (*seen, *[start for _, start in starts]):
+            if row.shape != spec.shape:
+                raise SpecError(
+                    f"{self.codec.owner} returned {key_str(key)} of shape {list(row.shape)}, expected"
+                    f" {list(spec.shape)}: correct the space, or what the simulator returns"
+                )
+        return self._columns(root, key, seen, starts, rewards, ends)
+
+    def _columns(
+        self,
+        root: Leaves,
+        key: NestedKey,
+        seen: list[Any],
+        starts: list[tuple[int, Any]],
+        rewards: list[Any],
+        ends: list[tuple[int, Any, Any]],
+    ) -> tuple[Leaves, Leaves]:
+        """Return what `play` has recorded as root entries and entries under ``next``."""
+        count = len(seen)
+        after = np.array(seen)
+        before = np.empty_like(after)
+        before[1:] = after[:-1]
+        for step, start in starts:
+            before[step] = start
+        outcome: dict[str, Any] = {name: np.zeros((count, 1), _FLAG) for name in _ENDS}
+        begun: dict[str, Any] = {name: np.zeros((count, 1), _FLAG) for name in _ENDS}
+        for name in _ENDS:
+            begun[name][0] = root[name].numpy()
+        for step, terminated, truncated in ends:
+            for name, flag in zip(_ENDS, (terminated or truncated, terminated, truncated), strict=True):
+                outcome[name][step] = np.array((flag,), _FLAG).reshape(-1)
+        if _NUMBERS.issuperset(map(type, rewards)):
+            returned = np.array(rewards, _REWARD).reshape(count, -1)
+        else:  # some are arrays
+            returned = np.stack([np.array((reward,), _REWARD).reshape(-1) for reward in rewards])
+        from_numpy = torch.from_numpy
+        roots: Leaves = {key: from_numpy(before), **{name: from_numpy(array) for name, array in begun.items()}}
+        nexts: Leaves = {key: from_numpy(after), "reward": from_numpy(returned)}
+        return roots, {**nexts, **{name: from_numpy(array) for name, array in outcome.items()}}
 
     def step(self, root: Any) -> Leaves:
         """Step each simulator; those that ``_step`` excludes are held, and their rows mean nothing."""
