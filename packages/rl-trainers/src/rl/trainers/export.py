@@ -60,7 +60,7 @@ def export_policy(
         The files, by format.
 
     Raises:
-        ArgumentError: If there is no such format.
+        ArgumentError: If there is no such format, or none is named.
         MissingExtraError: If a library of a format is not installed.
         RLError: If the policy cannot be exported, or a file gives other actions than the policy.
 
@@ -75,6 +75,8 @@ def export_policy(
         >>> action.shape
         torch.Size([1])
     """
+    if not formats:
+        raise ArgumentError(f"no format was named; name one of {', '.join(FORMATS)}")
     for name in formats:
         if name not in FORMATS:
             raise ArgumentError(f"there is no format {name!r}; name one of {', '.join(FORMATS)}")
