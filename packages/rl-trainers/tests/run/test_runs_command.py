@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -146,7 +147,7 @@ def test_best_has_the_best_run_of_each_environment(runs, capsys):
 def test_runs_are_deleted_after_a_question_or_with_yes(runs, capsys, monkeypatch):
     status, _, err = command(capsys, "runs", "rm", "runs/ppo")
     assert status == 1
-    assert "3 runs would be deleted: there is no terminal to ask on, so add --yes" in err
+    assert re.fullmatch(r"rl: 3 runs \(.* MB\) would be deleted: there is no terminal to ask on, so add --yes\n", err)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "n")
     assert command(capsys, "runs", "rm", "runs/ppo")[:2] == (0, "nothing was deleted\n")
@@ -158,6 +159,73 @@ def test_runs_are_deleted_after_a_question_or_with_yes(runs, capsys, monkeypatch
     status, _, err = command(capsys, "runs", "rm", "runs", "--yes")
     assert status == 1
     assert "runs is not a run folder" in err
+
+
+def test_runs_that_fulfil_conditions_are_deleted(runs, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
+    status, out, _ = command(capsys, "runs", "rm", "runs", "--where", "recipe=a2c", "--where", "seed>0")
+    assert (status, out.startswith("deleted 2 runs (")) == (0, True)
+    assert asked[0].endswith("MB): runs/a2c/seed-1, runs/a2c/seed-2? [y/N] ")
+    assert [path.name for path in (runs / "a2c").iterdir()] == ["seed-0"]
+    assert command(capsys, "runs", "rm", "runs", "--where", "seed=9")[:2] == (0, "there is no run like that in runs\n")
+    status, _, err = command(capsys, "runs", "rm", "runs", "--where", "sed=0")
+    assert (status, "did you mean seed?" in err) == (1, True)
+    assert len([*runs.rglob("config.yaml")]) == 5
+
+
+def test_a_folder_of_seeds_is_deleted_with_its_last_run_but_for_files_of_others(runs, capsys):
+    for name in ("ppo", "a2c"):
+        (runs / name / "learning_curve.png").touch()
+    (runs / "a2c" / "notes.txt").touch()
+    assert command(capsys, "runs", "rm", "runs/ppo/seed-0", "runs/ppo", "runs/a2c", "--yes")[0] == 0
+    assert sorted(path.name for path in runs.iterdir()) == ["a2c", "half"]
+    assert sorted(path.name for path in (runs / "a2c").iterdir()) == ["learning_curve.png", "notes.txt"]
+
+
+def test_a_run_is_deleted_once_and_by_a_pattern_or_from_inside(runs, capsys, monkeypatch):
+    assert command(capsys, "runs", "rm", "runs/half", "./runs/half", "--yes")[1].startswith("deleted 1 run (")
+    assert command(capsys, "runs", "rm", "runs/*/seed-1", "--yes")[1].startswith("deleted 2 runs (")
+    with monkeypatch.context() as inside:
+        inside.chdir("runs/ppo/seed-0")
+        assert command(capsys, "runs", "rm", ".", "--yes")[0] == 0
+    assert not (runs / "ppo" / "seed-0").exists()
+    assert command(capsys, "runs", "rm", "nothing-*", "--yes")[2] == (
+        "rl: no folder fits nothing-*; `rl runs` lists those in runs/\n"
+    )
+
+
+def test_runs_behind_links_are_not_deleted(runs, capsys):
+    Path("ppo-link").symlink_to(runs / "ppo")
+    Path("half-link").symlink_to(runs / "half")
+    for name, target in (("ppo-link/", "runs/ppo"), ("half-link", "runs/half")):
+        status, _, err = command(capsys, "runs", "rm", name, "--yes")
+        assert status == 1
+        assert err.endswith(
+            f"is a link, which is not followed: name the folder that it leads to, {Path.cwd() / target}\n"
+        )
+    assert len([*runs.rglob("config.yaml")]) == 7
+
+
+def test_the_end_of_input_deletes_nothing(runs, capsys, monkeypatch):
+    def ended(question):
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ended)
+    assert command(capsys, "runs", "rm", "runs/half")[:2] == (0, "\nnothing was deleted\n")
+    assert (runs / "half").is_dir()
+
+
+def test_a_run_that_cannot_be_deleted_is_named(runs, capsys, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("shutil.rmtree", refuse)  # files of another user, which a test cannot make
+    status, _, err = command(capsys, "runs", "rm", "runs/half", "--yes")
+    assert status == 1
+    assert err.startswith("rl: runs/half cannot be deleted: [Errno 13] Permission denied")
 
 
 def test_compare_has_the_interquartile_means_and_their_order(runs, capsys):
