@@ -241,7 +241,7 @@ def test_compare_has_the_interquartile_means_and_their_order(runs, capsys):
     assert found["settings"]["frames_per_batch"] == [64, 32]
     status, out, _ = command(capsys, "compare", "runs/ppo", "runs/a2c")
     assert status == 0
-    assert "probability that a run of A has more than one of B" in out
+    assert "probability that a run of A has a higher best/return_mean than a run of B" in out
 
 
 def test_plots_of_several_runs_have_a_curve_for_each_algorithm(runs, capsys):
@@ -264,6 +264,20 @@ def test_curves_over_time_are_interpolated_where_all_runs_have_points(runs, caps
     (found,) = result(capsys, "plot", "runs/ppo", "--x", "time", "--json")
     assert (found["time"][0], found["time"][-1], len(found["time"])) == (2, 9, 101)
     assert found["iqm"] == pytest.approx([t + 1 for t in found["time"]])
+
+
+def test_a_run_that_is_not_complete_cuts_the_curve_off_and_is_named(runs, capsys):
+    whole = runs / "ppo/seed-1"
+    frames = read_metrics(whole / "metrics.csv")["frames"]
+    (whole / "summary.json").unlink()
+    lines = (whole / "metrics.csv").read_text().splitlines(keepends=True)
+    (whole / "metrics.csv").write_text("".join(lines[:2]))
+    status, out, err = command(capsys, "plot", "runs/ppo", "--json")
+    assert (status, err) == (0, "note: runs/ppo/seed-1 is not complete, and the curve of its 3 runs ends with it\n")
+    (found,) = json.loads(out)
+    assert found["frames"] == frames[:1]  # the only point that all of them have, once
+    assert command(capsys, "plot", "runs/ppo")[2] == err
+    assert command(capsys, "plot", "runs/ppo/seed-1")[2] == ""
 
 
 def test_plots_are_pictures_and_pages(runs, capsys):

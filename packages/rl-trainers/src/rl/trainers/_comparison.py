@@ -113,7 +113,7 @@ def curve_of(group: Group, metric: str = "eval/return_mean", x: str = "frames") 
         begin, end = max(xs[0] for xs, _ in found), min(xs[-1] for xs, _ in found)
         if begin > end:
             raise CheckpointError(f"the runs of {group.label} have no {x} in common; draw them one by one")
-        grid = np.linspace(begin, end, POINTS)
+        grid = np.linspace(begin, end, POINTS if begin < end else 1)
     values = np.stack([np.interp(grid, xs, ys) for xs, ys in found])
     low, high = bootstrap_interval(values, resamples=RESAMPLES)
     return Curve(group, grid, interquartile_mean(values), low, high)

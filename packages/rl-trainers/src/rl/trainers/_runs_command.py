@@ -327,7 +327,8 @@ def run_compare(argv: Sequence[str]) -> int:
     print_table(rows)
     low, high = found["probability_interval"]
     _write(
-        f"\nprobability that a run of A has more than one of B: {found['probability']:.2f} ({low:.2f} to {high:.2f})\n"
+        f"\nprobability that a run of A has a higher {found['metric']} than a run of B: {found['probability']:.2f}"
+        f" ({low:.2f} to {high:.2f})\n"
     )
     if found["settings"]:
         _write("\n")
@@ -359,6 +360,7 @@ def run_plot(argv: Sequence[str]) -> int:
     records = [record for name in options.run for record in group_of(name)]
     asked = options.json or options.out or options.x != "frames" or options.metric != "eval/return_mean"
     if len(options.run) == 1 and not asked and Path(options.run[0]).exists():
+        _note_incomplete(records)
         _plot_again(Path(options.run[0]), records)
         return 0
 
@@ -366,13 +368,24 @@ def run_plot(argv: Sequence[str]) -> int:
 
     out = Path(options.out or "curves.png")
     check_ending(out)
-    curves = [curve_of(group, options.metric, options.x) for group in group_by_settings(records)]
+    groups = group_by_settings(records)
+    curves = [curve_of(group, options.metric, options.x) for group in groups]
+    for group in groups:
+        _note_incomplete(group.records)
     if options.json:
         _write(as_json([as_values(curve, options.x) for curve in curves]))
         return 0
     draw(curves, out, options.metric, options.x)
     _write(f"{out}\n")
     return 0
+
+
+def _note_incomplete(records: Sequence[Record]) -> None:
+    """Report which of several runs that are drawn as one curve cut it off."""
+    for record in records if len(records) > 1 else ():
+        if not record.summary:
+            path = record.folder.path
+            sys.stderr.write(f"note: {path} is not complete, and the curve of its {len(records)} runs ends with it\n")
 
 
 def _plot_again(path: Path, records: Sequence[Record]) -> None:
