@@ -326,10 +326,7 @@ def run_compare(argv: Sequence[str]) -> int:
     _write(f"{found['metric']} on {found['env']}\n\n")
     print_table(rows)
     low, high = found["probability_interval"]
-    _write(
-        f"\nprobability that a run of A has a higher {found['metric']} than a run of B: {found['probability']:.2f}"
-        f" ({low:.2f} to {high:.2f})\n"
-    )
+    _write(f"\nprobability that a run of A is above one of B: {found['probability']:.2f} ({low:.2f} to {high:.2f})\n")
     if found["settings"]:
         _write("\n")
         print_table([{"setting": name, "A": str(one), "B": str(two)} for name, (one, two) in found["settings"].items()])
