@@ -20,7 +20,7 @@ from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.core.keys import DONE
 from rl.core.mdp import step_mdp
 from rl.trainers._device import preserved_rng
-from rl.trainers._storage import atomic_path, package_versions, write_atomic
+from rl.trainers._storage import RunFolder, atomic_path, package_versions, write_atomic
 from rl.trainers.evaluation import load_run
 from rl.trainers.inference import PolicyModule, base_of, first_values
 
@@ -81,6 +81,7 @@ def export_policy(
         if name not in FORMATS:
             raise ArgumentError(f"there is no format {name!r}; name one of {', '.join(FORMATS)}")
     _check_installed(formats)
+    RunFolder.open(run)  # of which `export` becomes a part
     trained = load_run(run, checkpoint, "cpu", trust=trust)
     with preserved_rng(), torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
         env = trained.make_env(1, trained.config.seed)
