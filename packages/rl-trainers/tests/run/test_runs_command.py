@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from filelock import FileLock
+from matplotlib import image
 
 from rl.core.cli import main
 from rl.trainers import A2CConfig, PPOConfig, interquartile_mean, train_a2c, train_ppo
@@ -287,6 +288,20 @@ def test_plots_are_pictures_and_pages(runs, capsys):
     assert ET.parse("b.svg").getroot().tag.endswith("svg")
     assert "<td>ppo</td><td>3</td><td>128</td>" in Path("c.html").read_text()
     assert command(capsys, "plot", "runs/ppo/seed-0")[1] == "runs/ppo/seed-0/learning_curve.png\n"
+
+
+def test_long_labels_stand_below_the_curves_and_are_not_cut_off(runs, capsys):
+    changed = {"total_frames": 123_456_789, "learning_rate": 0.123456789, "entropy_coeff": 0.123456789,
+               "num_cells": [1024, 1024, 1024], "clip_epsilon": 0.123456789, "gamma": 0.123456789}  # fmt: skip
+    path = runs / "half" / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
+    assert command(capsys, "plot", "runs/ppo", "runs/half", "--out", "long.png")[0] == 0
+    picture = image.imread("long.png")[..., :3]
+    assert all((edge == 1).all() for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]))
+    assert command(capsys, "plot", "runs/ppo", "runs/half", "--out", "long.svg")[0] == 0
+    texts = [one.text for one in ET.parse("long.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert any("total_frames=123456789" in text for text in texts)
+    assert max(map(len, texts)) <= 84
 
 
 @pytest.mark.parametrize(("words", "status", "said"), [
