@@ -386,7 +386,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, tmp_path):
 
 def test_a_resume_without_a_run_says_so(capsys):
     assert main(["train", "--resume", "nowhere"]) == 1
-    assert "nowhere is not a run folder: it has no config.yaml" in capsys.readouterr().err
+    assert "nowhere is not a run folder: it does not exist" in capsys.readouterr().err
 
 
 def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import struct
+import subprocess
 import sys
 import time
 from types import ModuleType
@@ -15,7 +16,7 @@ import torch
 import yaml
 
 from rl.core.cli import main
-from rl.core.errors import ArgumentError, MissingExtraError, UnknownComponentError
+from rl.core.errors import ArgumentError, MissingExtraError, RLError, UnknownComponentError
 from rl.testing import check_logger
 from rl.trainers import (
     CSVLogger,
@@ -241,6 +242,43 @@ def test_a_training_run_is_tracked_with_its_settings(tracker, tmp_path):
     assert read.scalars()["eval/mean_reward"][128] == float(last["eval/return_mean"])
 
 
+def offline(*args, **kwargs):
+    raise ConnectionError("no network")
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("wandb", "{mode: nonsense}", "WANDB_MODE=offline needs no account"),
+        ("mlflow", "{tracking_uri: 'nonsense://x'}", "or name another one"),
+        ("trackio", "{project: other}", "ConnectionError: no network"),
+    ],
+)
+def test_a_library_that_begins_no_run_is_reported_in_a_line_and_leaves_nothing(name, how, said, tmp_path, monkeypatch):
+    TRACKERS[name](tmp_path, monkeypatch)
+    if name == "trackio":
+        monkeypatch.setattr("trackio.init", offline)
+    with pytest.raises(RLError, match=f"^{name} begins no run: .*{said}") as raised:
+        train_ppo(PPOConfig(loggers=("csv", f"{name}:{how}"), **TINY), out=tmp_path / "run", display="none")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_loggers_that_are_open_are_closed_when_a_later_one_fails(tmp_path):
+    Kept.made.clear()
+    kept = f"{module.__name__}:Kept"
+    with pytest.raises(ArgumentError, match="'colour'"):
+        train_ppo(PPOConfig(loggers=(kept, f"{kept}:{{colour: red}}"), **TINY), out=tmp_path / "run", display="none")
+    assert [one.closed for one in Kept.made] == [1]
+
+
+def test_trackio_says_once_that_a_run_has_ended(tmp_path, monkeypatch):
+    Trackio(tmp_path, monkeypatch)
+    code = "from rl.trainers import get_logger; get_logger('trackio', '.', 'run').close()"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.count("Run finished") == 1
+
+
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_library_is_named_before_anything_is_written(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rl.trainers.tracking.find_spec", lambda library: None)
@@ -292,8 +330,11 @@ class Kept(Logger):
 
     def __init__(self, folder, *, resume_step=None, label=""):
         super().__init__(folder, resume_step=resume_step)
-        self.label, self.rows = label, []
+        self.label, self.rows, self.closed = label, [], 0
         type(self).made.append(self)
+
+    def close(self):
+        self.closed += 1
 
     def log_scalar(self, name, value, step=None):
         self.rows.append((name, value, step))

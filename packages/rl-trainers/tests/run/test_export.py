@@ -84,7 +84,7 @@ def test_a_torch_export_file_gives_the_actions_of_the_policy(name):
     assert facts["env"] == RUNS[name][1]["env"]
 
 
-@pytest.mark.parametrize("name", ["clipped", "gru"])
+@pytest.mark.parametrize("name", RUNS)
 def test_an_onnx_file_gives_the_actions_of_the_policy(name):
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -95,8 +95,9 @@ def test_an_onnx_file_gives_the_actions_of_the_policy(name):
 
 
 @pytest.mark.slow
-def test_a_compiled_file_gives_the_actions_of_the_policy():
-    folder = trained("gru")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_compiled_file_gives_the_actions_of_the_policy(name):
+    folder = trained(name)
     path = export_policy(folder, formats=["aoti"])["aoti"]
     program = torch._inductor.aoti_load_package(str(path))  # torch documents it under this name
     facts = json.loads((folder / "export" / "policy.json").read_text())
@@ -165,6 +166,8 @@ def test_wrong_input_is_explained(monkeypatch, capsys):
         export_policy("elsewhere")
     with pytest.raises(ArgumentError, match="there is no format 'tf'; name one of pt2, onnx, aoti"):
         export_policy("elsewhere", formats=["tf"])
+    with pytest.raises(ArgumentError, match="no format was named; name one of pt2, onnx, aoti"):
+        export_policy("elsewhere", formats=[])
     monkeypatch.setattr("rl.trainers.export.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"ONNX needs onnx, .* pip install 'rl-trainers\[onnx\]'"):
         export_policy("elsewhere", formats=["onnx"])

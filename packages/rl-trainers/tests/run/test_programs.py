@@ -161,7 +161,7 @@ def test_seeds_side_by_side_give_the_numbers_of_one_after_the_other(capfd):
     (["--seeds", "3-1"], "as in 0,1,2 or 0-4, got 3-1"),
     (["--seeds", "0,0-1"], "got 0,0-1"),
     (["--seeds", "0-99999999"], "got 0-99999999"),
-    (["--jobs", "2"], "--jobs is the number of runs of --seeds"),
+    (["--jobs", "2"], "trains seeds side by side: name them, as in --seeds 0-4"),
     (["--seeds", "0-1", "--jobs", "0"], "1 or more, got 0"),
 ])  # fmt: skip
 def test_wrong_seeds_are_explained(words, said, capsys):

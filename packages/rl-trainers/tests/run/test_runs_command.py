@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from filelock import FileLock
+from matplotlib import image
 
 from rl.core.cli import main
 from rl.trainers import A2CConfig, PPOConfig, interquartile_mean, train_a2c, train_ppo
@@ -146,7 +148,7 @@ def test_best_has_the_best_run_of_each_environment(runs, capsys):
 def test_runs_are_deleted_after_a_question_or_with_yes(runs, capsys, monkeypatch):
     status, _, err = command(capsys, "runs", "rm", "runs/ppo")
     assert status == 1
-    assert "3 runs would be deleted: there is no terminal to ask on, so add --yes" in err
+    assert re.fullmatch(r"rl: 3 runs \(.* MB\) would be deleted: there is no terminal to ask on, so add --yes\n", err)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "n")
     assert command(capsys, "runs", "rm", "runs/ppo")[:2] == (0, "nothing was deleted\n")
@@ -158,6 +160,73 @@ def test_runs_are_deleted_after_a_question_or_with_yes(runs, capsys, monkeypatch
     status, _, err = command(capsys, "runs", "rm", "runs", "--yes")
     assert status == 1
     assert "runs is not a run folder" in err
+
+
+def test_runs_that_fulfil_conditions_are_deleted(runs, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
+    status, out, _ = command(capsys, "runs", "rm", "runs", "--where", "recipe=a2c", "--where", "seed>0")
+    assert (status, out.startswith("deleted 2 runs (")) == (0, True)
+    assert asked[0].endswith("MB): runs/a2c/seed-1, runs/a2c/seed-2? [y/N] ")
+    assert [path.name for path in (runs / "a2c").iterdir()] == ["seed-0"]
+    assert command(capsys, "runs", "rm", "runs", "--where", "seed=9")[:2] == (0, "there is no run like that in runs\n")
+    status, _, err = command(capsys, "runs", "rm", "runs", "--where", "sed=0")
+    assert (status, "did you mean seed?" in err) == (1, True)
+    assert len([*runs.rglob("config.yaml")]) == 5
+
+
+def test_a_folder_of_seeds_is_deleted_with_its_last_run_but_for_files_of_others(runs, capsys):
+    for name in ("ppo", "a2c"):
+        (runs / name / "learning_curve.png").touch()
+    (runs / "a2c" / "notes.txt").touch()
+    assert command(capsys, "runs", "rm", "runs/ppo/seed-0", "runs/ppo", "runs/a2c", "--yes")[0] == 0
+    assert sorted(path.name for path in runs.iterdir()) == ["a2c", "half"]
+    assert sorted(path.name for path in (runs / "a2c").iterdir()) == ["learning_curve.png", "notes.txt"]
+
+
+def test_a_run_is_deleted_once_and_by_a_pattern_or_from_inside(runs, capsys, monkeypatch):
+    assert command(capsys, "runs", "rm", "runs/half", "./runs/half", "--yes")[1].startswith("deleted 1 run (")
+    assert command(capsys, "runs", "rm", "runs/*/seed-1", "--yes")[1].startswith("deleted 2 runs (")
+    with monkeypatch.context() as inside:
+        inside.chdir("runs/ppo/seed-0")
+        assert command(capsys, "runs", "rm", ".", "--yes")[0] == 0
+    assert not (runs / "ppo" / "seed-0").exists()
+    assert command(capsys, "runs", "rm", "nothing-*", "--yes")[2] == (
+        "rl: no folder fits nothing-*; `rl runs` lists those in runs/\n"
+    )
+
+
+def test_runs_behind_links_are_not_deleted(runs, capsys):
+    Path("ppo-link").symlink_to(runs / "ppo")
+    Path("half-link").symlink_to(runs / "half")
+    for name, target in (("ppo-link/", "runs/ppo"), ("half-link", "runs/half")):
+        status, _, err = command(capsys, "runs", "rm", name, "--yes")
+        assert status == 1
+        assert err.endswith(
+            f"is a link, which is not followed: name the folder that it leads to, {Path.cwd() / target}\n"
+        )
+    assert len([*runs.rglob("config.yaml")]) == 7
+
+
+def test_the_end_of_input_deletes_nothing(runs, capsys, monkeypatch):
+    def ended(question):
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ended)
+    assert command(capsys, "runs", "rm", "runs/half")[:2] == (0, "\nnothing was deleted\n")
+    assert (runs / "half").is_dir()
+
+
+def test_a_run_that_cannot_be_deleted_is_named(runs, capsys, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("shutil.rmtree", refuse)  # files of another user, which a test cannot make
+    status, _, err = command(capsys, "runs", "rm", "runs/half", "--yes")
+    assert status == 1
+    assert err.startswith("rl: runs/half cannot be deleted: [Errno 13] Permission denied")
 
 
 def test_compare_has_the_interquartile_means_and_their_order(runs, capsys):
@@ -173,7 +242,7 @@ def test_compare_has_the_interquartile_means_and_their_order(runs, capsys):
     assert found["settings"]["frames_per_batch"] == [64, 32]
     status, out, _ = command(capsys, "compare", "runs/ppo", "runs/a2c")
     assert status == 0
-    assert "probability that a run of A has more than one of B" in out
+    assert "probability that a run of A is above one of B" in out
 
 
 def test_plots_of_several_runs_have_a_curve_for_each_algorithm(runs, capsys):
@@ -198,6 +267,20 @@ def test_curves_over_time_are_interpolated_where_all_runs_have_points(runs, caps
     assert found["iqm"] == pytest.approx([t + 1 for t in found["time"]])
 
 
+def test_a_run_that_is_not_complete_cuts_the_curve_off_and_is_named(runs, capsys):
+    whole = runs / "ppo/seed-1"
+    frames = read_metrics(whole / "metrics.csv")["frames"]
+    (whole / "summary.json").unlink()
+    lines = (whole / "metrics.csv").read_text().splitlines(keepends=True)
+    (whole / "metrics.csv").write_text("".join(lines[:2]))
+    status, out, err = command(capsys, "plot", "runs/ppo", "--json")
+    assert (status, err) == (0, "note: runs/ppo/seed-1 is not complete, and the curve of its 3 runs ends with it\n")
+    (found,) = json.loads(out)
+    assert found["frames"] == frames[:1]  # the only point that all of them have, once
+    assert command(capsys, "plot", "runs/ppo")[2] == err
+    assert command(capsys, "plot", "runs/ppo/seed-1")[2] == ""
+
+
 def test_plots_are_pictures_and_pages(runs, capsys):
     for name in ("a.png", "b.svg", "c.html"):
         assert command(capsys, "plot", "runs/ppo", "runs/a2c", "--out", name)[:2] == (0, f"{name}\n")
@@ -205,6 +288,20 @@ def test_plots_are_pictures_and_pages(runs, capsys):
     assert ET.parse("b.svg").getroot().tag.endswith("svg")
     assert "<td>ppo</td><td>3</td><td>128</td>" in Path("c.html").read_text()
     assert command(capsys, "plot", "runs/ppo/seed-0")[1] == "runs/ppo/seed-0/learning_curve.png\n"
+
+
+def test_long_labels_stand_below_the_curves_and_are_not_cut_off(runs, capsys):
+    changed = {"total_frames": 123_456_789, "learning_rate": 0.123456789, "entropy_coeff": 0.123456789,
+               "num_cells": [1024, 1024, 1024], "clip_epsilon": 0.123456789, "gamma": 0.123456789}  # fmt: skip
+    path = runs / "half" / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
+    assert command(capsys, "plot", "runs/ppo", "runs/half", "--out", "long.png")[0] == 0
+    picture = image.imread("long.png")[..., :3]
+    assert all((edge == 1).all() for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]))
+    assert command(capsys, "plot", "runs/ppo", "runs/half", "--out", "long.svg")[0] == 0
+    texts = [one.text for one in ET.parse("long.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert any("total_frames=123456789" in text for text in texts)
+    assert max(map(len, texts)) <= 84
 
 
 @pytest.mark.parametrize(("words", "status", "said"), [

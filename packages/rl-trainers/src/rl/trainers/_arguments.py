@@ -139,8 +139,10 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         raise UsageError("--resume continues in the folder that it names: remove --out")
     seeds = _seeds(control["seeds"], given)
     jobs = control["jobs"]
-    if jobs < 1 or (jobs > 1 and not seeds):
+    if jobs < 1:
         raise UsageError(f"--jobs is the number of runs of --seeds at a time, 1 or more, got {jobs}")
+    if jobs > 1 and not seeds:
+        raise UsageError(f"--jobs {jobs} trains seeds side by side: name them, as in --seeds 0-4")
     modes = get_args(DisplayMode)
     if control["display"] not in modes:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")

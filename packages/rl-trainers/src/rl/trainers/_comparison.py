@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from rl.trainers.statistics import bootstrap_interval, interquartile_mean, proba
 
 #: points at which curves are interpolated that have no points in common
 POINTS = 101
+
+#: letters of a label that a panel has room for
+LABEL = 40
 
 #: draws of whole curves
 RESAMPLES = 2_000
@@ -67,7 +71,19 @@ def group_by_settings(records: Sequence[Record]) -> list[Group]:
 
 
 #: settings that have no part in the result
-_ASIDE = frozenset({"seed", "device", "threads", "loggers", "metric_names", "log_every", "checkpoint_every"})
+_ASIDE = frozenset(
+    {
+        "seed",
+        "device",
+        "threads",
+        "loggers",
+        "metric_names",
+        "log_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "video_every",
+    }
+)
 
 
 def _compared(record: Record) -> dict[str, Any]:
@@ -113,7 +129,7 @@ def curve_of(group: Group, metric: str = "eval/return_mean", x: str = "frames") 
         begin, end = max(xs[0] for xs, _ in found), min(xs[-1] for xs, _ in found)
         if begin > end:
             raise CheckpointError(f"the runs of {group.label} have no {x} in common; draw them one by one")
-        grid = np.linspace(begin, end, POINTS)
+        grid = np.linspace(begin, end, POINTS if begin < end else 1)
     values = np.stack([np.interp(grid, xs, ys) for xs, ys in found])
     low, high = bootstrap_interval(values, resamples=RESAMPLES)
     return Curve(group, grid, interquartile_mean(values), low, high)
@@ -126,29 +142,8 @@ def draw(curves: Sequence[Curve], out: Path, metric: str, x: str) -> None:
         RLError: If the plot cannot be written.
     """
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    envs = list(dict.fromkeys(curve.group.env for curve in curves))
-    columns = min(len(envs), 3)
-    rows = math.ceil(len(envs) / columns)
-    figure = Figure(figsize=(3 + 4 * columns, 0.5 + 3.5 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = np.ravel(figure.subplots(rows, columns, squeeze=False))
-    for panel in panels[len(envs) :]:
-        panel.set_visible(False)
-    labels = list(dict.fromkeys(curve.group.label for curve in curves))
-    for env, axes in zip(envs, panels, strict=False):
-        axes.set(xlabel="frames" if x == "frames" else "seconds", ylabel=metric, title=env)
-        axes.grid(visible=True, alpha=0.3)
-        for curve in (one for one in curves if one.group.env == env):
-            color = f"C{labels.index(curve.group.label) % 10}"
-            count = len(curve.group.records)
-            label = f"{curve.group.label} ({count} {'run' if count == 1 else 'runs'})"
-            axes.plot(curve.x, curve.middle, color=color, marker="o" if len(curve.x) < 30 else "", ms=3, label=label)
-            if count > 1:
-                axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
-        axes.legend(fontsize="small")
+    figure = _figure(curves, metric, x)
 
     def write(path: Path) -> None:
         if out.suffix == ".png":
@@ -164,6 +159,49 @@ def draw(curves: Sequence[Curve], out: Path, metric: str, x: str) -> None:
         write_atomic(out, write)
     except OSError as error:
         raise RLError(f"{out} cannot be written: {error.strerror}; name another file with --out") from error
+
+
+def _figure(curves: Sequence[Curve], metric: str, x: str) -> Any:
+    """Return the figure of curves, with a panel for each environment."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    envs = list(dict.fromkeys(curve.group.env for curve in curves))
+    columns = min(len(envs), 3)
+    rows = math.ceil(len(envs) / columns)
+    width = 3 + 4 * columns
+    texts = [_legend_text(curve, 12 * width) for curve in curves]
+    below = max(map(len, texts)) > LABEL  # else the legend would cover the curves
+    lines = sum(text.count("\n") + 1 for text in dict.fromkeys(texts)) if below else 0
+    figure = Figure(figsize=(width, 0.5 + 3.5 * rows + 0.2 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = np.ravel(figure.subplots(rows, columns, squeeze=False))
+    for panel in panels[len(envs) :]:
+        panel.set_visible(False)
+    labels = list(dict.fromkeys(curve.group.label for curve in curves))
+    for curve, text in zip(curves, texts, strict=True):
+        axes, color = panels[envs.index(curve.group.env)], f"C{labels.index(curve.group.label) % 10}"
+        axes.plot(curve.x, curve.middle, color=color, marker="o" if len(curve.x) < 30 else "", ms=3, label=text)
+        if len(curve.group.records) > 1:
+            axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
+    for env, axes in zip(envs, panels, strict=False):
+        axes.set(xlabel="frames" if x == "frames" else "seconds", ylabel=metric, title=env)
+        if x == "frames":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k has room where 20000 has not
+        axes.grid(visible=True, alpha=0.3)
+        if not below:
+            axes.legend(fontsize="small")
+    if below:
+        handles = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+        figure.legend(handles=[*handles.values()], loc="outside lower left", fontsize="small")
+    return figure
+
+
+def _legend_text(curve: Curve, width: int) -> str:
+    """Return the label of a curve, in lines of at most `width` letters."""
+    count = len(curve.group.records)
+    return fill(f"{curve.group.label} ({count} {'run' if count == 1 else 'runs'})", width)
 
 
 def check_ending(out: Path) -> None:

@@ -15,8 +15,11 @@ from typing import Any, Protocol
 import yaml
 
 from rl.core.errors import ArgumentError, CheckpointError, MissingExtraError, RLError
+from rl.trainers._agents import agents
 from rl.trainers._arguments import OneLineParser
 from rl.trainers._named import modules_of, trust_options
+from rl.trainers._runs import as_json
+from rl.trainers._runs_command import print_table
 from rl.trainers._storage import RunFolder, only_run, write_atomic
 from rl.trainers.checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers.loggers import read_metrics
@@ -183,8 +186,22 @@ def hub_of(name: str, **options: Any) -> Hub:
     if path.exists():
         raise ArgumentError(f"{name} exists here, and is no name of the Hub's: write ./{name} for what is here")
     if not _REPOSITORY.fullmatch(name):
-        raise ArgumentError(f"{name!r} names no place: write ./FOLDER, or OWNER/NAME for the Hugging Face Hub")
+        raise ArgumentError(
+            f"{name!r} names no place: write ./FOLDER, or OWNER/NAME for the Hugging Face Hub. `rl hub list` has the"
+            " agents to pull without a network"
+        )
     return HuggingFaceHub(name, **options)
+
+
+def source_of(name: str, **options: Any) -> Hub:
+    """Return what a name to pull from leads to: an agent that comes with this package, or what `hub_of` returns.
+
+    Raises:
+        ArgumentError: If it is none of them, or has options that are not for it.
+        MissingExtraError: If a library is not installed.
+    """
+    own = agents().get(name)
+    return hub_of(name if own is None else str(own), **options)
 
 
 def push_run(run: str | Path, hub: Hub, name: str) -> str:
@@ -366,20 +383,28 @@ def run_hub(argv: Sequence[str]) -> int:
         RLError: If there is no such run, or it cannot be sent or received.
     """
     parser = OneLineParser(
-        "rl hub", description="Share runs: on the Hugging Face Hub as OWNER/NAME, or in a folder as ./FOLDER."
+        "rl hub",
+        description="Share runs: on the Hugging Face Hub as OWNER/NAME, or in a folder as ./FOLDER. Agents of our"
+        " results come with this package.",
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=OneLineParser)
-    about = {"push": "share the best policy of a run", "pull": "take a shared run", "card": "print the card of a run"}
+    about = {
+        "push": "share the best policy of a run",
+        "pull": "take a shared run",
+        "card": "print the card of a run",
+        "list": "the agents that come with this package",
+    }
     parsers = {name: commands.add_parser(name, help=text, description=text) for name, text in about.items()}
     parsers["push"].add_argument("run", metavar="RUN", help="the run folder")
     parsers["push"].add_argument("to", metavar="TO", help="OWNER/NAME, or ./FOLDER")
     parsers["push"].add_argument("--private", action="store_true", help="a new repository of the Hub is private")
-    parsers["pull"].add_argument("source", metavar="FROM", help="OWNER/NAME, or ./FOLDER")
+    parsers["pull"].add_argument("source", metavar="FROM", help="OWNER/NAME, ./FOLDER, or a name of rl hub list")
     parsers["pull"].add_argument("--out", metavar="DIR", help="a new run folder (default: runs/NAME)")
     parsers["pull"].add_argument("--revision", metavar="R", help="branch, tag or commit of the Hub (default: newest)")
     parsers["card"].add_argument("run", metavar="RUN", help="the run folder")
+    parsers["list"].add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(list(argv))
-    {"push": _push, "pull": _pull, "card": _card}[options.command](options)
+    {"push": _push, "pull": _pull, "card": _card, "list": _list}[options.command](options)
     return 0
 
 
@@ -389,7 +414,7 @@ def _push(options: argparse.Namespace) -> None:
 
 
 def _pull(options: argparse.Namespace) -> None:
-    hub = hub_of(options.source, **({"revision": options.revision} if options.revision else {}))
+    hub = source_of(options.source, **({"revision": options.revision} if options.revision else {}))
     name = PurePosixPath(options.source.replace("\\", "/")).name
     if options.out is None and name in ("", ".", "..", "~"):
         raise ArgumentError(f"{options.source} has no name for a folder: name one with --out")
@@ -407,3 +432,17 @@ def _pull(options: argparse.Namespace) -> None:
 def _card(options: argparse.Namespace) -> None:
     folder = only_run(options.run, "a card is of one")
     sys.stdout.write(model_card(folder, f"OWNER/{folder.path.resolve().name}"))
+
+
+def _list(options: argparse.Namespace) -> None:
+    rows: list[dict[str, Any]] = []
+    for name, path in agents().items():
+        summary = RunFolder(path).read_summary() or {}
+        kept = {one: summary[one] for one in ("recipe", "env", "frames")}
+        rows.append({"agent": name, **kept, "return": summary["best/return_mean"]})
+    if options.json:
+        sys.stdout.write(as_json(rows))
+    else:
+        shown = [{**one, "frames": f"{one['frames']:,}", "return": f"{one['return']:.1f}"} for one in rows]
+        print_table(shown)
+        sys.stdout.write("take one with: rl hub pull AGENT\n")

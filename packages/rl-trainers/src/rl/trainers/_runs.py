@@ -208,7 +208,7 @@ def sort(records: Sequence[Record], name: str) -> list[Record]:
     return sorted(records, key=key)
 
 
-def group_of(text: str) -> list[Record]:
+def runs_of(text: str) -> list[RunFolder]:
     """Return the runs that a word names: a run, the folder of seeds, or a pattern such as ``runs/ppo-*``.
 
     Raises:
@@ -217,7 +217,16 @@ def group_of(text: str) -> list[Record]:
     paths = sorted(glob(text)) if has_magic(text) and not Path(text).exists() else [text]
     if not paths:
         raise CheckpointError(f"no folder fits {text}; `rl runs` lists those in runs/")
-    return [Record(folder, folder.read_config()) for path in paths for folder in runs_in(path)]
+    return [folder for path in paths for folder in runs_in(path)]
+
+
+def group_of(text: str) -> list[Record]:
+    """Return the runs that a word names, as `runs_of`, with their settings.
+
+    Raises:
+        CheckpointError: If there are none, or one is damaged.
+    """
+    return [Record(folder, folder.read_config()) for folder in runs_of(text)]
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

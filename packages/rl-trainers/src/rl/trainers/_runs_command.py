@@ -20,10 +20,14 @@ from rl.trainers._runs import (
     find_records,
     group_of,
     read_record,
+    runs_of,
     size_of,
     sort,
 )
-from rl.trainers._storage import RunFolder, runs_in
+from rl.trainers._storage import RunFolder
+
+#: runs that the question before a deletion names
+NAMES = 10
 
 COMMANDS = ("list", "show", "diff", "best", "rm")
 
@@ -76,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("second", metavar="RUN")
     diff.add_argument("--json", action="store_true", help="print JSON")
     remove = commands.add_parser("rm", help="delete runs")
-    remove.add_argument("run", nargs="+", metavar="RUN", help="a run, or the folder of --seeds")
+    about = "a run, the folder of --seeds, or a pattern in quotes; with --where, a folder of runs"
+    remove.add_argument("run", nargs="+", metavar="RUN", help=about)
+    remove.add_argument("--where", action="append", default=[], metavar="CONDITION", help="as of `rl runs list`")
     remove.add_argument("--yes", action="store_true", help="do not ask")
     return parser
 
@@ -132,7 +138,7 @@ def print_table(rows: Sequence[Mapping[str, str]], *, fit: bool = False) -> None
 
 
 def _show(options: argparse.Namespace) -> None:
-    records = [Record(folder, folder.read_config()) for folder in runs_in(options.run)]
+    records = group_of(options.run)
     if options.json:
         _write(as_json([_all_of(record) for record in records] if len(records) > 1 else _all_of(records[0])))
         return
@@ -226,21 +232,57 @@ def _best(options: argparse.Namespace) -> None:
 
 
 def _remove(options: argparse.Namespace) -> None:
-    found = [run for path in options.run for run in runs_in(path)]
+    found = _named_runs(options)
+    link = next((path for path in (*map(Path, options.run), *(run.path for run in found)) if path.is_symlink()), None)
+    if link is not None and not options.where:
+        raise RLError(f"{link} is a link, which is not followed: name the folder that it leads to, {link.resolve()}")
     running = [str(run.path) for run in found if run.is_locked()]
     if running:
         raise RLError(f"a process trains in {', '.join(running)}: stop it before you delete the run")
-    size = sum(size_of(Path(path)) for path in options.run)
+    if not found:
+        _write(f"there is no run like that in {', '.join(options.run)}\n")
+        return
     runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    runs += f" ({sum(size_of(run.path) for run in found) / 1e6:.1f} MB)"
+    names = [str(run.path) for run in found[:NAMES]] + ["..."] * (len(found) > NAMES)
     if not options.yes:
         if not sys.stdin.isatty():
             raise RLError(f"{runs} would be deleted: there is no terminal to ask on, so add --yes")
-        if input(f"delete {runs} ({size / 1e6:.1f} MB): {', '.join(options.run)}? [y/N] ").strip().lower() != "y":
+        if not _agreed(f"delete {runs}: {', '.join(names)}? [y/N] "):
             _write("nothing was deleted\n")
             return
-    for path in options.run:
-        shutil.rmtree(path)
-    _write(f"deleted {runs} ({size / 1e6:.1f} MB)\n")
+    for run in found:
+        try:
+            shutil.rmtree(run.path.resolve())  # that of . as well
+        except OSError as error:
+            raise RLError(f"{run.path} cannot be deleted: {error}; change its permissions, and repeat this") from error
+    for folder in {run.path.parent for run in found if run.path.name.startswith("seed-")}:
+        _remove_empty(folder)
+    _write(f"deleted {runs}\n")
+
+
+def _named_runs(options: argparse.Namespace) -> list[RunFolder]:
+    """Return the runs that are named, each once: with conditions, those in the named folders that fulfil them."""
+    if options.where:
+        records = [record for name in options.run for record in find_records(name)[0]]
+        runs = [record.folder for record in choose(records, options.where)]
+    else:
+        runs = [record for name in options.run for record in runs_of(name)]
+    return [*{run.path.absolute(): run for run in runs}.values()]
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D
+        _write("\n")
+        return False
+
+
+def _remove_empty(folder: Path) -> None:
+    """Delete the folder of ``--seeds`` whose last run was deleted, unless it has files that are not of ``rl train``."""
+    if {path.name for path in folder.iterdir()} <= {"learning_curve.png", "summary.json"}:
+        shutil.rmtree(folder)
 
 
 def run_compare(argv: Sequence[str]) -> int:
@@ -284,9 +326,7 @@ def run_compare(argv: Sequence[str]) -> int:
     _write(f"{found['metric']} on {found['env']}\n\n")
     print_table(rows)
     low, high = found["probability_interval"]
-    _write(
-        f"\nprobability that a run of A has more than one of B: {found['probability']:.2f} ({low:.2f} to {high:.2f})\n"
-    )
+    _write(f"\nprobability that a run of A is above one of B: {found['probability']:.2f} ({low:.2f} to {high:.2f})\n")
     if found["settings"]:
         _write("\n")
         print_table([{"setting": name, "A": str(one), "B": str(two)} for name, (one, two) in found["settings"].items()])
@@ -317,6 +357,7 @@ def run_plot(argv: Sequence[str]) -> int:
     records = [record for name in options.run for record in group_of(name)]
     asked = options.json or options.out or options.x != "frames" or options.metric != "eval/return_mean"
     if len(options.run) == 1 and not asked and Path(options.run[0]).exists():
+        _note_incomplete(records)
         _plot_again(Path(options.run[0]), records)
         return 0
 
@@ -324,13 +365,24 @@ def run_plot(argv: Sequence[str]) -> int:
 
     out = Path(options.out or "curves.png")
     check_ending(out)
-    curves = [curve_of(group, options.metric, options.x) for group in group_by_settings(records)]
+    groups = group_by_settings(records)
+    curves = [curve_of(group, options.metric, options.x) for group in groups]
+    for group in groups:
+        _note_incomplete(group.records)
     if options.json:
         _write(as_json([as_values(curve, options.x) for curve in curves]))
         return 0
     draw(curves, out, options.metric, options.x)
     _write(f"{out}\n")
     return 0
+
+
+def _note_incomplete(records: Sequence[Record]) -> None:
+    """Report which of several runs that are drawn as one curve cut it off."""
+    for record in records if len(records) > 1 else ():
+        if not record.summary:
+            path = record.folder.path
+            sys.stderr.write(f"note: {path} is not complete, and the curve of its {len(records)} runs ends with it\n")
 
 
 def _plot_again(path: Path, records: Sequence[Record]) -> None:

@@ -296,9 +296,13 @@ class RunFolder:
         """
         folder = cls(path)
         if not folder.config.is_file():
+            if str(path).startswith("hub:"):
+                name = str(path).removeprefix("hub:")
+                raise CheckpointError(f"{path} is not a run folder: `rl hub pull {name}` makes one of it")
+            why = "it has no config.yaml" if folder.path.exists() else "it does not exist"
             raise CheckpointError(
-                f"{folder.path} is not a run folder: it has no config.yaml; name the folder that `rl train`"
-                " printed, for example runs/ppo-CartPole-v1-0-1"
+                f"{folder.path} is not a run folder: {why}; name the folder that `rl train` printed, for example"
+                " runs/ppo-CartPole-v1-0-1"
             )
         return folder
 

@@ -17,6 +17,7 @@ from rl.core.arguments import constructor_setting
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD, leaf_keys
+from rl.trainers._agents import run_path
 from rl.trainers._device import check_device, preserved_rng, seed_everything, seeds_of, torch_threads
 from rl.trainers._named import check_trusted, find
 from rl.trainers._preprocessing import set_statistics
@@ -222,7 +223,7 @@ def load_config(run: str | Path, trust: str | Sequence[str] = ()) -> tuple[Algor
         CheckpointError: If there is no run in it, or its config does not fit this version.
         RLError: If it names a module that is not trusted.
     """
-    folder = RunFolder.open(run)
+    folder = RunFolder.open(run_path(run))
     values = folder.read_config()
     check_trusted(values, trust, folder.config)
     recipe: Algorithm = find("recipe", str(values.pop("recipe")))
@@ -248,7 +249,7 @@ def load_run(
     """Build the policy of a run and load its weights.
 
     Args:
-        run: The run folder.
+        run: The run folder, or ``hub:NAME`` for an agent of ``rl hub list``.
         checkpoint: Checkpoint, ``best`` or ``last``; a run that was stopped before its first evaluation has only the
             last one, and the result's ``checkpoint`` names it. A number of frames for one that `keep_checkpoints` has
             kept.
@@ -268,7 +269,7 @@ def load_run(
         )
     config = replace(config, device=device) if device else config
     check_device(config.device)
-    folder = RunFolder(run)
+    folder = RunFolder(run_path(run))
     if checkpoint == "best" and not folder.best.is_file():
         checkpoint = "last"
     files = {"best": folder.best, "last": folder.last}
@@ -307,7 +308,7 @@ def load_policy(
     gives them, single or with a batch in front.
 
     Args:
-        run: The run folder.
+        run: The run folder, or ``hub:NAME`` for an agent of ``rl hub list``.
         checkpoint: Checkpoint, ``best``, ``last``, or frames, as for `load_run`.
         device: Device instead of the one that it was trained on.
         trust: Modules that the run may name, as for `load_run`.
@@ -343,7 +344,7 @@ def evaluate(
     """Play fresh episodes with a run's best policy, and return their returns ``[episodes]``.
 
     Args:
-        run: The run folder, or what `load_run` made of it.
+        run: The run folder, ``hub:NAME`` for an agent of ``rl hub list``, or what `load_run` made of it.
         episodes: Number of episodes.
         seed: Seed of the environments; one that training has not used if None.
         deterministic: Whether to take the deterministic action (exploration off) instead of sampling as in training.

@@ -20,7 +20,7 @@ from rl.core.errors import ArgumentError, MissingExtraError, RLError
 from rl.core.keys import DONE
 from rl.core.mdp import step_mdp
 from rl.trainers._device import preserved_rng
-from rl.trainers._storage import atomic_path, package_versions, write_atomic
+from rl.trainers._storage import RunFolder, atomic_path, package_versions, write_atomic
 from rl.trainers.evaluation import load_run
 from rl.trainers.inference import PolicyModule, base_of, first_values
 
@@ -60,7 +60,7 @@ def export_policy(
         The files, by format.
 
     Raises:
-        ArgumentError: If there is no such format.
+        ArgumentError: If there is no such format, or none is named.
         MissingExtraError: If a library of a format is not installed.
         RLError: If the policy cannot be exported, or a file gives other actions than the policy.
 
@@ -75,10 +75,13 @@ def export_policy(
         >>> action.shape
         torch.Size([1])
     """
+    if not formats:
+        raise ArgumentError(f"no format was named; name one of {', '.join(FORMATS)}")
     for name in formats:
         if name not in FORMATS:
             raise ArgumentError(f"there is no format {name!r}; name one of {', '.join(FORMATS)}")
     _check_installed(formats)
+    RunFolder.open(run)  # of which `export` becomes a part
     trained = load_run(run, checkpoint, "cpu", trust=trust)
     with preserved_rng(), torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
         env = trained.make_env(1, trained.config.seed)

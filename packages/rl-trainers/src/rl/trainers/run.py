@@ -176,11 +176,11 @@ class Run:
             evaluator.note = self.note
             evaluator.use_backend(self.config.policy_backend)
             settings = settings_of(self.recipe.reference, self.config)
+            stack.callback(self._loggers.close)  # also of those that are open when a later one fails
             self._loggers.open(folder.path, resume_step=resume_step, settings=settings)
             self._episodes = CSVLogger(folder.path, resume_step=resume_step, file=folder.episodes.name)
             stack.callback(self._episodes.close)
             folder.add_to_history(self.frames)
-            stack.callback(self._loggers.close)
             stack.callback(self._display.stop)
             self._display.start(
                 f"{self.title}: {folder.path}",

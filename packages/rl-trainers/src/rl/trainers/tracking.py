@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rl.core.errors import MissingExtraError
-from rl.trainers._storage import write_atomic
+from rl.core.errors import MissingExtraError, RLError
+from rl.trainers._storage import first_line, write_atomic
 from rl.trainers.loggers import Logger, histogram_of, plain_settings, video_file
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class _Tracker(Logger):
     """Logger of a library, whose run has an id that the run folder keeps in ``trackers.json``."""
 
     library = ""
+    remedy = ""
 
     @classmethod
     def check_installed(cls) -> None:
@@ -51,6 +53,20 @@ class _Tracker(Logger):
         whole = self.folder.absolute()
         #: the folder's name; with the one above of the runs of several seeds
         self.name = f"{whole.parent.name}-{whole.name}" if whole.name.startswith("seed-") else whole.name
+
+    @contextmanager
+    def _beginning(self) -> Generator[None]:
+        """Report in one line why the library begins no run, as for want of a key or of a server.
+
+        Raises:
+            RLError: If it raises anything but a `TypeError`, which is about the arguments.
+        """
+        try:
+            yield
+        except TypeError:
+            raise
+        except Exception as error:
+            raise RLError(f"{self.library} begins no run: {first_line(error)}; {self.remedy}") from error
 
     def _run_id(self, make: Callable[[], str]) -> str:
         """Return the id of the run that is resumed, or that of a new one."""
@@ -111,9 +127,11 @@ class WandbLogger(_MediaTracker):
 
     Raises:
         MissingExtraError: If wandb is not installed.
+        RLError: If wandb begins no run, as without a key.
     """
 
     library = "wandb"
+    remedy = "`wandb login` signs in, and WANDB_MODE=offline needs no account"
 
     def __init__(
         self, folder: str | Path, *, resume_step: int | None = None, project: str | None = None, **options: Any
@@ -126,7 +144,8 @@ class WandbLogger(_MediaTracker):
         usual: dict[str, Any] = {"name": self.name, "reinit": "create_new", "resume": "allow", "dir": str(self.folder)}
         usual["settings"] = {"console": "off"}  # the live display is no log
         usual |= {"project": project, "id": self._run_id(lambda: uuid4().hex[:8])}
-        self.experiment: Any = wandb.init(**{**usual, **options})
+        with self._beginning():
+            self.experiment: Any = wandb.init(**{**usual, **options})
         self.experiment.define_metric("frames")
         self.experiment.define_metric("*", step_metric="frames")
 
@@ -157,9 +176,11 @@ class MLflowLogger(_Tracker):
 
     Raises:
         MissingExtraError: If mlflow is not installed.
+        RLError: If mlflow begins no run, as without its server.
     """
 
     library = "mlflow"
+    remedy = "start the server that MLFLOW_TRACKING_URI or tracking_uri names, or name another one"
 
     def __init__(
         self,
@@ -180,13 +201,15 @@ class MLflowLogger(_Tracker):
         self.folder.mkdir(parents=True, exist_ok=True)
         above = self.folder.absolute().parent
         uri = tracking_uri or MLFLOW_TRACKING_URI.get() or f"sqlite:///{above / 'mlflow.db'}"
-        self.experiment: Any = MlflowClient(tracking_uri=uri)
         project = project or MLFLOW_EXPERIMENT_NAME.get() or "rl"
-        found = self.experiment.get_experiment_by_name(project)
         place = (above / "mlartifacts").as_uri() if uri.startswith("sqlite:") else None
-        group = found.experiment_id if found else self.experiment.create_experiment(project, artifact_location=place)
-        self._id = self._run_id(lambda: self.experiment.create_run(group, run_name=self.name).info.run_id)
-        self.experiment.update_run(self._id, status="RUNNING")
+        with self._beginning():
+            client: Any = MlflowClient(tracking_uri=uri)
+            found = client.get_experiment_by_name(project)
+            group = found.experiment_id if found else client.create_experiment(project, artifact_location=place)
+            self._id = self._run_id(lambda: client.create_run(group, run_name=self.name).info.run_id)
+            client.update_run(self._id, status="RUNNING")
+        self.experiment: Any = client
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
 
@@ -248,9 +271,11 @@ class TrackioLogger(_MediaTracker):
 
     Raises:
         MissingExtraError: If trackio is not installed.
+        RLError: If trackio begins no run, as without the network for ``space_id``.
     """
 
     library = "trackio"
+    remedy = "without space_id it needs no network"
 
     def __init__(
         self, folder: str | Path, *, resume_step: int | None = None, project: str = "rl", **options: Any
@@ -262,7 +287,8 @@ class TrackioLogger(_MediaTracker):
         self.folder.mkdir(parents=True, exist_ok=True)
         name = self._run_id(lambda: f"{self.name}-{uuid4().hex[:8]}")  # a run is found by its name
         usual = {"project": project, "name": name, "resume": "allow"}
-        self.experiment: Any = trackio.init(**{**usual, **options})
+        with self._beginning():
+            self.experiment: Any = trackio.init(**{**usual, **options})
 
     def _log(self, values: Mapping[str, Any], step: int | None) -> None:
         self.experiment.log({**values}, step)
@@ -274,3 +300,10 @@ class TrackioLogger(_MediaTracker):
     def log_hparams(self, cfg: Mapping[str, Any]) -> None:
         """Record the settings as the config of the run."""
         self.experiment.config.update(plain_settings(cfg))
+
+    def close(self) -> None:
+        """End the run and write what is left. May be called twice."""
+        if self.media.context_vars.current_run.get() is self.experiment:
+            self.media.finish()  # else trackio ends it once more when Python exits, and says so
+        else:
+            self.experiment.finish()
