@@ -158,7 +158,7 @@ def main() -> None:
         collect = statistics.median(costs.collect[first:]) / costs.frames
         update = statistics.median(costs.update[first:]) / costs.steps
         sizes[name], batches[f"{costs.frames} frames of {name}"] = costs.parameters, costs.bytes * costs.frames
-        rows = getattr(config, "minibatch_size", 0) or config.batch_size
+        rows = config.batch_size if algorithm is SAC else config.minibatch_size
         print(
             f"{name}, one of {count} learners: {collect * 1e6:.0f} us a frame of {config.num_envs} environments,"
             f" {update * 1e3:.2f} ms a gradient step of {rows} rows; {costs.bytes} bytes a frame,"

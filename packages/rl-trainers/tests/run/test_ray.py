@@ -35,6 +35,7 @@ def cluster(tmp_path, monkeypatch):
     (tmp_path / "seen_nodes.py").write_text(ENV.format(folder=str(tmp_path / "nodes")))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # other programs of this machine would delay what they import
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     made.others = [made.add_node(num_cpus=1) for _ in range(3)]
     yield made
@@ -71,7 +72,8 @@ def test_learners_on_nodes_train_one_policy(cluster, tmp_path):
     config = PPOConfig(learners=2, ray=cluster.address, **SETTINGS)
     stopped = train_ppo(config, out=tmp_path / "run", display="none", should_stop=lambda frames: frames >= 320)
     assert stopped.interrupted
-    assert len([*(tmp_path / "nodes").iterdir()]) == 2  # this process, and one on a node
+    used = {path.read_text() for path in (tmp_path / "nodes").iterdir()}
+    assert used & {one.node_id for one in cluster.others}  # the first learner is this process
     assert train_ppo(config, resume=tmp_path / "run", display="none").train_frames == 640
     assert read_metrics(tmp_path / "run" / "metrics.csv")["frames"][-1] == 640
 

@@ -157,6 +157,12 @@ def _not_divided(config: Any) -> dict[str, int]:
     return {name: getattr(config, name) for name in names if getattr(config, name) % config.learners}
 
 
+_NO_ACTORS = where(
+    lambda given, config: not (given and config.ray and config.workers),
+    "left out with ray: actors share no statistics",
+)
+
+
 def annealed(*rules: Rule, default: Annealing) -> Any:
     """Define a field of how a setting falls over a run: not at all, linearly, or as a cosine."""
     return checked(default, Rule(lambda shape: shape in SHAPES, "true, false, linear or cosine"), *rules)
@@ -478,11 +484,11 @@ class RunConfig(metaclass=_ConfigType):
             lambda given, config: not (given and config.atari),
             "left out with atari, whose images of bytes are divided by 255",
         ),
-        where(lambda given, config: not (given and config.ray), "left out with ray: actors share no statistics"),
+        _NO_ACTORS,
     )
     normalize_reward: bool = checked(
         False,  # noqa: FBT003
-        where(lambda given, config: not (given and config.ray), "left out with ray: actors share no statistics"),
+        _NO_ACTORS,
     )
     clip_actions: bool = False
     frame_stack: int = checked(
