@@ -249,12 +249,12 @@ OWN_LOOP = Algorithm(PPOConfig, loop=lambda *_, **__: None, policy=ppo.policy)
 
 
 def kill(run):
-    for process in multiprocessing.active_children():
-        os.kill(process.pid, signal.SIGKILL)
+    os.kill(min(process.pid for process in multiprocessing.active_children()), signal.SIGKILL)
 
 
-def test_a_killed_learner_ends_the_run_with_one_message(tmp_path, capfd):
-    config = replace(CONFIG, checkpoint_every=128)
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_killed_learner_ends_the_run_with_one_message(count, tmp_path, capfd):
+    config = replace(CONFIG, checkpoint_every=128, learners=count)
     with pytest.raises(WorkerError, match=r"^learner 1 has ended \(exit code -9\)") as caught:
         train_ppo(config, out=tmp_path / "run", display="plain", callbacks=[At(2, kill)])
     assert caught.value.worker == 1

@@ -337,7 +337,8 @@ def _in_processes(call: Callable[..., Any], config: RunConfig) -> Generator[_Oth
         for number, (process, (receiver, _)) in enumerate(zip(processes, pipes, strict=True), 1):
             if process.exitcode:
                 with suppress(EOFError, OSError):
-                    return receiver.recv()
+                    if receiver.poll():  # later forks have the other end, too, and may wait for this process
+                        return receiver.recv()
                 return _killed(number, f"exit code {process.exitcode}")
         return None
 
