@@ -202,9 +202,14 @@ def _train_in_torchrun(call: Callable[..., Any], config: RunConfig, options: Map
         raise SystemExit(1) from error  # the learner that has ended says why
 
 
+def _store(*place: Any, **options: Any) -> Any:
+    """Return what learners find each other through; the first one creates it."""
+    return distributed.TCPStore(*place, **options)  # pyright: ignore[reportPrivateImportUsage]
+
+
 def follow(call: Callable[..., Any], config: RunConfig, number: int, host: str, port: int) -> None:
     """Train as one of the learners besides the first."""
-    store = distributed.TCPStore(host, port, config.learners, is_master=False)
+    store = _store(host, port, config.learners, is_master=False)
     store.set(f"started/{number}", "")
     join(number, config.learners, store, config.device)
     try:
@@ -300,7 +305,7 @@ class _Others:
     """
 
     def __init__(self, count: int, host: str) -> None:
-        self.store = distributed.TCPStore(host, 0, count, is_master=True, wait_for_workers=False)
+        self.store = _store(host, 0, count, is_master=True, wait_for_workers=False)
         self.address = (host, self.store.port)
         self.ended: Callable[[], RLError | None] = lambda: None
 
