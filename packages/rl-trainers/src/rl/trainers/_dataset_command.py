@@ -20,6 +20,7 @@ from rl.trainers._device import preserved_rng, seed_everything
 from rl.trainers._storage import RunFolder
 from rl.trainers.actions import mask_key
 from rl.trainers.checkpoint import load_checkpoint
+from rl.trainers.config import config_of_learner
 from rl.trainers.datasets import ENVIRONMENT
 from rl.trainers.evaluation import load_run
 from rl.trainers.networks import MASK, observations_of
@@ -171,6 +172,7 @@ def _read_buffer(
             f"{run} keeps no replay buffer of single steps; --replay takes runs of recipes such as sac, td3 and dqn,"
             " with n_steps=1 and policy=mlp"
         )
+    config = config_of_learner(config)  # the buffer of the first one
     buffer = transitions_buffer(config)
     buffer.load_state_dict(state["buffer"])
     rows = buffer[:]

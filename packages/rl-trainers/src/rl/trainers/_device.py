@@ -96,8 +96,8 @@ class Seeds(NamedTuple):
     later_evaluation: int
 
 
-def seeds_of(seed: int) -> Seeds:
-    """Return the seeds that follow from the one of a run.
+def seeds_of(seed: int, learner: int = 0) -> Seeds:
+    """Return the seeds that follow from the one of a run, for one of its learners.
 
     They are children of a `numpy.random.SeedSequence`, so that runs with neighbouring seeds share no start states.
 
@@ -105,7 +105,7 @@ def seeds_of(seed: int) -> Seeds:
         >>> len({*seeds_of(0), *seeds_of(1)})
         10
     """
-    children = np.random.SeedSequence(seed).spawn(len(Seeds._fields))
+    children = np.random.SeedSequence([seed, learner] if learner else seed).spawn(len(Seeds._fields))
     return Seeds(*(int(child.generate_state(1)[0]) >> 1 for child in children))
 
 

@@ -17,6 +17,7 @@ from rl.envs import (
     TransformedEnv,
     VecNorm,
 )
+from rl.trainers import _learners as learners
 from rl.trainers._checks import reject_clash
 from rl.trainers.networks import EPISODE_REWARD, bookkeeping_names, described, observations_of, readings_of
 
@@ -115,7 +116,7 @@ def check_no_reward_statistics(transform: Any, env: Any, text: str) -> None:
 
 def statistics_of(env: Any) -> list[Any]:
     """State of each `VecNorm` of an environment, in order."""
-    return [one.state_dict() for one in _normalizers(env)]
+    return [one.state_dict() for one in _normalizers(env, VecNorm)]
 
 
 def set_statistics(env: Any, statistics: Sequence[Any]) -> None:
@@ -124,16 +125,26 @@ def set_statistics(env: Any, statistics: Sequence[Any]) -> None:
     Raises:
         ValueError: If there are more or fewer of them.
     """
-    for one, state in zip(_normalizers(env), statistics, strict=True):
+    for one, state in zip(_normalizers(env, VecNorm), statistics, strict=True):
         one.load_state_dict(state)
         one.freeze()
 
 
-def _normalizers(env: Any) -> list[VecNorm]:
+def pool_statistics_of(env: Any) -> None:
+    """Make the running statistics of an environment those of the environments of all learners."""
+    for one in _normalizers(env, VecNorm, RewardNorm):
+        state = one.state_dict()
+        for entry in state["stats"]:
+            stats = entry[1] if isinstance(entry, list) else entry  # a VecNorm has keys before them
+            stats.update(learners.pool_statistics(stats))
+        one.load_state_dict(state)
+
+
+def _normalizers(env: Any, *kinds: type) -> list[Any]:
     if not isinstance(env, TransformedEnv):
         return []
     chain = env.transform if isinstance(env.transform, Compose) else [env.transform]
-    return [one for one in chain if isinstance(one, VecNorm)]
+    return [one for one in chain if isinstance(one, kinds)]
 
 
 def _list_readings(env: Any, readings: dict[NestedKey, str]) -> str:

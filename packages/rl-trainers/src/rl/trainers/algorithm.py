@@ -21,6 +21,9 @@ __all__ = ["Algorithm", "Recipe", "TrainResult"]
 LOOPS = ("on_policy", "off_policy", "q_learning", "offline", "model_based", "world_model")
 """The loops of `rl.trainers.loops`."""
 
+LOOPS_OF_LEARNERS = ("on_policy", "off_policy", "q_learning")
+"""Those that several learners can run together."""
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -189,10 +192,21 @@ class Algorithm:
             ...     train_ppo(config, out=f"{folder}/run", display="none").train_frames
             256
         """
-        loop = self._loop
-        run = import_module(f"rl.trainers.loops.{loop}").train if isinstance(loop, str) else loop
         options: dict[str, Any] = {"out": out, "resume": resume, "display": display, "should_stop": should_stop}
         options |= {"callbacks": tuple(callbacks)} if callbacks else {}
+        learners = getattr(config, "learners", 1)
+        if isinstance(self._loop, str):
+            import_module("rl.trainers._learners").number_in_torchrun(config)  # raises if it is of torchrun, and alone
+        if learners == 1:
+            return self._run(config, **options)
+        if self._loop not in LOOPS_OF_LEARNERS:
+            raise ArgumentError(f"{self.name} has one learner: leave --learners out, got {learners}")
+        return import_module("rl.trainers._learners").train(self._run, config, options)
+
+    def _run(self, config: Any, **options: Any) -> TrainResult:
+        """Train in this process."""
+        loop = self._loop
+        run = import_module(f"rl.trainers.loops.{loop}").train if isinstance(loop, str) else loop
         # from the start: a QR decomposition, which initial weights are of, depends on the number of threads as well
         with import_module("rl.trainers._device").torch_threads(config.threads):
             return run(self, config, policy=self._policy, **self._parts, **options)

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -107,6 +108,11 @@ def _train(argv: Sequence[str]) -> int:
     if isinstance(arguments, str):
         sys.stdout.write(arguments)
         return 0
+    if arguments.config.learners > 1:
+        from rl.trainers._learners import number_in_torchrun
+
+        if number_in_torchrun(arguments.config) > 0:  # the first one talks
+            arguments = replace(arguments, display="none")
     if arguments.display != "none":
         sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
         if arguments.preset is not None:

@@ -147,6 +147,22 @@ def one_of(names: Iterable[str], default: str, *rules: Rule) -> Any:
     return checked(default, Rule(lambda value: value in names, f"one of {', '.join(names)}", names=names), *rules)
 
 
+DIVIDED = ("num_envs", "workers", "frames_per_batch", "batch_size", "minibatch_size")
+"""Numbers of which each learner has an equal share."""
+
+
+def _not_divided(config: Any) -> dict[str, int]:
+    """Return the numbers of `DIVIDED` that cannot be shared equally."""
+    names = [one.name for one in dataclasses.fields(config) if one.name in DIVIDED]
+    return {name: getattr(config, name) for name in names if getattr(config, name) % config.learners}
+
+
+_NO_ACTORS = where(
+    lambda given, config: not (given and config.ray and config.workers),
+    "left out with ray: actors share no statistics",
+)
+
+
 def annealed(*rules: Rule, default: Annealing) -> Any:
     """Define a field of how a setting falls over a run: not at all, linearly, or as a cosine."""
     return checked(default, Rule(lambda shape: shape in SHAPES, "true, false, linear or cosine"), *rules)
@@ -386,7 +402,11 @@ class RunConfig(metaclass=_ConfigType):
         workers: Number of processes that step them, for simulators that need a millisecond a step or more; 0 for this
             process.
         ray: Address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
-            workers collect then, each with its share of the environments. Needs rl-trainers[ray].
+            workers collect then, each with its share of the environments, and learners are on its nodes. Needs
+            rl-trainers[ray].
+        learners: Number of processes that train one policy together: each collects with its share of num_envs, and
+            learns from its share of each batch; their gradients are averaged. Settings are those of all of them
+            together.
         eval_every: Number of frames between two evaluations of the policy on environments of its own; the policy with
             the best mean return becomes the best checkpoint.
         eval_episodes: Number of episodes of each of these evaluations.
@@ -464,11 +484,11 @@ class RunConfig(metaclass=_ConfigType):
             lambda given, config: not (given and config.atari),
             "left out with atari, whose images of bytes are divided by 255",
         ),
-        where(lambda given, config: not (given and config.ray), "left out with ray: actors share no statistics"),
+        _NO_ACTORS,
     )
     normalize_reward: bool = checked(
         False,  # noqa: FBT003
-        where(lambda given, config: not (given and config.ray), "left out with ray: actors share no statistics"),
+        _NO_ACTORS,
     )
     clip_actions: bool = False
     frame_stack: int = checked(
@@ -492,11 +512,23 @@ class RunConfig(metaclass=_ConfigType):
         0,
         where(lambda n, config: 0 <= n <= config.num_envs, "0 or more, and at most num_envs ({num_envs})"),
         where(
-            lambda n, config: not config.ray or (n >= 1 and config.num_envs % n == 0),
+            lambda n, config: (
+                not config.ray or (n >= 1 and config.num_envs % n == 0) or (n == 0 and config.learners > 1)
+            ),
             "the number of actors, a divisor of num_envs ({num_envs}), with ray",
         ),
     )
     ray: str = ""
+    learners: int = at_least(
+        1,
+        1,
+        where(
+            lambda _, config: not _not_divided(config),
+            lambda config: " and ".join(
+                f"a divisor of {name} ({value})" for name, value in _not_divided(config).items()
+            ),
+        ),
+    )
     eval_every: int = above(0, 5_000)
     eval_episodes: int = above(0, 10)
     final_eval_episodes: int = above(0, 20)
@@ -551,3 +583,33 @@ class RunConfig(metaclass=_ConfigType):
             )
             raise ArgumentError(f"{type(self).__name__}: {listed}")
         check_fields(self)
+
+
+def config_of_learner(config: Any) -> Any:
+    """Return the settings of one of the learners of a run; those of the run if there is one.
+
+    Frames that count progress, such as `total_frames` and `learning_starts`, are still those of all learners.
+
+    Raises:
+        ArgumentError: If a learner's share of a number breaks a rule.
+
+    Example:
+        >>> from rl.trainers import PPOConfig
+        >>> share = config_of_learner(PPOConfig(num_envs=8, minibatch_size=256, learners=2))
+        >>> share.num_envs, share.minibatch_size, share.total_frames
+        (4, 128, 80000)
+    """
+    count, names = config.learners, {one.name for one in dataclasses.fields(config)}
+    if count == 1:
+        return config
+    shares: dict[str, Any] = {
+        name: getattr(config, name) // count for name in (*DIVIDED, "buffer_size") if name in names
+    }
+    if not config.workers:
+        shares["ray"] = ""  # learners alone are on its nodes
+    if "utd_ratio" in names:
+        shares["utd_ratio"] = config.utd_ratio * count  # as many gradient steps, each on a share of the batch
+    try:
+        return dataclasses.replace(config, learners=1, **shares)
+    except ArgumentError as error:
+        raise ArgumentError(f"the share of each of {count} learners does not fit: {error}") from error

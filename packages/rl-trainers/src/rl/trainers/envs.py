@@ -614,6 +614,7 @@ def make_collector(config: RunConfig, env: Env, policy: Any, seed: int, **settin
         sync=True,
         cat_results=0,
         update_at_each_batch=True,
+        restart=True,  # the nodes of a cluster come and go
         ray_init_config={} if config.ray == "local" else {"address": config.ray},
         postproc=partial(_learnable, device=config.device),
         **settings,

@@ -250,6 +250,8 @@ class EnsembleFields(RunConfig):
         ArgumentError: If a value is out of its range.
     """
 
+    absent: ClassVar[tuple[str, ...]] = ("learners",)
+
     num_members: int = above(0, 7)
     num_elites: int = checked(
         5, where(lambda n, config: 0 < n <= config.num_members, "above 0, and at most num_members")
@@ -402,6 +404,7 @@ class OfflineConfig(ScheduleFields):
         256
     """
 
+    absent: ClassVar[tuple[str, ...]] = ("learners",)
     renamed: ClassVar[Mapping[str, str]] = {
         "context": "inference_context",
         "heads": "n_head",
@@ -528,6 +531,8 @@ class WorldModelConfig(ScheduleFields):
         >>> config.replay_rates
         (0.5, 512.0)
     """
+
+    absent: ClassVar[tuple[str, ...]] = ("learners",)
 
     num_envs: int = 1
     frames_per_batch: int = checked(16, _WHOLE_ROUNDS)

@@ -9,28 +9,32 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ArgumentError, CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD, as_tuple, leaf_keys
+from rl.trainers import _learners as learners
 from rl.trainers._checks import check_batch, has_bad_weight
 from rl.trainers._device import (
     check_device,
     load_rng_state,
+    rng_state,
     seed_everything,
     seeds_of,
 )
 from rl.trainers._named import trust_options, unimportable
 from rl.trainers._play import drawn_env, record_video
-from rl.trainers._preprocessing import statistics_of
-from rl.trainers._progress import EpisodeStats, Every
+from rl.trainers._preprocessing import pool_statistics_of, statistics_of
+from rl.trainers._progress import Episode, EpisodeStats, Every
 from rl.trainers._report import plot_learning_curve
 from rl.trainers._signals import SavedInterrupt, StopSignals
 from rl.trainers._storage import (
@@ -47,7 +51,7 @@ from rl.trainers.actions import check_mask
 from rl.trainers.algorithm import Algorithm, TrainResult
 from rl.trainers.callbacks import Callback, CallbackSet, StopAtReturn
 from rl.trainers.checkpoint import Checkpoint, Stateful, load_checkpoint, save_checkpoint
-from rl.trainers.config import RunConfig
+from rl.trainers.config import RunConfig, config_of_learner
 from rl.trainers.display import DisplayMode, make_display
 from rl.trainers.envs import env_options, make_collector, make_env
 from rl.trainers.evaluation import Evaluator, TrainedRun
@@ -86,6 +90,7 @@ class Run:
         ArgumentError: If there are more threads than processors, or both `out` and `resume` are given.
 
     Attributes:
+        share: Settings of this learner; `config` where it is the only one.
         find_bad: Function that names non-finite data that is learned from, for the error about a loss that is not
             finite.
     """
@@ -95,7 +100,7 @@ class Run:
     _large = ""  # sentence of `check_batch`
     _has_success = False  # whether the environment says which episodes are a success
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  one for each part of a run
         self,
         recipe: Algorithm,
         config: RunConfig,
@@ -110,7 +115,8 @@ class Run:
             raise ArgumentError("out and resume exclude each other: a resumed run continues in its own folder")
         _check_machine(config)
         self.recipe, self.config = recipe, config
-        self.seeds = seeds_of(config.seed)
+        self.share = _share_of(config)
+        self.seeds = seeds_of(config.seed, learners.rank())
         self.frames = 0
         self.episodes = EpisodeStats(config.num_envs)
         goal = [StopAtReturn(config.stop_at_return)] if math.isfinite(config.stop_at_return) else []
@@ -124,6 +130,7 @@ class Run:
         self._since, self._cpu_since = time.perf_counter(), time.process_time()
         self._best: dict[str, Any] | None = None
         self._changes: list[str] = []
+        self._others = learners.OtherLearners()
         self._inexact: list[str] = []  # notes about parts that were not restored exactly
         self._log = Every(config.log_every)
         self._eval = Every(config.eval_every)
@@ -169,8 +176,11 @@ class Run:
             if not resumed:
                 stack.push(self._leave_no_failed_start)
             stack.enter_context(folder.locked())
-            self._files = Checkpoint(folder.last.parent, parts, keep_last=self.config.keep_checkpoints)
+            others = {"learners": self._others} if learners.count() > 1 else {}
+            self._files = Checkpoint(folder.last.parent, {**parts, **others}, keep_last=self.config.keep_checkpoints)
             resume_step = self._restore(self._saved) if self._saved is not None else None
+            if others:
+                self._hand_out_states()
             stack.push(self._report_checkpoint)
             stack.callback(evaluator.close)
             evaluator.note = self.note
@@ -264,7 +274,7 @@ class Run:
             seed: Seed of an environment for evaluations, which gives the rewards of the environment, and normalizes
                 observations with the statistics of training (`Evaluator.statistics`); None for that of training.
         """
-        config, evaluation = self.config, seed is not None
+        config, evaluation = self.share, seed is not None
         env = make_env(
             config.env,
             num_envs,
@@ -289,7 +299,7 @@ class Run:
             policy: Policy that collects.
             settings: Arguments of `rl.collectors.Collector`.
         """
-        return make_collector(self.config, env, policy, self.seeds.environment, **settings)
+        return make_collector(self.share, env, policy, self.seeds.environment, **settings)
 
     def record_episodes(self, batch: TensorDictBase) -> None:
         """Take the episodes that end in a batch ``[num_envs, T]`` into the metrics, and into ``episodes.csv``.
@@ -304,14 +314,22 @@ class Run:
         rewards = [REWARD] if self._env is None else leaf_keys(self._env.full_reward_spec)
         read = [*observed, *((NEXT, *as_tuple(key)) for key in (*observed, *rewards))]
         self._large = self._large or check_batch(batch, read, self.frames, self.config.env)
-        reward = batch[NEXT, REWARD]
+        reward, done = batch[NEXT, REWARD], batch[NEXT, DONE]
         if self.config.normalize_reward or self.config.atari:
             reward = batch[NEXT, EPISODE_REWARD].double() - batch[EPISODE_REWARD].double()
+        if learners.count() > 1:
+            pool_statistics_of(self._env)
+            # [learners, 2, num_envs of each, T, 1] to twice [num_envs, T, 1]
+            reward, done = learners.gather(torch.stack([reward.double(), done.double()])).transpose(0, 1).flatten(1, 2)
+            done = done.bool()
+        self._write_episodes(self.episodes.update(reward, done))
+        self._callbacks.on_batch(self, batch)
+
+    def _write_episodes(self, episodes: Sequence[Episode]) -> None:
         seconds = self._elapsed()
-        for step, episode_return, length in self.episodes.update(reward, batch[NEXT, DONE]):
+        for step, episode_return, length in episodes:
             values = {"return": episode_return, "length": length, "seconds": seconds}
             self._episodes.log_scalars(values, self.frames + step * self.config.num_envs)
-        self._callbacks.on_batch(self, batch)
 
     def stop(self, why: str = "") -> None:
         """End the run after this iteration as if all frames were done: with the final evaluation.
@@ -330,8 +348,9 @@ class Run:
 
     @property
     def going(self) -> bool:
-        """Whether another iteration follows."""
-        return self.frames < self.config.total_frames and not self._signals.stop and not self._enough
+        """Whether another iteration follows; learners agree on it."""
+        stop, self._enough = learners.any_of(self._signals.stop, self._enough)
+        return self.frames < self.config.total_frames and not stop and not self._enough
 
     @contextmanager
     def timed(self, name: str) -> Generator[None]:
@@ -357,6 +376,7 @@ class Run:
             self._callbacks.on_update(self, values())
         if 0 < self.config.stop_after <= self._elapsed():
             self.stop(f"{self.config.stop_after:g} seconds are over")
+        (self._enough,) = learners.any_of(self._enough)
         last = (
             self.frames >= self.config.total_frames or self._enough
         )  # an interrupted run does no more than an uninterrupted one
@@ -466,7 +486,7 @@ class Run:
 
     def _finite_metrics(self) -> Mapping[str, float]:
         """Return the latest metrics; raises if a loss, a gradient or a weight is not finite."""
-        values = self._latest_metrics()
+        values = learners.mean_values(self._latest_metrics())
         bad = [
             f"{name} became {value}"
             for name, value in values.items()
@@ -599,6 +619,14 @@ class Run:
         self._saved, self._saved_at = None, self.frames
         return self.frames
 
+    def _hand_out_states(self) -> None:
+        """Send the other learners what they continue from: the common parts, and what each had of its own."""
+        common = {name: part.state_dict() for name, part in self._parts.items() if name not in learners.OWN}
+        run = {name: one for name, one in self._own_state().items() if name in ("frames", "episodes", "schedules")}
+        own = self._others.states or [{"parts": {}} for _ in range(1, learners.count())]
+        self._others.states = None
+        learners.hand_out_states([None, *({**run, **one, "parts": {**common, **one["parts"]}} for one in own)])
+
     def _restore_best(self, best: Any) -> None:
         """Make ``best.safetensors`` that of the checkpoint: the file may be from frames that are trained again."""
         assert self.folder is not None
@@ -610,6 +638,62 @@ class Run:
             self.folder.best.unlink(missing_ok=True)
         else:
             save_checkpoint(self.folder.best, best)
+
+
+class Follower(Run):
+    """The run in a learner besides the first one: it collects and learns, and neither writes nor evaluates."""
+
+    @contextmanager
+    def training(
+        self, *, evaluator: Evaluator, parts: Mapping[str, Stateful], metrics: tuple[str, ...], phases: tuple[str, ...]
+    ) -> Generator[Run]:
+        """Take over the state of the first learner, and heed signals; `metrics` and `evaluator` are not used."""
+        del evaluator, metrics
+        self._parts, self._times = parts, dict.fromkeys(phases, 0.0)
+        with torch_threads(self.config.threads), self._signals:
+            state = learners.hand_out_states([])
+            self.frames = state["frames"]
+            self.episodes.load_state_dict(state["episodes"])
+            self._log.next, self._eval.next, self._checkpoint.next = state["schedules"]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what is not restored exactly, which the first learner notes
+                for name, part in state["parts"].items():
+                    parts[name].load_state_dict(part)
+            if "rng" in state:
+                load_rng_state(state["rng"])
+            yield self
+
+    def _write_episodes(self, episodes: Sequence[Episode]) -> None:
+        del episodes
+
+    def _write_row(self, *, evaluate: bool) -> None:
+        del evaluate
+        self._finite_metrics()
+
+    def _save_last(self) -> None:
+        self._finite_metrics()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            own = {name: part.state_dict() for name, part in self._parts.items() if name in learners.OWN}
+        learners.collect_states({"parts": own, "rng": rng_state()})
+
+    def finish(self) -> TrainResult:
+        """Save."""
+        self._save_last()
+        return TrainResult(Path(), self.frames, self._elapsed())
+
+
+def new_run(recipe: Algorithm, config: RunConfig, **options: Any) -> Run:
+    """Return the run of this learner; the arguments are those of `Run`."""
+    kind = Run if learners.rank() == 0 else Follower
+    return kind(recipe, config, **options)
+
+
+def _share_of(config: RunConfig) -> RunConfig:
+    """Return the settings of this learner."""
+    if config.learners == 1:
+        return config
+    return replace(config_of_learner(config), device=learners.local_device(config.device))
 
 
 def _check_machine(config: RunConfig) -> None:

@@ -36,7 +36,7 @@ class DreamerV3Config(WorldModelConfig):
     """
 
     recipe: ClassVar[str] = "dreamer-v3"
-    absent: ClassVar[tuple[str, ...]] = ("max_grad_norm", "warmup_frames")
+    absent: ClassVar[tuple[str, ...]] = (*WorldModelConfig.absent, "max_grad_norm", "warmup_frames")
 
     gamma: float = 1 - 1 / 333
     size: str = one_of(SIZES, "tiny")

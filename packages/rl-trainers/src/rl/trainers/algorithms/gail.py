@@ -37,6 +37,7 @@ class GAILConfig(PPOConfig):
     """
 
     recipe: ClassVar[str] = "gail"
+    absent: ClassVar[tuple[str, ...]] = ("learners",)  # whose discriminators would differ
     dataset: str = ""
     discriminator_updates: int = above(0, 10)
     discriminator_batch_size: int = above(0, 256)

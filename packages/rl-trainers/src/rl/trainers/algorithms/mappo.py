@@ -32,6 +32,7 @@ class MAPPOConfig(GroupFields, PPOConfig):
     """
 
     recipe: ClassVar[str] = "mappo"
+    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "learners")  # which would normalize values apart
 
     env: str = "vmas/balance"
     total_frames: int = 1_000_000

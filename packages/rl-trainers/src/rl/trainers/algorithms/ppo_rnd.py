@@ -35,6 +35,7 @@ class PPORNDConfig(PPOConfig):
     """
 
     recipe: ClassVar[str] = "ppo-rnd"
+    absent: ClassVar[tuple[str, ...]] = ("learners",)  # whose statistics of observations would differ
     extrinsic_weight: float = at_least(0, 2.0)
     intrinsic_weight: float = above(0, 1.0)
     intrinsic_gamma: float = in_range(0, 1, 0.99)

@@ -104,6 +104,7 @@ class CrossQConfig(SoftConfig):
     """
 
     recipe: ClassVar[str] = "crossq"
+    absent: ClassVar[tuple[str, ...]] = ("learners",)  # whose batches would be normalized apart
     learning_rate: float = 1e-3
     tau: float = checked(0.0, Rule(lambda tau: tau == 0, "0, as crossq has no target networks"))
     critic_num_cells: tuple[int, ...] = widths((256, 256))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from math import ceil
+from typing import Any, cast
 
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
@@ -15,6 +16,7 @@ from rl.core.keys import NestedKey
 from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule
 from rl.objectives import SoftUpdate
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.trainers import _learners as learners
 from rl.trainers._checks import check_no_clash
 from rl.trainers._schedules import annealing_steps
 from rl.trainers.algorithm import Algorithm, TrainResult
@@ -23,7 +25,7 @@ from rl.trainers.families import OffPolicyConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import Updater, adam
 from rl.trainers.replay import added_by_buffer, buffer_with_dataset, stored_keys, take_networks, transitions_buffer
-from rl.trainers.run import Run
+from rl.trainers.run import new_run
 
 __all__ = ["train"]
 
@@ -61,7 +63,8 @@ def train(
         betas: Coefficients of Adam.
         options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
-    run = Run(algorithm, config, **options)
+    run = new_run(algorithm, config, **options)
+    config = cast("OffPolicyConfig", run.share)
     env = run.make_env(config.num_envs)
     actor = policy(config, env)
     name = algorithm.name
@@ -76,7 +79,7 @@ def train(
         env,
         actor if noise is None else TensorDictSequential(actor, noise),
         frames_per_batch=config.frames_per_batch,
-        init_random_frames=0 if config.init else config.learning_starts,
+        init_random_frames=0 if config.init else ceil(config.learning_starts / learners.count()),
     )
     keys: Sequence[NestedKey] = stored_keys(losses, env)
     if config.dataset:
@@ -97,11 +100,12 @@ def train(
                 batch = collector.collect()
                 stored = batch.select(*keys)
                 buffer.extend(stored if config.n_steps > 1 else stored.reshape(-1))
-                _anneal_noise(config, noise, run.frames, run.frames + batch.numel())
+                frames = batch.numel() * learners.count()
+                _anneal_noise(config, noise, run.frames, run.frames + frames)
             run.record_episodes(batch)
             with run.timed("update"):
-                metrics = update(run.frames + batch.numel())
-            run.end_iteration(batch.numel(), metrics)
+                metrics = update(run.frames + frames)
+            run.end_iteration(frames, metrics)
         return run.finish()
 
 
@@ -166,7 +170,7 @@ class OffPolicyUpdater(Updater):
             frames: Number of frames that were collected so far.
         """
         config = self.config
-        if frames < config.learning_starts or len(self._buffer) < config.batch_size:
+        if frames < config.learning_starts or learners.any_of(len(self._buffer) < config.batch_size)[0]:
             return dict
         seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]
         return lambda: {**self.means(seen), **self.rate}

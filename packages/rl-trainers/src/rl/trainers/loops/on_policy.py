@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tensordict.nn import TensorDictSequential
 
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
+from rl.trainers import _learners as learners
 from rl.trainers._checks import check_no_clash
 from rl.trainers.actors import on_policy_critic
 from rl.trainers.algorithm import Algorithm, TrainResult
@@ -17,7 +18,7 @@ from rl.trainers.evaluation import Evaluator
 from rl.trainers.families import OnPolicyConfig
 from rl.trainers.groups import described_inputs
 from rl.trainers.loops.updater import BatchUpdater, MinibatchUpdater
-from rl.trainers.run import Run
+from rl.trainers.run import new_run
 
 __all__ = ["BatchUpdater", "MinibatchUpdater", "train"]
 
@@ -41,7 +42,8 @@ def train(
         critic: The critic, for settings and environment.
         options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
-    run = Run(algorithm, config, **options)
+    run = new_run(algorithm, config, **options)
+    config = cast("OnPolicyConfig", run.share)
     env = run.make_env(config.num_envs)
     actor, values = policy(config, env), critic(config, env)
     name = algorithm.name
@@ -66,5 +68,5 @@ def train(
                     batch = update.estimate(batch)
             with run.timed("update"):
                 metrics = update(batch)
-            run.end_iteration(batch.numel(), metrics)
+            run.end_iteration(batch.numel() * learners.count(), metrics)
         return run.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -17,6 +17,7 @@ from rl.core.keys import DONE, NEXT, NestedKey
 from rl.modules import EGreedyModule, reset_noise
 from rl.objectives import HardUpdate, SoftUpdate
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.trainers import _learners as learners
 from rl.trainers._checks import check_no_clash
 from rl.trainers._schedules import annealing_steps
 from rl.trainers.actions import mask_key
@@ -28,7 +29,7 @@ from rl.trainers.loops.updater import Updater, adam, mean_norm
 from rl.trainers.networks import action_of
 from rl.trainers.recurrent import NEVER_DONE
 from rl.trainers.replay import added_by_buffer, stored_keys, transitions_buffer
-from rl.trainers.run import Run, Stateful
+from rl.trainers.run import Stateful, new_run
 
 __all__ = ["NEVER_DONE", "train"]
 
@@ -55,7 +56,8 @@ def train(
         explore: The random actions, for settings and environment, with `eps` and `step`; of the only action if None.
         options: Arguments ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
-    run = Run(algorithm, config, **options)
+    run = new_run(algorithm, config, **options)
+    config = cast("QLearningConfig", run.share)
     env = run.make_env(config.num_envs)
     greedy = policy(config, env)
     name = algorithm.name
@@ -92,12 +94,13 @@ def train(
                 if config.noisy:
                     greedy.apply(reset_noise)
                 batch = collector.collect()
-                random.step(_annealing(config, run.frames + batch.numel()) - _annealing(config, run.frames))
+                frames = batch.numel() * learners.count()
+                random.step(_annealing(config, run.frames + frames) - _annealing(config, run.frames))
                 _store(batch, buffer, keys, multi_step, sequences=own is not None)
             run.record_episodes(batch)
             with run.timed("update"):
-                metrics = update(run.frames, run.frames + batch.numel())
-            run.end_iteration(batch.numel(), lambda: {"epsilon": float(random.eps), **metrics()})  # noqa: B023
+                metrics = update(run.frames, run.frames + frames)
+            run.end_iteration(frames, lambda: {"epsilon": float(random.eps), **metrics()})  # noqa: B023
         return run.finish()
 
 
@@ -169,7 +172,7 @@ class QUpdater(Updater):
             frames: Number of frames with the batch.
         """
         config = self.config
-        if frames < config.learning_starts or len(self._buffer) < self._least:
+        if frames < config.learning_starts or learners.any_of(len(self._buffer) < self._least)[0]:
             return dict
         with set_interaction_type(InteractionType.RANDOM) if config.noisy else nullcontext():
             seen = [self._step() for _ in range(round(config.utd_ratio * config.frames_per_batch))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from math import prod
 from operator import add
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from rl.core.keys import ADVANTAGE, VALUE_TARGET, NestedKey
 from rl.objectives import ClipPPOLoss, compile_with_warmup
+from rl.trainers import _learners as learners
 from rl.trainers._device import float_outputs, mixed_precision
 from rl.trainers._schedules import learning_rate_factor, remaining
 
@@ -148,6 +150,7 @@ class Updater:
             for one in parameters:
                 one.grad = None
         self.total(out).backward()
+        learners.average_gradients(chain.from_iterable(self._parameters[:count]))
         for optimizer, parameters in zip(self.optimizers[:count], self._parameters, strict=False):
             if self.config.max_grad_norm:
                 norm = clip_gradients(parameters, self.config.max_grad_norm)
@@ -299,6 +302,10 @@ class MinibatchUpdater(BatchUpdater):
         plain, last = loss(diagnostics=False), loss(diagnostics=True)
         optimizer = adam([*plain.parameters(), *more], config.learning_rate)
         super().__init__(config, plain, PPO_OUTPUTS, optimizer=optimizer, estimate=estimate)
+        # of several learners it is normalized over the minibatches of all of them
+        self._normalizes = learners.count() > 1 and plain.normalize_advantage
+        if self._normalizes:
+            plain.normalize_advantage = last.normalize_advantage = False
         self._call_with_diagnostics = self.compiled(last)
         self._losses = plain, last
         self.parts |= parts or {}
@@ -329,6 +336,10 @@ class MinibatchUpdater(BatchUpdater):
             steps: list[tuple[Any, Tensor | None]] = []  # outputs are kept of the last epoch only
             stopped = False
             for minibatch in self._minibatches(rows):
+                if self._normalizes:
+                    advantage = minibatch.get(ADVANTAGE)
+                    mean, deviation = learners.mean_and_deviation(advantage)
+                    minibatch.set(ADVANTAGE, (advantage - mean) / deviation.clamp_min(1e-6))
                 out = self.forward(call, minibatch)
                 if self._is_far(out):
                     stopped = True
@@ -348,7 +359,7 @@ class MinibatchUpdater(BatchUpdater):
     def _is_far(self, out: TensorDictBase) -> bool:
         """Whether the policy has moved too far for another step."""
         limit = KL_STOP * self.config.target_kl
-        return limit > 0 and float(out.get("kl_approx")) > limit
+        return limit > 0 and float(learners.gather(out.get("kl_approx").detach()).mean()) > limit
 
     def _rows(self, leaf: Tensor, batch_dims: int) -> Tensor:
         return leaf.reshape(-1, *self._row, *leaf.shape[batch_dims:])
