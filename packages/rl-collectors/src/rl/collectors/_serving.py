@@ -193,12 +193,12 @@ class Service:
         requests, batches = self._counts
         return {"requests": requests, "batches": batches, "avg_batch_size": requests / max(1, batches)}
 
-    def close(self, timeout: float | None = None) -> None:
-        """End the thread after its batch; requests that wait fail. May be called twice."""
+    def close(self) -> None:
+        """End the thread after its batch, and wait for it; requests that wait fail. May be called twice."""
         self._ends = True
         self._wake()
         if current_thread() is not self._thread:
-            self._thread.join(timeout)
+            self._thread.join(_PATIENCE)
 
     def forget(self) -> None:
         """Close the copies of the sockets that a fork has: with them clients would not see the end of this process."""
@@ -220,6 +220,8 @@ class Service:
                     self._receive()
                     self._serve(self._next())
         finally:
+            for waiting in self._groups.values():
+                self._inbox.extend(waiting)
             self.ended = True
             for one in [*self._connections]:
                 one.close()
@@ -304,14 +306,11 @@ class Service:
 
     def _fail_all(self) -> None:
         """Fail the requests that wait, after the end of the thread."""
-        waiting = [request for group in self._groups.values() for request in group]
-        self._groups.clear()
         while self._inbox:
             with suppress(IndexError):  # another thread was faster
-                waiting.append(self._inbox.popleft())
-        for request in waiting:
-            if request.begin():
-                request.reply(None, end_error("it was shut down"))
+                request = self._inbox.popleft()
+                if request.begin():
+                    request.reply(None, end_error("it was shut down"))
 
     # ---- connections
 
@@ -561,6 +560,9 @@ def settle(future: Future[Any], result: Callable[[], Any] | None, error: BaseExc
             error = other
     future.set_exception(error)
 
+
+_PATIENCE = 10.0
+"""Seconds that the end of a service waits for its last batch: a policy that hangs does not stop the process."""
 
 _SOCKETS: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -183,7 +183,7 @@ class InferenceServer:
                 f" {', '.join(sorted(known)) or 'none'}"
             )
         self._place: Any = None
-        self._versions = dict.fromkeys(self._policies, 0)
+        self._versions: dict[str, int] = {}
 
     # ---- life
 
@@ -196,6 +196,7 @@ class InferenceServer:
         """
         if self._place is not None:
             raise RLError("InferenceServer.start was called before: shutdown() ends the server")
+        self._versions = dict.fromkeys(self._policies, 0)
         place = {"thread": _Here, "process": _Process, "ray": _Actor}[self._backend]
         self._place = place(self._policies, self._parts, self._options)
         self._finish = weakref.finalize(self, self._place.close)
