@@ -111,6 +111,24 @@ def test_processes_are_served(backend, method):
         assert client(request(2))["action"].tolist() == [3.0, 3.0]
 
 
+def test_a_fork_asks_the_server_of_its_parent_and_cannot_change_the_weights():
+    def ask_the_parent(queue):
+        ask(server.client(), queue, 2)
+        try:
+            server.update_policy_weights_(linear(5.0))
+        except WorkerError as error:
+            queue.put(error)
+
+    with InferenceServer(linear(1.0)) as server:
+        queue = FORK.Queue()
+        fork = FORK.Process(target=ask_the_parent, args=(queue,))
+        fork.start()
+        assert queue.get(timeout=60) == [[0, 0], [3, 3]]
+        assert "the server has ended (its thread is not in this process)" in str(queue.get(timeout=60))
+        fork.join(60)
+        assert server.client()(request())["action"].tolist() == [3, 3]
+
+
 def test_requests_that_wait_are_one_batch():
     policy = Gate()
     with InferenceServer(policy, max_batch_size=4) as server:

@@ -184,7 +184,13 @@ class Service:
             self._fail_all()
 
     def load(self, model: str, source: Any, version: int) -> None:
-        """Load weights between two batches."""
+        """Load weights between two batches.
+
+        Raises:
+            WorkerError: If the thread has ended, or is that of another process.
+        """
+        if self.ended:
+            raise end_error("its thread is not in this process")
         with self._loading:
             self._policies[model].load(source, version)
 
@@ -343,7 +349,7 @@ class _Connection:
 
     def __init__(self, service: Service, one: socket.socket, selector: Any) -> None:
         one.settimeout(0.0)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_options(one)
         self.socket, self._service, self._selector = one, service, selector
         self._in, self._out = bytearray(), bytearray()
         self._trusted = self._closed = False
@@ -432,7 +438,7 @@ class Link:
             self._socket = socket.create_connection(contact.address)
         except OSError as error:
             raise end_error(f"no connection to {contact.address[0]}:{contact.address[1]}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_options(self._socket)
         self._futures: dict[int, Callable[..., Any]] = {}
         self._sending, self._count, self.ended = Lock(), 0, False
         self._socket.sendall(frame(contact.secret))
@@ -509,6 +515,15 @@ class Contact:
     address: tuple[str, int]
     secret: bytes
     models: Mapping[str, Model]
+
+
+def set_options(one: socket.socket) -> None:
+    """Send small messages at once, and notice within a minute that the other machine has vanished."""
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def frame(message: bytes) -> bytes:

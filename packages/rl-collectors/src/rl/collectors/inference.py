@@ -173,8 +173,8 @@ class InferenceServer:
         most = as_integer(max_batch_size, "InferenceServer", "max_batch_size", least)
         wait = as_number(timeout, "InferenceServer", "timeout", least=0.0)
         settings = {"most": most, "least": least, "wait": wait}
-        self._made_there = policy is None
-        self._parts: dict[str, Any] = {"factory": self._made_there, "device": device, "settings": settings}
+        self._makes_policy = policy is None
+        self._parts: dict[str, Any] = {"factory": self._makes_policy, "device": device, "settings": settings}
         self._options = dict(service_backend_options or {})
         known = _OPTIONS[service_backend]
         if unknown := sorted(self._options.keys() - known):
@@ -225,6 +225,10 @@ class InferenceServer:
             raise RLError("this InferenceServer is not running: call start(), or use it as a context manager")
         return self._place
 
+    def _named(self, model_id: str | None) -> str | None:
+        """Return the name of the only policy for None."""
+        return next(iter(self._policies)) if model_id is None and len(self._policies) == 1 else model_id
+
     # ---- clients
 
     def client(
@@ -245,9 +249,10 @@ class InferenceServer:
         here = self._running()
         if model_id is not None:
             one_of(model_id, "InferenceServer.client", "model_id", self._policies)
-        elif len(self._policies) == 1:
-            model_id = next(iter(self._policies))
+        model_id = self._named(model_id)
         local = here.host.service if isinstance(here, _Here) else None
+        if local is not None and local.ended:  # in a fork it serves nothing: clients connect
+            local = None
         return InferenceClient(self._contact, model_id, timeout, max_inflight, local)
 
     def stats(self) -> dict[str, float]:
@@ -278,10 +283,15 @@ class InferenceServer:
         Raises:
             ArgumentError: If there is no such policy, or the weights do not fit it. Nothing is changed.
             RLError: If the server is not running.
-            WorkerError: If it has ended.
+            WorkerError: If the thread or actor has ended.
         """
         place = self._running()
-        given = {"weights": weights, "policy": policy, "model_id": model_id, "weights_dict": weights_dict}
+        given: dict[str, Any] = {
+            "weights": weights,
+            "policy": policy,
+            "model_id": model_id,
+            "weights_dict": weights_dict,
+        }
         sources = chosen_weights(policy_or_weights, **given, models=[*self._policies])
         new = {name: self._matching(name, source) for name, source in sources.items()}
         for name, found in new.items():
@@ -290,7 +300,7 @@ class InferenceServer:
 
     def _matching(self, name: str, source: Any) -> Any:
         here = self._backend == "thread"
-        own = None if self._made_there else self._policies[name]
+        own = None if self._makes_policy else self._policies[name]
         if here and (source is None or source is own):
             return None  # the policy that is served
         source = own if source is None else source
@@ -309,9 +319,8 @@ class InferenceServer:
         Raises:
             ArgumentError: If there is no such policy.
         """
-        if model_id is None and len(self._policies) == 1:
-            return next(iter(self._versions.values()))
-        return self._versions[one_of(model_id, "InferenceServer.get_policy_version", "model_id", self._policies)]
+        name: Any = self._named(model_id)
+        return self._versions[one_of(name, "InferenceServer.get_policy_version", "model_id", self._policies)]
 
     @property
     def policy_version(self) -> int:
@@ -444,9 +453,9 @@ _OPTIONS = {
 class InferenceClient:
     """Policy that an `InferenceServer` computes; its `client` creates it.
 
-    It can be called by several threads, is inherited by forks, and can be pickled: in another process than that of a
-    server with ``service_backend="thread"`` it connects to the server at its first request. Requests hold what is
-    needed to connect, a secret included; what is sent is not encrypted.
+    It can be called by several threads, is inherited by forks, and can be pickled. Requests of the server's own process
+    are passed on as they are; in any other process the client connects at its first request. A pickled client holds a
+    secret that lets its owner connect; what is sent is not encrypted.
 
     Attributes:
         in_keys: Keys that the policy reads, if it declares them; a collector checks its environment against them.
@@ -544,9 +553,8 @@ class InferenceClient:
             ArgumentError: If there is no policy of that name, or an entry is no tensor.
         """
         timeout = self.timeout if timeout is None else as_number(timeout, "InferenceClient", "timeout", above=0.0)
-        model = one_of(
-            self.model_id if model_id is None else model_id, "InferenceClient", "model_id", self._contact.models
-        )
+        model: Any = self.model_id if model_id is None else model_id
+        one_of(model, "InferenceClient", "model_id", self._contact.models)
         leaves, groups = parts_of(tensordict)
         if not self._free.acquire(timeout=timeout):
             raise WorkerTimeoutError(
