@@ -437,7 +437,8 @@ class _Actor:
 
     def close(self) -> None:
         """End the actor, and Ray if it was started for it."""
-        with suppress(Exception):  # one that has ended needs no end
+        with suppress(Exception):  # one that has ended needs no end; `kill` alone does not wait for it
+            self._ray.wait([self._actor.close.remote()], timeout=10.0)
             self._ray.kill(self._actor)
         if self._owns_ray:
             self._ray.shutdown()
