@@ -78,7 +78,7 @@ def test_every_spelling_of_new_weights_reaches_the_policy(kind):
         for wrong, message in (
             ({"weights": {}, "policy": policy()}, "one source of weights, got weights, policy"),
             ({"policy": policy(), "model_id": "critic"}, r"models \['critic'\]"),
-            ({"weights_dict": {"policy": policy(), "critic": policy()}}, r"a collector has one, 'policy'"),
+            ({"weights_dict": {"policy": policy(), "critic": policy()}}, r"there is one, 'policy'"),
             ({"weights_dict": {"policy": policy()}, "model_id": "policy"}, "weights_dict and model_id='policy'"),
             ({"policy": policy(), "worker_ids": 7}, "got .*7"),
         ):

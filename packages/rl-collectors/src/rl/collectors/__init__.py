@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rl.collectors._trajectories import split_trajectories
     from rl.collectors.distributed import RayCollector
     from rl.collectors.evaluation import Evaluator
+    from rl.collectors.inference import InferenceClient, InferenceServer
     from rl.collectors.multi import Interruptor, MultiAsyncCollector, MultiCollector, MultiSyncCollector
     from rl.collectors.weights import (
         MultiProcessedWeightUpdater,
@@ -25,6 +26,8 @@ __all__ = [
     "AsyncBatchedCollector",
     "Collector",
     "Evaluator",
+    "InferenceClient",
+    "InferenceServer",
     "Interruptor",
     "MultiAsyncCollector",
     "MultiCollector",

@@ -12,9 +12,7 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors._background import BackgroundCollector
-from rl.collectors._collector import VERSION
 from rl.collectors._env_wrappers import EpisodeStart
-from rl.collectors._loops import opaque_act
 from rl.collectors._pipeline import (
     Devices,
     accelerate,
@@ -26,6 +24,7 @@ from rl.collectors._pipeline import (
     make_policy,
 )
 from rl.collectors._recurrent_state import RecurrentStates
+from rl.collectors._serving import ServedPolicy
 from rl.collectors._trajectories import WholeTrajectories, any_flag
 from rl.core import set_recurrent_mode
 from rl.core.arguments import as_integer, foreign_arguments
@@ -146,7 +145,7 @@ class AsyncBatchedCollector(BackgroundCollector):
             env.close()
             raise
         self._devices = Devices.of(env, policy_device, storing_device)
-        self._act = None if acting is None else opaque_act(acting, self._devices.policy, self._devices.env)
+        self._served = ServedPolicy(self.policy, acting, self._devices.policy)
         self._after: dict[NestedKey, Tensor] = {}  # recurrent states of all environments
         self._done_keys = [as_tuple(key) for key in leaf_keys(env.full_done_spec)]
         self._postproc = postproc
@@ -275,11 +274,9 @@ class AsyncBatchedCollector(BackgroundCollector):
         """Act for the rows that wait, and let their environments step."""
         while self._root is not None:
             part: TensorDictBase = self._root[: self._most]
-            with profiled("policy"):
-                acted = part.copy() if self._act is None else self._act(part.copy())
-            if self._act is None or self._stepped < self._random:
+            acted = self._served(part.copy(), self._devices.env)
+            if self.policy is None or self._stepped < self._random:
                 acted = self.env.rand_action(acted)
-            acted.set(VERSION, torch.full(acted.batch_size, self.policy_version, device=self._devices.env))
             for state in self._recurrent.own:
                 after = acted.get(next_key(state.name))
                 if state.name not in self._after:
@@ -334,6 +331,14 @@ class AsyncBatchedCollector(BackgroundCollector):
         return ids.to(stepped.device)
 
     # ---- control
+
+    @property
+    def policy_version(self) -> int:
+        """Number of calls of `update_policy_weights_`."""
+        return self._served.version
+
+    def _load(self, source: Any) -> None:
+        self._served.load(source)
 
     def _collect_in_background(self) -> bool:
         if 0 <= self.total_frames <= self._frames:

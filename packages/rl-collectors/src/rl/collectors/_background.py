@@ -140,10 +140,10 @@ class CollectorBase(ABC):
             ArgumentError: If there is no policy with parameters, the weights do not fit it, or there is no such worker
                 or model. Nothing is changed.
         """
-        source = chosen_weights(
+        chosen = chosen_weights(
             policy_or_weights, weights=weights, policy=policy, model_id=model_id, weights_dict=weights_dict
         )
-        self._use_weights(source, worker_ids)
+        self._use_weights(chosen["policy"], worker_ids)
 
     @abstractmethod
     def _use_weights(self, source: Any, worker_ids: int | Sequence[int] | None) -> None:
@@ -359,9 +359,13 @@ class BackgroundCollector(CollectorBase):
         if worker_ids not in (None, 0, [0], (0,)):
             raise ArgumentError(f"update_policy_weights_ got worker_ids={worker_ids}: this collector has one policy, 0")
         with self._background.held():
-            if source is not None and source is not self.policy:
-                load_weights(self.policy, source)
-            self.policy_version += 1
+            self._load(source)
+
+    def _load(self, source: Any) -> None:
+        """Load weights, unless they are None or those of the policy itself, and count the version."""
+        if source is not None and source is not self.policy:
+            load_weights(self.policy, source)
+        self.policy_version += 1
 
     def get_distant_attr(self, attr: str) -> Any:
         """Return an attribute of the collector: a dotted path, such as ``"env.batch_size"``."""

@@ -221,10 +221,24 @@ def opaque_act(policy: Callable[..., Any], device: torch.device | None, env_devi
 
     def act_elsewhere(td: TensorDictBase) -> TensorDictBase:
         there = td.to(device)
+        before = leaves_of(there)
         out = policy(there)
-        return td.update((there if out is None else _check_output(out, policy)).to(env_device))
+        out = there if out is None else _check_output(out, policy)
+        return td.update(out.exclude(*unchanged_leaves(before, leaves_of(out))).to(env_device))
 
     return act if device is None else act_elsewhere
+
+
+def unchanged_leaves(before: Leaves, after: Leaves) -> set[NestedKey]:
+    """Return the keys of new tensors that a function has neither replaced nor written in place.
+
+    Args:
+        before: Tensors that were created for the function.
+        after: Tensors after its call.
+    """
+    kept = {key for key, leaf in before.items() if isinstance(leaf, Tensor) and after.get(key) is leaf}
+    # tensors of inference mode do not count changes
+    return {key for key in kept if not before[key].is_inference() and not before[key]._version}  # noqa: SLF001
 
 
 def opaque_policy(act: TensorDictAct, batch_size: torch.Size, groups: Mapping[NestedKey, torch.Size]) -> LeafAct:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,11 +24,19 @@ __all__ = [
 ]
 
 
-def chosen_weights(given: Any, *, weights: Any, policy: Any, model_id: str | None, weights_dict: Any) -> Any:
-    """Return the one source of weights among the arguments of `update_policy_weights_`; None if there is none.
+def chosen_weights(
+    given: Any,
+    *,
+    weights: Any,
+    policy: Any,
+    model_id: str | None,
+    weights_dict: Any,
+    models: Sequence[str] = ("policy",),
+) -> dict[str, Any]:
+    """Return the sources of weights among the arguments of `update_policy_weights_`, by model; None for its own.
 
     Raises:
-        ArgumentError: If there are several, or a model other than ``"policy"`` is named.
+        ArgumentError: If there are several sources for a model, or a model is named that is not among `models`.
     """
     sources = {"policy_or_weights": given, "weights": weights, "policy": policy, "weights_dict": weights_dict}
     named = [name for name, source in sources.items() if source is not None]
@@ -39,12 +47,20 @@ def chosen_weights(given: Any, *, weights: Any, policy: Any, model_id: str | Non
             f"update_policy_weights_ got weights_dict and model_id={model_id!r}: the dict names its models, leave"
             " model_id out"
         )
-    models = [model_id or "policy"] if weights_dict is None else [*weights_dict]
-    if models != ["policy"]:
-        raise ArgumentError(f"update_policy_weights_ got the models {models}: a collector has one, 'policy'")
     if weights_dict is not None:
-        return weights_dict["policy"]
-    return sources[named[0]] if named else None
+        chosen = dict(weights_dict)
+    elif model_id is None and not named:
+        chosen = dict.fromkeys(models)
+    elif model_id is None and len(models) > 1:
+        raise ArgumentError(f"update_policy_weights_ got weights and no model_id, one of {', '.join(models)}")
+    else:
+        chosen = {model_id or models[0]: sources[named[0]] if named else None}
+    if not chosen or not chosen.keys() <= {*models}:
+        raise ArgumentError(
+            f"update_policy_weights_ got the models {[*chosen]}: there "
+            + (f"is one, {models[0]!r}" if len(models) == 1 else f"are {', '.join(models)}")
+        )
+    return chosen
 
 
 def load_weights(policy: Any, source: Any) -> None:

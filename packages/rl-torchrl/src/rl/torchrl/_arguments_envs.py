@@ -5,7 +5,7 @@ from __future__ import annotations
 from rl.torchrl._names import Table
 
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
-_WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
+_WEIGHTS = "use update_policy_weights_(), which sends the weights by itself, as a new version"
 _COLLECTOR: Table = {
     "backend": (_PROCESSES, None),
     "backend_options": (_PROCESSES, None),
@@ -29,11 +29,12 @@ _MULTI: Table = {
     "cat_results": ("use MultiSyncCollector(...): here a batch is that of one worker",),
     "preemptive_threshold": ("use MultiSyncCollector(...): here no worker waits for another",),
 }
+_VERSIONS = "use update_policy_weights_(): versions count from 0"
 _SERVER = "unused: the policy is called in this process"
 _ENVS = "use env_backend="
 _AFFINITY = "not available yet: the system chooses the cores"
 _ASYNC_BATCHED: Table = {
-    "policy_version": ("use update_policy_weights_(): versions count from 0", 0),
+    "policy_version": (_VERSIONS, 0),
     "policy_version_key": ("use postproc= to rename policy_version", "policy_version"),
     "trajs_per_batch": ("use yield_completed_trajectories=True", None),
     "server_timeout": ("use min_batch_size=: the policy is called once that many environments wait", None),
@@ -50,6 +51,28 @@ _ASYNC_BATCHED: Table = {
     "driver_affinity": (_AFFINITY, None),
     "server_config": (_SERVER, None),
     "device_config": ("use device=", None),
+}
+_CONNECTS = "unused: a client connects by itself, and takes requests of any layout"
+_COUNTED = "unused: stats() always counts"
+_INFERENCE_SERVER: Table = {
+    "model": ("use policy=",),
+    "transport": (_CONNECTS, ...),
+    "transport_options": (_CONNECTS, ...),
+    "request_spec": (_CONNECTS, ...),
+    "response_spec": (_CONNECTS, ...),
+    "num_clients": (_CONNECTS, ...),
+    "collate_fn": ("unused: requests of equal keys, shapes and dtypes are stacked", None),
+    "policy_device": ("use device=",),
+    "output_device": ("unused: a reply is on the device of its request", None),
+    "collect_stats": (_COUNTED, ...),
+    "stats_window_size": (_COUNTED, ...),
+    "weight_sync": (_WEIGHTS, None),
+    "weight_sync_model_id": (_WEIGHTS, "policy"),
+    "server_config": ("use service_backend=, max_batch_size=, min_batch_size= and timeout=", None),
+    "device_config": ("use device=", None),
+    "shutdown_event": ("use shutdown()", None),
+    "policy_version": (_VERSIONS, 0),
+    "policy_version_key": ("use rename_key_ of the replies", "policy_version"),
 }
 _RAY_COLLECTOR: Table = {
     "update_after_each_batch": ("use update_at_each_batch=: an actor takes new weights before a batch", False),
@@ -253,6 +276,7 @@ ARGUMENTS: dict[str, Table] = {
     "rl.collectors.AsyncBatchedCollector": _ASYNC_BATCHED,
     "rl.collectors.Collector": _COLLECTOR,
     "rl.collectors.Evaluator": _EVALUATOR,
+    "rl.collectors.InferenceServer": _INFERENCE_SERVER,
     "rl.collectors.MultiBase": _MULTI,
     "rl.collectors.RayCollector": _RAY_COLLECTOR,
     "rl.collectors.WeightUpdaterBase": _WEIGHT_UPDATER,

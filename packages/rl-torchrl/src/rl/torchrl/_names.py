@@ -128,7 +128,7 @@ MODULES = {
     "collectors": ("rl.collectors",),
     "data": ("rl.core", "rl.core.specs", "rl.replay"),
     "envs": ("rl.envs", "rl.core"),
-    "modules": ("rl.modules",),
+    "modules": ("rl.modules", "rl.collectors"),
     "objectives": (
         "rl.objectives",
         "rl.objectives.value",
@@ -246,11 +246,17 @@ _INSTEAD = {
     f"use `rl plugins --all`, which lists environments; see {_HOWTO}simulators/index.md": "get_available_libraries",
     "use rl.collectors.MultiAsyncCollector with one environment": "AsyncCollector",
     "use rl.core.interfaces.Collector": "BaseCollector",
-    f"weights are shared or sent by a weight updater; see {_HOWTO}weights.md": (
+    f"use update_policy_weights_() of a collector or server, which sends weights by itself; see {_HOWTO}weights.md": (
         "WeightSyncScheme WeightStrategy SharedMemWeightSyncScheme MultiProcessWeightSyncScheme"
         " NoWeightSyncScheme RayWeightSyncScheme RPCWeightSyncScheme DistributedWeightSyncScheme"
         " TransportBackend RemoteModuleWeightUpdater"
     ),
+    f"use client() of rl.collectors.InferenceServer, a policy that connects by itself; see {_HOWTO}scaling.md": (
+        "PolicyClientModule InferenceTransport ThreadingTransport SlotTransport MPTransport SharedMemoryTransport"
+        " RayTransport MonarchTransport"
+    ),
+    "use rl.collectors.InferenceServer with service_backend='process'": "ProcessInferenceServer",
+    "use the arguments of rl.collectors.InferenceServer": "InferenceServerConfig InferenceDeviceConfig",
     "use rl.modules.EGreedyModule": "EGreedyWrapper",
     "use rl.modules.AdditiveGaussianModule": "AdditiveGaussianWrapper",
     "use rl.modules.OrnsteinUhlenbeckProcessModule": "OrnsteinUhlenbeckProcessWrapper",
