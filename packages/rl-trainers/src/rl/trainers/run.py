@@ -650,7 +650,7 @@ class Follower(Run):
         """Take over the state of the first learner, and heed signals; `metrics` and `evaluator` are not used."""
         del evaluator, metrics
         self._parts, self._times = parts, dict.fromkeys(phases, 0.0)
-        with torch_threads(self.config.threads), self._signals:
+        with self._signals:
             state = learners.hand_out_states([])
             self.frames = state["frames"]
             self.episodes.load_state_dict(state["episodes"])
