@@ -110,6 +110,11 @@ def by_task(cases: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def algorithm_of(case: dict[str, Any]) -> str:
+    """The name of the algorithm, also of one that Stable-Baselines3 trained, whose curve has the same color."""
+    return str(case["recipe"]).removeprefix("sb3-")
+
+
 def slug(task: str) -> str:
     """The name of a task in a file name."""
     return re.sub(r"[^\w.-]+", "-", task.partition(":")[2] or task)
@@ -171,30 +176,45 @@ def draw(task: str, cases: list[dict[str, Any]], folder: Path, path: Path) -> No
     axes = figure.subplots()
     axes.set_title(task.rpartition(":")[2], color=GRAY)
     axes.set_xlabel("frames", color=GRAY)
-    if len(cases) > 1:
-        axes.set_xscale(
-            "log"
-        )  # some algorithms take a hundred times the frames of others
+    lengths = [case["frames"] for case in cases]
+    if max(lengths) > 3 * min(
+        lengths
+    ):  # some algorithms take a hundred times the frames of others
+        axes.set_xscale("log")
     axes.set_ylabel("return", color=GRAY)
-    axes.tick_params(colors=GRAY)
+    axes.tick_params(which="both", colors=GRAY)
     axes.grid(visible=True, alpha=0.25, color=GRAY)
     for side, spine in axes.spines.items():
         spine.set_color(GRAY)
         spine.set_visible(side in ("left", "bottom"))
     axes.set_facecolor("none")
-    for case, source, color in zip(cases, sources, COLORS * 2, strict=False):
+    colors = dict(
+        zip(dict.fromkeys(map(algorithm_of, cases)), COLORS * 2, strict=False)
+    )
+    for case, source in zip(cases, sources, strict=True):
         curves = read_evaluations(source)
         frames = sorted(set.intersection(*(set(curve) for curve in curves)))
         values = np.array([[curve[x] for x in frames] for curve in curves])
         low, middle, high = np.percentile(values, (25, 50, 75), axis=0)
         label = f"{case['recipe']}, {len(curves)} seed{'s' if len(curves) > 1 else ''}"
-        axes.plot(frames, middle, label=label, color=color)
+        color, style = (
+            colors[algorithm_of(case)],
+            "--" if case["recipe"].startswith("sb3-") else "-",
+        )
+        axes.plot(frames, middle, label=label, color=color, linestyle=style)
         if len(curves) > 1:
-            axes.fill_between(frames, low, high, alpha=0.25, color=color, linewidth=0)
+            axes.fill_between(
+                frames,
+                low,
+                high,
+                alpha=0.15 if style == "--" else 0.25,
+                color=color,
+                linewidth=0,
+            )
     references = {case["reference"] for case in cases} - {None}
     if len(references) == 1:
         value = references.pop()
-        axes.axhline(value, color=GRAY, linestyle="--", label=f"reference {value:g}")
+        axes.axhline(value, color=GRAY, linestyle=":", label=f"reference {value:g}")
     axes.legend(labelcolor=GRAY, frameon=False, fontsize="small")
     figure.savefig(path, transparent=True, metadata={"Date": None})
 
