@@ -13,6 +13,7 @@ import on_device
 import pytest
 
 collect_ignore = ["docs/conf.py"]  # needs Sphinx, which the docs environment has
+collect_ignore_glob = ["packages/rl-trainers/src/rl/trainers/agents/*"]  # cards, whose examples need a run in a folder
 
 SIMULATORS = {
     "brax": "brax",
